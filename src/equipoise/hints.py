@@ -4,7 +4,9 @@ code raised, and where.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Collection
@@ -21,8 +23,7 @@ SITE = ("site-packages", "dist-packages")  # folders of installed packages
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that is most like this one, as a whole and by what follows its last dot; None
-    if none is near.
+    """The known name most like this one, whole and after its last dot; None if none is near.
 
     Names of more than ``LONGEST_NAME`` letters are like no other.
     """
@@ -79,6 +80,13 @@ def install(extra: str) -> str:
     )
 
 
+def where_modules_lie() -> str:
+    """A sentence on where modules are looked for."""
+    here = os.getcwd()
+    place = here if {"", here} & set(sys.path) else sys.path[0]
+    return f"Modules are looked for in {place} and among the installed packages."
+
+
 def message(error: BaseException) -> str:
     """The message of an error, whatever the ``str()`` of a user's own error does."""
     try:
@@ -88,9 +96,7 @@ def message(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """The message of an error; where it has none, as a bare assert, the line of code that raised
-    it.
-    """
+    """The message of an error; without one, as of a bare assert, the line that raised it."""
     text = message(error).strip()
     if text:
         text = text.encode(errors="backslashreplace").decode()  # half a character cannot be printed
@@ -100,11 +106,10 @@ def said(error: BaseException) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """The kind, the message and the line of an error that a user's code raised; a SyntaxError's
-    line is that of the mistake.
+    """The kind, message and line of an error that a user's code raised, or of its SyntaxError.
 
-    The line is the last one outside Python, this package and the installed packages, if there is
-    one: a mistake in a class often raises in `dataclasses` or torch.
+    The line is the last one outside Python, this package and installed packages, if there is one: a
+    mistake in a class often raises in `dataclasses` or torch.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"

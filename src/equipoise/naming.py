@@ -6,13 +6,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from equipoise import foreign
 from equipoise.hints import hint, raised
+
+ABSENT = object()
 
 
 def called(name: str, what: str) -> Callable[..., Any]:
-    """Import what ``module:name`` names; ValueError, which begins with ``what`` it is, with the
-    nearest where there is none.
-    """
+    """Import ``module:name``; ValueError, which begins with ``what`` it is, names the nearest."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise ValueError(f"{what}: expected module:name, got {name!r}")
@@ -31,14 +32,15 @@ def called(name: str, what: str) -> Callable[..., Any]:
             f"{what} {name!r}: expected a module that can be imported, got {raised(error)}"
         ) from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        one = foreign.attribute(found, part, ABSENT)
+        if one is ABSENT:
             names = [
                 key
-                for key, value in vars(found).items()
+                for key, value in foreign.optional(found, "__dict__", {}).items()
                 if callable(value) and not key.startswith("_")
             ]
             raise ValueError(f"{what} {name!r}: unknown function {part!r}{hint(part, names)}")
-        found = getattr(found, part)
+        found = one
     if not callable(found):
         raise ValueError(
             f"{what} {name!r}: expected a function, got {type(found).__name__} {found!r}"

@@ -34,6 +34,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from equipoise.hints import where_modules_lie
+
 OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
     r"|equipoise\.chaos\.ruling:\w+"
@@ -42,7 +44,7 @@ OURS = re.compile(
 FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix):\S+")
 CLASS = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}")  # module:Class
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
-# tasks that name no module of their own
+# tasks without a module
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
@@ -55,10 +57,8 @@ class Untrusted(ValueError):
     """A file that names code for which the user did not vouch."""
 
 
-def of_program(program: Any) -> tuple[Names, Any]:
-    """The code that a program, or a ``spec.json``, names, and the part of the JSON that decides
-    what is called with what.
-    """
+def of_program(program: object) -> tuple[Names, object]:
+    """The code that a program or a ``spec.json`` names, and the JSON that decides its use."""
     if not isinstance(program, Mapping):
         return [], None
     source, policies = program.get("source"), program.get("policies")
@@ -66,7 +66,7 @@ def of_program(program: Any) -> tuple[Names, Any]:
     texts = of_task(source)
     kind = source.get("kind") if isinstance(source, Mapping) else None
     names = [*names, *texts, *([("source", str(kind))] if is_class_name(kind) else [])]
-    algorithms: dict[str, Any] = {}
+    algorithms: dict[str, object] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
         if not isinstance(algorithm, Mapping):
@@ -83,7 +83,7 @@ def of_program(program: Any) -> tuple[Names, Any]:
             *(("reward part", one) for one in several),
         )
         names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
-    said: dict[str, Any] = {"texts": texts} if texts else {}
+    said: dict[str, object] = {"texts": texts} if texts else {}
     said |= {} if kind is None else {"source": source}
     if arguments := source.get("arguments") if isinstance(source, Mapping) else None:
         said["arguments"] = arguments
@@ -95,7 +95,7 @@ def is_class_name(kind: object) -> TypeGuard[str]:
     return isinstance(kind, str) and CLASS.fullmatch(kind) is not None
 
 
-def of_task(source: Any) -> Names:
+def of_task(source: object) -> Names:
     """The code that the source of a run on text names, and the files that it would open."""
     if not isinstance(source, Mapping) or "task" not in source:
         return []
@@ -123,14 +123,14 @@ def of_task(source: Any) -> Names:
     return [*of_text(task, rewards), *paths]
 
 
-def of_env(env: Any) -> tuple[Names, Any]:
+def of_env(env: object) -> tuple[Names, object]:
     """The same of an env: {"target": ..., "kwargs": ...}."""
     target = env.get("target") if isinstance(env, Mapping) else None
     outside = _outside(target) or (isinstance(target, str) and HANDS_ON.fullmatch(target))
     return [("env", str(target))] if outside else [], env
 
 
-def of_text(task: Any, rewards: Sequence[Any]) -> Names:
+def of_text(task: object, rewards: Sequence[object]) -> Names:
     """The code that the name of a task and those of reward functions name."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
@@ -140,7 +140,7 @@ def of_text(task: Any, rewards: Sequence[Any]) -> Names:
     ]
 
 
-def _outside(name: Any) -> bool:
+def _outside(name: object) -> bool:
     return (
         isinstance(name, str)
         and ":" in name.removeprefix("python:")
@@ -149,9 +149,7 @@ def _outside(name: Any) -> bool:
 
 
 def renamed(data: Any, trusted: Sequence[str]) -> Any:
-    """What a file says, with the new names of modules in place of those that ``trusted`` renames:
-    "OLD=NEW".
-    """
+    """A file's data with the new names of modules that ``trusted`` renames: "OLD=NEW"."""
     for one in trusted:
         if RENAMED.fullmatch(one):
             old, _, new = one.partition("=")
@@ -159,7 +157,7 @@ def renamed(data: Any, trusted: Sequence[str]) -> Any:
     return data
 
 
-def _with_name(value: Any, old: re.Pattern[str], new: str) -> Any:
+def _with_name(value: object, old: re.Pattern[str], new: str) -> object:
     if isinstance(value, Mapping):
         return {key: _with_name(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
@@ -170,21 +168,19 @@ def _with_name(value: Any, old: re.Pattern[str], new: str) -> Any:
 
 
 def check(
-    names: Names, signed: Any, signature: Any, trusted: Sequence[str], file: Path | str
+    names: Names, signed: object, signature: object, trusted: Sequence[str], file: Path | str
 ) -> None:
-    """``Untrusted``, which says what would be imported from where, unless all the ``names`` of a
-    file may be.
-    """
+    """Raise ``Untrusted``, with the import at stake, unless all ``names`` of a file are allowed."""
     unknown = [(what, name) for what, name in names if not vouched(name, trusted)]
     if not unknown:
         return
-    # bytes: texts must be ASCII
+    # as bytes, since ``compare_digest`` takes only ASCII texts
     given = signature.encode(errors="replace") if isinstance(signature, str) else b""
     if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
     what, name = unknown[0]
-    if _module(name) == "__main__" and not hasattr(
-        sys.modules["__main__"], _plain(name).partition(":")[2]
+    if _module(name) == "__main__" and _plain(name).partition(":")[2] not in vars(
+        sys.modules["__main__"]
     ):
         raise Untrusted(
             f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go "
@@ -201,10 +197,9 @@ def check(
         top = module.partition(".")[0]
         near = next(iter(difflib.get_close_matches(top, _modules_of_users(), 1, 0.6)), "")
         meant = f"; did you mean {near!r}?" if near else "."
-        here = os.getcwd() if {"", os.getcwd()} & set(sys.path) else sys.path[0]
         raise Untrusted(
-            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} Modules are "
-            f"looked for in {here} and among the installed packages. If it has another name now: "
+            f"{file}: module {module!r} of {what} {_plain(name)!r} is not there{meant} "
+            f"{where_modules_lie()} If it has another name now: "
             f"--trust {module}={module.replace(top, near or 'NEW', 1)} (from Python trust=[...])"
         )
     does = (
@@ -247,10 +242,8 @@ def _module(name: str) -> str:
 # --------------------------------------------------------------------------------------- signatures
 
 
-def sign(names: Names, signed: Any, *, make: bool = False) -> str | None:
-    """A keyed hash of what a file names and of where it is found; None without a key. ``make``:
-    one, where there is none.
-    """
+def sign(names: Names, signed: object, *, make: bool = False) -> str | None:
+    """A keyed hash of a file's names and their places; None without a key. ``make``: make a key."""
     if (key := _key(make=make)) is None:
         return None
     found = {module: _place(module) for _, name in names if (module := _module(name))}
@@ -260,19 +253,17 @@ def sign(names: Names, signed: Any, *, make: bool = False) -> str | None:
     return hmac.new(key, said, hashlib.sha256).hexdigest()
 
 
-def signature(program: Any) -> str | None:
+def signature(program: object) -> str | None:
     """What shows that this user's run wrote the names of code in a program, where there are any."""
     names, signed = of_program(program)
     return sign(names, signed, make=True) if names else None
 
 
 def _place(module: str) -> str | None:
-    """Where Python finds the outermost package of a module, which is not imported for it; short for
-    an installed one.
-    """
+    """Where Python finds the top package of a module, without importing; short if installed."""
     top = module.partition(".")[0]
     if top == "__main__":
-        return getattr(sys.modules[top], "__file__", None)
+        return sys.modules[top].__file__
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):

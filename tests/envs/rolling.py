@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from equipoise import tree
 from equipoise.envs import make
-from equipoise.envs.base import ROWS
+from equipoise.envs.base import rows_of
 from equipoise.types import EnvFactory, Trajectory
 
 # (length, terminated, truncated) of episodes in turn
@@ -79,13 +79,12 @@ def env_of(target: str, streams: Any = 4, seed: int = 0, **kwargs: Any) -> Any:
 
 def rows(env: Any, actions: Any) -> dict[str, Any]:
     """{name: [len(actions) + 1, B, ...]}, the first of them the reset; ``actions`` [n, B, ...]."""
-    seen: dict[str, list[Any]] = {name: [] for name in ROWS}
+    seen: dict[str, list[Any]] = {}
     for action in (None, *actions):
         if action is not None:
             env.send(action, env.ts.stream)
-        ts = env.recv()
-        for name in ROWS:
-            seen[name].append(tree.map(np.array, getattr(ts, name)))
+        for name, value in rows_of(env.recv()).items():
+            seen.setdefault(name, []).append(tree.map(np.array, value))
     return {
         name: tree.map(lambda *leaves: np.stack(leaves), *values) for name, values in seen.items()
     }

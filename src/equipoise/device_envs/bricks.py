@@ -22,12 +22,10 @@ BRICK, TRAIL, PADDLE, BALL = 100, 60, 160, 255  # grey levels
 
 
 class Bricks(Episodic):
-    """Move the paddle (0 stay, 1 left, 2 right); reward 1 for a brick. The episode ends when the
-    ball is missed.
+    """Move the paddle (0 stay, 1 left, 2 right); reward 1 for a brick, until the ball is missed.
 
-    The state is {"ball" [B, 4] (row, column, and the step of each), "last" [B, 2], "paddle" [B],
-    "hit" [B], "wall" [B, 10, 10]}: where the ball was, whether it has just hit a brick, and which
-    cells are bricks.
+    The state is {"ball" [B, 4] (row, column, their steps), "last" [B, 2] (where it was), "paddle"
+    [B], "hit" [B] (a brick, just now), "wall" [B, 10, 10] (cells that are bricks)}.
     """
 
     draws: ClassVar[int] = 1

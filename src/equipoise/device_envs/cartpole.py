@@ -20,8 +20,7 @@ BEGIN = 0.05  # every number of the first state lies within this
 
 
 class CartPole(Episodic):
-    """Keep the pole upright by pushing the cart to the left (0) or to the right (1); reward 1 a
-    step.
+    """Push the cart left (0) or right (1) to keep the pole upright; reward 1 a step.
 
     The state is [B, 4]: x, its speed, the pole's angle, its speed.
     """

@@ -45,10 +45,9 @@ def key_of(seed: int) -> int:
 def uniform(
     key: int | Tensor, stream: Tensor, row: Tensor, columns: int, *, skip: int = 0
 ) -> Tensor:
-    """Draw [..., columns] float32 strictly inside (0, 1), for ``stream`` and ``row`` int64 that
-    broadcast to [...].
+    """Draw [..., columns] float32 in (0, 1) for ``stream`` and ``row`` int64, broadcast to [...].
 
-    ``key``: of ``key_of``. ``skip``: columns that others have drawn from these rows.
+    ``key``: of ``key_of``. ``skip``: columns of these rows that were drawn already.
     """
     x = mix(row * _signed(_ODD[0]) + stream * _signed(_ODD[1]) + key)
     column = torch.arange(skip + 1, skip + columns + 1, device=x.device) * _signed(_ODD[2])

@@ -26,7 +26,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.hints import raised
 from equipoise.types import Array, TimeStep, Tree
 
@@ -120,7 +120,7 @@ def where(flag: Tensor, one: Tree, other: Tree) -> Tree:
 
 def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
     """The env as a NEXT_STEP one; ValueError where it does not say how it resets."""
-    said = getattr(env, "autoreset", None)
+    said = foreign.attribute(env, "autoreset")
     if said not in MODES:
         raise ValueError(
             f"device env {name}: expected autoreset = {' or '.join(map(repr, MODES))}, whichever "
@@ -151,20 +151,28 @@ class Bounds:
 
 
 def check(name: str, ts: TimeStep, observation: Tree, streams: Tensor) -> None:
-    """Check rows [B, ...]; ValueError says which tensor is of another device, dtype or shape than
-    expected.
-
-    ``observation``: the specs of one stream's.
-    """
+    """Check rows [B, ...] of ``observation`` specs; ValueError names the tensor that differs."""
     count = len(streams)
-    rows = {"obs": observation, "reward": tree.ArraySpec((), "float32")}
-    rows |= {
-        flag: tree.ArraySpec((), "bool") for flag in ("terminated", "truncated", "first", "valid")
+    flag = tree.ArraySpec((), "bool")
+    specs = {
+        "obs": observation,
+        "reward": tree.ArraySpec((), "float32"),
+        "terminated": flag,
+        "truncated": flag,
+        "first": flag,
+        "valid": flag,
+    }
+    rows = {
+        "obs": ts.obs,
+        "reward": ts.reward,
+        "terminated": ts.terminated,
+        "truncated": ts.truncated,
+        "first": ts.first,
+        "valid": ts.valid,
     }
     if ts.final is not None:
-        rows["final"] = observation
-    wanted = dict(tree.items(tree.prepend(rows, count)))
-    got = dict(tree.items({key: getattr(ts, key) for key in rows}))
+        specs["final"], rows["final"] = observation, ts.final
+    wanted, got = dict(tree.items(tree.prepend(specs, count))), dict(tree.items(rows))
     if missing := sorted(wanted.keys() ^ got.keys()):
         raise ValueError(
             f"device env {name}: expected rows of {sorted(wanted)}, got {sorted(got)}: "
@@ -188,9 +196,7 @@ def _described(x: Tensor) -> str:
 
 
 def check_state(name: str, before: Tree, after: Tree) -> None:
-    """ValueError where a step changed the structure of an exact env's state, which graphs and
-    checkpoints rely on.
-    """
+    """ValueError where a step changes the structure of an exact env's state."""
     try:
         differ = [
             (path, a, b)
@@ -211,10 +217,10 @@ def check_state(name: str, before: Tree, after: Tree) -> None:
 
 
 def probe(name: str, env: DeviceEnv, observation: Tree, streams: Tensor, action: Tree) -> None:
-    """Check the rows of one reset and one step of an exact env, before anything relies on them.
+    """Check one reset and one step of an exact env; ValueError as of ``check`` or of the env's
+    code.
 
-    ``observation``: the specs of one stream's. ValueError as those of ``check``; or with the line
-    of the env's own code that raised.
+    ``observation``: the specs of one stream.
     """
     with torch.inference_mode():
         state, ts = _called(f"{name}, reset", env.reset, 0, streams)

@@ -18,11 +18,10 @@ from equipoise.types import TimeStep, Tree
 
 
 class Episodic(ABC):
-    """A device env whose subclass says how an episode begins, goes on and looks; the rest is done
-    here.
+    """A device env whose subclass defines how an episode begins, goes on and looks.
 
-    The random numbers of a reset are a pure function of (seed, stream, number of the episode), so a
-    stream's episodes do not depend on the others, and a resume needs no generator.
+    The random numbers of a reset are a pure function of (seed, stream, number of the episode), so
+    streams are independent, and a resume needs no generator.
     """
 
     observation: gymnasium.Space[object]
@@ -38,10 +37,9 @@ class Episodic(ABC):
 
     @abstractmethod
     def advance(self, state: Tree, action: Tree) -> tuple[Tree, Tensor, Tensor]:
-        """One step of every stream -> the state after it, reward [B] float32, terminated [B] bool.
+        """Step every stream -> the next state, reward [B] float32, terminated [B] bool.
 
-        A stream whose episode has ended is stepped as well, and what comes of it is thrown away: it
-        must not fail.
+        A stream whose episode has ended is also stepped, and the result is ignored.
         """
 
     @abstractmethod
@@ -77,7 +75,7 @@ class Episodic(ABC):
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
         seam, streams = state["done"], state["stream"]
         inner, reward, terminated = self.advance(state["inner"], action)
-        # Looked at here, since what follows would change their shapes.
+        # Checked here, since the code below would broadcast them.
         if (
             terminated.dtype != torch.bool
             or reward.shape != seam.shape

@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-# the policy needs room on the same GPU
+# leave memory for the policy on the same GPU
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import gymnasium
@@ -32,7 +32,7 @@ from jax import lax
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.device_envs.device_env import Autoreset
 from equipoise.hints import raised
 from equipoise.types import TimeStep, Tree
@@ -41,29 +41,24 @@ Pytree = Any  # JAX arrays in the containers and classes that an env keeps its s
 # state, observation, reward, terminated, truncated
 Stepped = tuple[Pytree, Pytree, jax.Array, jax.Array, jax.Array]
 SMALL = 64  # numbers
-# as many parts of the streams are reset one after the other where all of them end at once
+# parts in which streams are reset when all of them end at once
 RESETS = 16
-# torch has hardly an operation on unsigned numbers other than bytes
+# torch has few operations on unsigned numbers other than bytes
 SIGNED = {"uint16": jnp.int16, "uint32": jnp.int32, "uint64": jnp.int64}
 
 
 class World(Protocol):
-    """One stream of an env in JAX: pure functions that ``jax.jit`` can trace. ``key`` is a typed
-    PRNG key.
-    """
+    """One stream of a JAX env: pure functions for ``jax.jit``; ``key`` is a typed PRNG key."""
 
     action: gymnasium.Space[object]  # Discrete, or a Box of floats
-    # what the library says of observations: a space with ``low`` and ``high``, with ``n`` or
-    # ``spaces``, or None
+    # the library's space of observations (``low`` and ``high``, ``n`` or ``spaces``), or None
     bounds: Any
 
     def begin(self, key: jax.Array) -> tuple[Pytree, Pytree]:
         """An episode's first state and observation."""
 
     def advance(self, key: jax.Array, state: Pytree, action: jax.Array) -> Stepped:
-        """One step, without a reset -> state, observation, reward, terminated, truncated (cut by a
-        clock).
-        """
+        """Step without a reset -> state, observation, reward, terminated, truncated."""
 
 
 class JaxEnv:
@@ -75,9 +70,7 @@ class JaxEnv:
     traceable: ClassVar[bool] = False
 
     def __init__(self, name: str, world: World) -> None:
-        """``name``: for errors. ValueError where a state, an observation or a flag has no fixed
-        shape.
-        """
+        """``name`` is for errors. ValueError where a state or a row has no fixed shape."""
         self._world, self.action = world, world.action
         self._form, seen = _traced(name, world)
         self.observation = space_of(name, seen, world.bounds)
@@ -106,8 +99,7 @@ class JaxEnv:
         # Within an unroll the state comes back as it was given; its arrays are at hand then.
         inner = self._last[1] if state is self._last[0] else tree.map(from_torch, state["jax"])
         number = (action if action.is_floating_point() else action.to(torch.int32)).contiguous()
-        # On a CPU as a view of numpy's, which JAX takes without a copy, too: DLPack's import would
-        # cost 0.1 ms a step.
+        # On a CPU a view of numpy's, since DLPack would cost 0.1 ms a step.
         taken = from_torch(number) if number.is_cuda else number.numpy()
         inner, obs, reward, flags = self._next_rows(inner, taken)
         terminated, truncated, seam = to_torch(flags).unbind()
@@ -159,9 +151,7 @@ class JaxEnv:
         return self._form.leaves((state, kept, False)), jax.tree.map(_seen, obs)
 
     def _advance(self, leaves: Pytree, action: jax.Array) -> Pytree:
-        """One stream's next row. In a seam it is thrown away, for one that ``_begin`` makes with
-        the same key.
-        """
+        """One stream's next row; in a seam that of ``_begin`` with the same key."""
         state, key, seam = self._form.whole(leaves)
         kept, now = jax.random.split(key)
         state, obs, reward, ends, cut = self._world.advance(now, state, action)
@@ -176,12 +166,11 @@ class JaxEnv:
 
 
 class Form:
-    """How a stream's state lies in tensors: each large array in one, and all small ones in a row of
-    32-bit words.
+    """A stream's state as tensors: one for each large array, one row of 32-bit words for the
+    others.
 
-    There may be a hundred small arrays, and each tensor costs some microseconds a step. A key is
-    stored as its words, an unsigned number as the signed one with its bits, and an empty array not
-    at all.
+    Each tensor costs microseconds a step, and there may be a hundred small arrays. Keys and
+    unsigned numbers are stored by their bits, empty arrays not at all.
     """
 
     def __init__(self, shapes: Pytree) -> None:
@@ -262,9 +251,7 @@ def _unsigned(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _seen(x: jax.Array) -> jax.Array:
-    """An observation as networks take it: floats and flags as float32, bytes as they are, other
-    integers as int32.
-    """
+    """An observation for networks: floats and flags as float32, bytes kept, integers as int32."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jnp.integer):
         return x if x.dtype == jnp.uint8 else x.astype(jnp.int32)
@@ -275,9 +262,7 @@ def _seen(x: jax.Array) -> jax.Array:
 
 
 def _traced(name: str, world: World) -> tuple[Form, Pytree]:
-    """The form of a world's state, and the shapes of its observations; ValueError where they are
-    not fixed.
-    """
+    """The form of a world's state and its observations' shapes; ValueError if not fixed."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     taken = jnp.float32 if isinstance(world.action, spaces.Box) else jnp.int32
     action = jax.ShapeDtypeStruct(world.action.shape or (), taken)
@@ -329,10 +314,8 @@ def _said(shape: Pytree) -> str:
 
 
 def space_of(name: str, shapes: Pytree, bounds: Any) -> gymnasium.Space[object]:
-    """The Gymnasium space of observations of these shapes, within the library's bounds where it
-    says some.
-    """
-    inner = getattr(bounds, "spaces", None)
+    """The Gymnasium space of observations of these shapes, within the library's bounds if any."""
+    inner = foreign.attribute(bounds, "spaces")
     if isinstance(shapes, dict):
         known = inner if isinstance(inner, dict) else {}
         return spaces.Dict(
@@ -341,24 +324,24 @@ def space_of(name: str, shapes: Pytree, bounds: Any) -> gymnasium.Space[object]:
                 for key, one in shapes.items()
             }
         )
-    if not hasattr(shapes, "shape"):
+    if not foreign.has(shapes, "shape"):
         raise ValueError(
             f"{name}: expected observations that are an array or a dict of arrays, got "
             f"{type(shapes).__name__}"
         )
-    if getattr(bounds, "shape", shapes.shape) != shapes.shape:
+    if foreign.attribute(bounds, "shape", shapes.shape) != shapes.shape:
         raise ValueError(
             f"{name}: expected a fixed shape, {list(bounds.shape)} as its space says, got "
             f"{list(shapes.shape)}"
         )
     integers = np.issubdtype(shapes.dtype, np.integer)
-    if integers and hasattr(bounds, "n"):
+    if integers and foreign.has(bounds, "n"):
         return spaces.Discrete(int(bounds.n), dtype=np.int32)
     ends = np.iinfo(shapes.dtype) if integers else None
     low, high = (-np.inf, np.inf) if ends is None else (ends.min, ends.max)
     dtype: np.dtype = shapes.dtype.type
     said = [
-        np.broadcast_to(np.asarray(getattr(bounds, key, x), dtype), shapes.shape)
+        np.broadcast_to(np.asarray(foreign.attribute(bounds, key, x), dtype), shapes.shape)
         for key, x in (("low", low), ("high", high))
     ]
     return spaces.Box(said[0], said[1], shapes.shape, dtype)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import foreign
 from equipoise.device_envs.jax_env import JaxEnv, Pytree, Stepped, World
 from equipoise.hints import hint
 from equipoise.naming import called
@@ -26,17 +27,13 @@ NEVER = 2**30  # steps, where the library's own clock is not to end an episode
 
 
 class Gymnax:
-    """An env with the interface of gymnax 1.0 (https://github.com/RobertTLange/gymnax).
-
-    ``reset_env`` begins an episode, ``step_env`` says what terminated, ``is_truncated`` what the
-    parameters' clock cut.
-    """
+    """An env with gymnax 1.0's interface (https://github.com/RobertTLange/gymnax)."""
 
     def __init__(self, env: Any, params: Pytree) -> None:
         self._env, self._params = env, params
         space = env.action_space(params)
         self.action: gymnasium.Space[object]
-        if hasattr(space, "n"):
+        if foreign.has(space, "n"):
             self.action = spaces.Discrete(int(space.n))
         else:
             low, high = (
@@ -56,11 +53,10 @@ class Gymnax:
 
 
 class Craftax(Gymnax):
-    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801), which reports a cut by its clock
-    as a terminal state.
+    """An env of Craftax (Matthews et al. 2024, arXiv:2402.16801).
 
-    So its clock is set too far off to end an episode, and the steps that its state counts are
-    compared here.
+    It reports a cut by its clock as a terminal state, so that clock is set too far off to end an
+    episode, and the steps are compared here.
     """
 
     def __init__(self, env: Any, params: Pytree) -> None:
@@ -73,8 +69,7 @@ class Craftax(Gymnax):
 
 
 class Brax:
-    """An env of Brax or of MuJoCo Playground without wrappers; its steps are counted here, as
-    ``EpisodeWrapper`` counts them.
+    """An env of Brax or MuJoCo Playground without wrappers; its steps are counted here.
 
     ``group``: the part that the policy sees, where observations are a dict.
     """
@@ -82,9 +77,7 @@ class Brax:
     bounds = None
 
     def __init__(self, env: Any, limit: int, repeat: int, group: str) -> None:
-        """``limit``: calls of the env's step until an episode is cut. ``repeat``: calls with the
-        same action in one step.
-        """
+        """``limit``: steps until an episode is cut. ``repeat``: calls per step, same action."""
         self._env, self._limit, self._repeat, self._group = env, limit, repeat, group
         self.action: gymnasium.Space[object] = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
 
@@ -173,9 +166,7 @@ def _known(library: str, name: str, names: Collection[str]) -> None:
 def _changes(
     target: str, kwargs: dict[str, object], params: Pytree, limit: str, also: Collection[str] = ()
 ) -> dict[str, object]:
-    """Take the arguments that are parameters of the library's out of ``kwargs``. ``limit``: its
-    name for an episode's steps.
-    """
+    """Take the library's parameters out of ``kwargs``; ``limit``: its name of the time limit."""
     if "max_episode_steps" in kwargs:
         kwargs[limit] = kwargs.pop("max_episode_steps")
     fields = [field.name for field in dataclasses.fields(params)]
@@ -207,11 +198,10 @@ LIBRARIES: Mapping[str, Callable[..., World]] = {
 
 
 def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
-    """Make the env ``name`` (without ``jax:``): LIBRARY/NAME, or module:callable, which gives an
-    env with gymnax's interface.
+    """Make ``name`` (without ``jax:``): LIBRARY/NAME, or module:callable of gymnax's interface.
 
-    ``kwargs``: ``max_episode_steps``, and what the library takes: parameters (gymnax, Craftax),
-    arguments of the env's class (gymnax, Brax), settings of the config (Playground).
+    ``kwargs``: ``max_episode_steps``, and the library's: parameters (gymnax, Craftax), arguments of
+    the class (gymnax, Brax), settings of the config (Playground).
     """
     with jax.default_device(device_of(device)):
         library, _, env = name.partition("/")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from equipoise import foreign
 from equipoise.device_envs.device_env import DeviceEnv, as_next_step
 from equipoise.device_envs.names import NAMES
 from equipoise.hints import hint
@@ -22,13 +23,12 @@ JAX_ENVS = "equipoise.device_envs.jax_libraries:make"
 
 
 def make_device_env(
-    name: str, kwargs: Mapping[str, Any], *, streams: int, device: torch.device | str = "cpu"
+    name: str, kwargs: Mapping[str, object], *, streams: int, device: torch.device | str = "cpu"
 ) -> DeviceEnv:
     """Make the env ``name`` (without ``device:``, but with ``jax:``), as a NEXT_STEP one.
 
-    The class or function is called with ``kwargs``, and with ``num_envs`` (how many streams) and
-    ``device`` where its signature names them: simulators need both. ValueError names the nearest
-    name or argument, or what a device env lacks.
+    The callable gets ``kwargs``, and ``num_envs`` (streams) and ``device`` if its signature has
+    them. ValueError names the nearest name or argument, or what the env lacks.
     """
     shown = name if name.startswith(JAX) else f"{DEVICE}{name}"
     if name not in NAMES and ":" not in name:
@@ -51,13 +51,13 @@ def make_device_env(
     offer = {"num_envs": streams, "device": str(device)}
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
-        if not hasattr(made, needed):
+        if not foreign.has(made, needed):
             got = f"{type(made).__name__}, which has none"
             raise ValueError(
                 f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got "
                 f"{got}"
             )
-    if isinstance(limit := getattr(made, "max_episode_steps", 0), int) and limit < 0:
+    if isinstance(limit := foreign.optional(made, "max_episode_steps"), int) and limit < 0:
         raise ValueError(
             f"{shown}: max_episode_steps: expected a number of steps, or 0 for no limit, got "
             f"{limit}"

@@ -18,8 +18,7 @@ GRAVITY, MASS, LENGTH, DT, FASTEST, TORQUE = 10.0, 1.0, 1.0, 0.05, 8.0, 2.0
 
 
 class Pendulum(Episodic):
-    """Swing a pendulum up and keep it there; the reward is minus the cost of angle, speed and
-    torque.
+    """Swing a pendulum up and keep it there; the reward is minus a cost of angle, speed and torque.
 
     The state is [B, 2]: the angle from upright in rad, and its speed.
     """

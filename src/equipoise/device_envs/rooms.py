@@ -19,8 +19,7 @@ STEP = 0.01  # what a step costs; the goal gives 1
 
 
 class Rooms(Episodic):
-    """Walk to the goal; walls stop. An observation is the numbers of two cells: where the walker
-    is, and the goal.
+    """Walk to the goal; walls stop. An observation is two cells' numbers: the walker and the goal.
 
     The state is [B, 2] int64, the same two numbers.
     """

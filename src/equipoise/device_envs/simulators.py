@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.device_envs.device_env import Autoreset
 from equipoise.hints import hint
 from equipoise.seeds import derive_seed
@@ -58,9 +58,7 @@ class Simulator:
         truncated: Tensor | None,
         final: Tree | None,
     ) -> TimeStep:
-        """Rows of all streams; ``reward`` None: those of a reset. The simulator may write over its
-        tensors: they are copied.
-        """
+        """Rows of all streams, copied from the simulator's tensors; ``reward`` None: a reset's."""
         no = torch.zeros_like(self._streams, dtype=torch.bool)
         begins = reward is None
         ends, cuts = (
@@ -83,19 +81,18 @@ class Simulator:
         return type(self.env).__name__
 
     def close(self) -> None:
-        if hasattr(self.env, "close"):
+        if foreign.calls(self.env, "close"):
             self.env.close()
 
 
 class IsaacLab(Simulator):
-    """An env of Isaac Lab (``ManagerBasedRLEnv`` or ``DirectRLEnv``;
+    """An env of Isaac Lab (``ManagerBasedRLEnv``, ``DirectRLEnv``;
     https://isaac-sim.github.io/IsaacLab).
 
-    The surface: ``num_envs``, ``single_observation_space`` (a Dict of groups),
-    ``single_action_space``, ``reset(seed=)`` -> (obs, extras), ``step(action)`` -> (obs, reward,
-    terminated, time outs, extras), where obs is a dict of groups of tensors. A truncation
-    bootstraps where ``extras["final_obs"]`` has the same groups; without it, it counts as a
-    termination.
+    It has ``num_envs``, ``single_observation_space`` (a Dict of groups), ``single_action_space``,
+    ``reset(seed=)`` -> (obs, extras), ``step(action)`` -> (obs, reward, terminated, time outs,
+    extras); obs is a dict of groups of tensors. A truncation bootstraps from
+    ``extras["final_obs"]``, or counts as a termination.
     """
 
     def __init__(self, env: Any, group: str = "policy") -> None:
@@ -123,19 +120,16 @@ class IsaacLab(Simulator):
 
 
 class Genesis(Simulator):
-    """A vector env as Genesis' examples have it, that of rsl_rl
-    (https://genesis-world.readthedocs.io, locomotion).
+    """A vector env as in Genesis' examples, of rsl_rl's form
+    (https://genesis-world.readthedocs.io).
 
-    The surface: ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` ->
-    (obs, reward, done, extras). ``done`` is both kinds of end; ``extras["time_outs"]`` says which
-    of them a clock cut. Observations are [B, ``num_obs``], or a mapping of groups. A truncation
-    bootstraps where ``extras["final_obs"]`` is given.
+    It has ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs,
+    reward, done, extras), where ``extras["time_outs"]`` marks the cuts among ``done``. Observations
+    are [B, ``num_obs``], or groups of these. A truncation bootstraps from ``extras["final_obs"]``.
     """
 
     def __init__(self, env: Any, group: str = "policy", *, clip: float = 100.0) -> None:
-        """``group``: of the observations, where they are a mapping. ``clip``: bound of an action,
-        unknown to the env.
-        """
+        """``group``: of the observations, if a mapping. ``clip``: bound of an action."""
         action = spaces.Box(-clip, clip, (env.num_actions,), np.float32)
         super().__init__(env, spaces.Box(-np.inf, np.inf, (env.num_obs,), np.float32), action)
         self._group = group
@@ -166,9 +160,7 @@ def _copied(x: Tensor) -> Tensor:
 
 
 def bounded(space: gymnasium.Space[object], most: float = 100.0) -> gymnasium.Space[object]:
-    """A Box whose bounds are infinite, as Isaac Lab's are, within ``most``: algorithms scale
-    actions by bounds.
-    """
+    """A Box with infinite bounds within ``most`` instead: algorithms scale actions by bounds."""
     if isinstance(space, spaces.Box) and not (
         np.isfinite(space.low).all() and np.isfinite(space.high).all()
     ):

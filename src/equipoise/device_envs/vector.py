@@ -13,7 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.device_envs.device_env import Bounds, DeviceEnv, probe, streams_on
 from equipoise.device_envs.naming import make_device_env
 from equipoise.seeds import stream_seed
@@ -41,9 +41,8 @@ class DeviceVector(VectorEnv):
         """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**62)) if seed is None else seed
-        # Envs are given the seed of their first stream. A device env takes the run's, and makes
-        # those of all streams of it, so that a stream's episodes do not depend on which streams are
-        # beside it.
+        # A device env derives the seeds of all streams from the run's, so that a stream's episodes
+        # do not depend on its neighbours.
         run = self._run if seed == self._first else drawn
         with torch.inference_mode():
             self._state, ts = self.env.reset(run, self._streams)
@@ -103,17 +102,14 @@ def vector(
     seed: int,
     **kwargs: object,
 ) -> DeviceVector:
-    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a run's
-    ``seed``.
+    """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a ``seed``.
 
-    ``observation_spec``: that of ``envs``, which this room does not import.
-
-    ValueError where the env's rows are not what a rollout takes. A simulator is not stepped for
-    that, nor an env in JAX, whose shapes were looked at when it was made.
+    ``observation_spec``: that of ``envs``, which this room does not import. ValueError where rows
+    are not as a rollout needs them; simulators and JAX envs are not stepped for that.
     """
     env = make_device_env(name, kwargs, streams=len(streams))
     made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)
-    if env.exact and getattr(env, "traceable", True):
+    if env.exact and foreign.optional(env, "traceable", True):
         made.action_space.seed(0)
         observation = observation_spec(env.observation)
         probe(

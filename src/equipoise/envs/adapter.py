@@ -41,9 +41,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs import final
-from equipoise.envs.base import SyncEnv, copied, fill
+from equipoise.envs.base import SyncEnv, copied, fill, make_seam
 from equipoise.envs.failures.capsule import Start
 from equipoise.envs.infos import Infos
 from equipoise.envs.restore import snapshot
@@ -53,15 +53,12 @@ from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
 EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
-# bytes of actions kept for an env that is not exact, since it was made; beyond it a capsule cannot
-# replay
+# most bytes of actions kept of an env that is not exact; with more a capsule cannot replay
 OTHER_ACTIONS = 1 << 26
 
 
 class GymnasiumEnv(SyncEnv):
-    """A vector env of B streams, seeded from (``seed``, stream): each stream's where it takes
-    several, else the first's.
-    """
+    """A vector env of B streams, seeded from (``seed``, stream), or from the first stream."""
 
     def __init__(
         self,
@@ -82,9 +79,9 @@ class GymnasiumEnv(SyncEnv):
         self._wrapped = env.unwrapped is not env
         mode = autoreset or autoreset_mode(env)
         self.same_step = mode is AutoresetMode.SAME_STEP
-        # A space that is missing is refused with words, as one that is None.
-        observation: Any = getattr(env, "single_observation_space", None)
-        action: Any = getattr(env, "single_action_space", None)
+        # ``SyncEnv`` refuses a space that is None.
+        observation: Any = foreign.attribute(env, "single_observation_space")
+        action: Any = foreign.attribute(env, "single_action_space")
         super().__init__(
             observation=observation,
             action=action,
@@ -184,9 +181,7 @@ class GymnasiumEnv(SyncEnv):
             self.mend(ts.obs, ts.first)
 
     def _end(self, info: Tree) -> None:
-        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP
-        shows it in the same row).
-        """
+        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP)."""
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
         ts.valid.fill(True)
@@ -216,9 +211,7 @@ class GymnasiumEnv(SyncEnv):
             self.spec = replace(self.spec, notes=others)
 
     def _go_on(self) -> None:
-        """Answer the row after a hold: the episodes that were held back begin, and no env is
-        stepped.
-        """
+        """Answer the row after a hold: the held episodes begin, and no env is stepped."""
         ts, held = self.ts, self._held
         for array in (ts.reward, ts.terminated, ts.truncated, ts.valid):
             array.fill(0)
@@ -251,14 +244,7 @@ class GymnasiumEnv(SyncEnv):
         done = ts.terminated | ts.truncated
         # this row's observation begins an episode
         begun = waiting & (done if self.same_step else ended)
-        ts.reward[waiting] = 0.0
-        for array, value in (
-            (ts.terminated, False),
-            (ts.truncated, False),
-            (ts.valid, False),
-            (ts.first, True),
-        ):
-            array[waiting] = value
+        make_seam(ts, waiting)
         np.copyto(ended, done & ~begun)
         waiting &= ~begun
         self.checks.fill(waiting)
@@ -274,15 +260,9 @@ class GymnasiumEnv(SyncEnv):
         done = bool(ts.terminated[i] or ts.truncated[i])
         if self._held[i]:  # what is wrong was the end of the old one
             self._show([i])
-        # only the reward can be wrong then, or the reset itself is
+        # then either the reward is wrong or the reset
         begins = self.same_step and done
-        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
-            0.0,
-            False,
-            False,
-            False,
-            True,
-        )
+        make_seam(ts, i)
         if not begins or any(wrong.kind != "outside" for wrong in self.checks.wrong([i])):
             self._waiting[i], self._ended[i], self._any_waiting = True, done, True
             self.checks.fill([i])
@@ -349,7 +329,8 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
             observe(inner, part, f"{key}/{name}")
     elif (
         type(obs) is np.ndarray
-        and obs.shape == getattr(target, "shape", None)
+        and isinstance(target, np.ndarray)
+        and obs.shape == target.shape
         and obs.dtype == target.dtype
     ):
         np.copyto(target, obs)
@@ -358,10 +339,8 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or says that the env
-    never resets.
-    """
-    about = getattr(env, "metadata", None)
+    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or disabled."""
+    about = foreign.attribute(env, "metadata")
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
     modes: dict[object, AutoresetMode] = {
         name: mode for mode in AutoresetMode for name in (mode, mode.value)

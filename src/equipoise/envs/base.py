@@ -25,12 +25,9 @@ from equipoise.hints import message, raised
 from equipoise.schema import described
 from equipoise.types import Array, EnvFactory, EnvSpec, Resume, TimeStep, Tree
 
-# the reset is still to be told; waiting for an action; an action was sent
+# states: before the reset is returned, waiting for an action, an action was sent
 RESET, ANSWERED, SENT = 0, 1, 2
 RESUMES: tuple[Resume, ...] = ("exact", "replay", "restart")
-ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
-
-
 # steps between two checks of float bounds; finite numbers are checked in every step
 LOOK_EVERY = 64
 
@@ -56,11 +53,9 @@ class SyncEnv:
         notes: tuple[str, ...] = (),
         action_mask: str = "auto",
     ) -> None:
-        """``action_mask``: its place in the observation, as in ``masks.CHOICES``; the caller has
-        dealt with "info".
-        """
+        """``action_mask``: its place in the observation, one of ``masks.CHOICES``."""
         self.form = ActionForm(action, len(streams))
-        self.ts: Any  # a TimeStep of numpy arrays
+        self.ts: TimeStep  # of numpy arrays
         self.ts, floats = timestep(observation_spec(observation), streams)
         mask = masks.place_of(action_mask, observation, action)
         self.spec = EnvSpec(
@@ -82,16 +77,12 @@ class SyncEnv:
         self._closed = False
 
     def watch(self, names: Sequence[str]) -> None:
-        """Put these numbers of the env's ``info`` into ``ts.info``; call it before the first
-        ``recv``.
-        """
+        """Put these numbers of ``info`` into ``ts.info``; call it before the first ``recv``."""
         self.infos = Infos(names, len(self.ts.stream))
         self.ts = replace(self.ts, info=self.infos.value)
 
     def send(self, action: Tree, stream: Array) -> None:
-        """action [B, ...], copied; stream [B], all of this env's in order (fastest: ``ts.stream``
-        itself).
-        """
+        """action [B, ...], copied; stream [B], all of this env's in order (``ts.stream``)."""
         if stream is not self.ts.stream and not np.array_equal(stream, self.ts.stream):
             raise ValueError(
                 f"expected actions for all streams, {self.ts.stream.tolist()}, got "
@@ -108,9 +99,7 @@ class SyncEnv:
             self._end_restarted()
 
     def recv(self) -> TimeStep:
-        """Return the outcome of the last action; the first call returns the reset that construction
-        began.
-        """
+        """Return the outcome of the last action; the first call returns the reset."""
         if self._phase == SENT:
             self._step()
         elif self._phase == RESET:
@@ -118,29 +107,24 @@ class SyncEnv:
         else:
             raise RuntimeError("recv: no action was sent")
         self._phase = ANSWERED
-        return self.ts  # type: ignore[no-any-return]
+        return self.ts
 
     def fds(self) -> tuple[int, ...]:
-        """Descriptors that become readable when ``recv`` may answer; none here, where it always
-        does.
-        """
+        """Descriptors that become readable when ``recv`` may answer; none if it always does."""
         return ()
 
     @property
     def holding(self) -> bool:
-        """Will the next action reach no env, whatever the stream? Capsules do not have such
-        actions.
-        """
+        """Will the next action reach no env? Capsules do not have such actions."""
         return False
 
     def state(self) -> Tree:
         """Everything that the next rows depend on; {} where a resume makes the env anew."""
-        # before the first reset, a new one is the same
+        # before the first reset an env is like a new one
         if self.spec.resume == "restart" or self._phase == RESET:
             return {}
-        rows = {key: copied(getattr(self.ts, key)) for key in ROWS}
         return {
-            "rows": rows,
+            "rows": copied(rows_of(self.ts)),
             "action": tree.map(np.array, self.action),
             "phase": np.array(self._phase),
             "env": self._capture(),
@@ -149,10 +133,9 @@ class SyncEnv:
     def load(self, state: Tree) -> None:
         """Restore a state into an env from the same ``make``; ValueError names what does not fit.
 
-        Afterwards ``ts`` holds the rows that were told last, and the env waits for what it waited
-        for. A stream that could not be brought back ends there: its next action is ignored and
-        answered by a reset row, as at an episode's end (``first``, not ``valid``, reward 0). After
-        ``load({})`` all restart, and the next ``recv`` answers the reset, unsent.
+        ``ts`` then holds the last rows. A stream that could not be brought back ends there: its
+        next action is ignored and answered by a reset row (``first``, not ``valid``, reward 0).
+        After ``load({})`` all restart, and the next ``recv`` returns the reset.
         """
         self._unsaid = False
         if not state:
@@ -163,7 +146,7 @@ class SyncEnv:
             self._first()  # some arrays exist only after it
         if (phase := int(state["phase"])) not in (ANSWERED, SENT):
             raise ValueError(f"state of phase: expected {ANSWERED} or {SENT}, got {phase}")
-        fill({key: getattr(self.ts, key) for key in ROWS}, state["rows"])
+        fill(rows_of(self.ts), state["rows"])
         fill({"action": self.action}, state)
         self._report(*self._restore(state["env"]))
         self._phase, self._unsaid = phase, bool(self.restarted.any())
@@ -176,16 +159,12 @@ class SyncEnv:
         self.resumed = {kind: kinds.count(kind) for kind in RESUMES}
 
     def _end_restarted(self) -> None:
-        """End the episode of restarted streams: their last row was told already, and the next step
-        resets them.
-        """
+        """End the episode of restarted streams, whose last row was returned already."""
         np.logical_or(self.ts.truncated, self.restarted, out=self.ts.truncated)
         self._unsaid = False
 
     def close(self, *, raises: bool = False) -> None:
-        """Close every env. What one raises is a warning, since its rows are all told; ``raises``
-        raises it in the end.
-        """
+        """Close every env. What one raises is a warning, or with ``raises`` raised in the end."""
         closes, self._closed = [] if self._closed else self._closes(), True
         first: BaseException | None = None
         for i, close in closes:
@@ -211,9 +190,7 @@ class SyncEnv:
             self._judge()
 
     def _judge(self) -> None:
-        """Some value of the rows is not fine: say so, mend it, or end the episode that it came
-        from.
-        """
+        """Find the wrong values of the rows: warn, clamp, or end the episode of each."""
         judged: set[int] = set()
         for wrong in self.checks.wrong():
             i, failures = wrong.index, self.failures
@@ -231,7 +208,7 @@ class SyncEnv:
                 self._tell(failures, i, wrong)
                 continue
             self._abort(i, wrong)
-            # the first observation of the next episode may need it as well
+            # the next episode's first observation may also be wrong
             if failures.on_nonfinite == "clamp":
                 failures.count("clamped", self.checks.clamp(i))
 
@@ -242,9 +219,7 @@ class SyncEnv:
             self._record(i, wrong)
 
     def _record(self, i: int | None, error: Exception) -> None:
-        """Write a capsule of what ended, or would have ended, the episode of stream ``i`` (None: of
-        all), and say where.
-        """
+        """Write a capsule of the failure of stream ``i`` (None: of all), and note its path."""
         failures = self.failures
         if failures is None or failures.capsules is None:
             return
@@ -267,9 +242,7 @@ class SyncEnv:
             error.add_note(f"capsule: {path}")
 
     def _course(self, i: int | None) -> dict[str, Any]:
-        """What brought stream ``i`` here: the capsule's start, streams, step, actions,
-        observations, state.
-        """
+        """The capsule's start, streams, step, actions, observations and state of stream ``i``."""
         raise NotImplementedError
 
     def _abort(self, i: int, error: Exception) -> None:
@@ -284,9 +257,7 @@ class SyncEnv:
         return self._name(i) if i is None else f"{self._name(i)}, stream {int(self.ts.stream[i])}"
 
     def _placed(self, i: int | None, error: Exception) -> Exception:
-        """Add env and stream to an error, also to a wrong value that one of our wrappers raised
-        without knowing them.
-        """
+        """Add env and stream to an error, also to a wrong value that a wrapper of ours raised."""
         error = of_answer(error, i)
         return (
             error.placed(self._where(error.index if i is None else i))
@@ -312,14 +283,30 @@ class SyncEnv:
         raise NotImplementedError
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
-        """What became of each stream, and why those restart that do. ``ts`` has its rows again
-        already.
-        """
+        """What became of each stream, and why those restart that do. ``ts`` has its rows."""
         raise NotImplementedError
 
     def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
         """What closes each env, beside its stream (None: of all)."""
         raise NotImplementedError
+
+
+def rows_of(ts: TimeStep) -> dict[str, Tree]:
+    """The arrays that every row has."""
+    return {
+        "obs": ts.obs,
+        "reward": ts.reward,
+        "terminated": ts.terminated,
+        "truncated": ts.truncated,
+        "first": ts.first,
+        "valid": ts.valid,
+    }
+
+
+def make_seam(ts: TimeStep, rows: int | Array) -> None:
+    """Turn rows (an index or a mask) into those of a seam: nothing in them counts."""
+    ts.reward[rows], ts.first[rows] = 0.0, True
+    ts.terminated[rows] = ts.truncated[rows] = ts.valid[rows] = False
 
 
 def copied(value: Tree) -> Tree:
@@ -331,16 +318,18 @@ def copied(value: Tree) -> Tree:
 
 
 def fill(target: Tree, source: Tree) -> None:
-    """Write ``source`` into the arrays of ``target``; ValueError where shapes differ (they would
-    broadcast).
-    """
+    """Write ``source`` into the arrays of ``target``; ValueError where shapes or dtypes differ."""
     for key, array in target.items():
         if key not in source:
             raise ValueError(f"state without {key!r}; it has {sorted(source)}")
         value = source[key]
         if isinstance(array, dict):
             fill(array, value)
-        elif array.shape != np.shape(value) or array.dtype != getattr(value, "dtype", None):
+        elif (
+            not isinstance(value, np.ndarray | np.generic)
+            or array.shape != value.shape
+            or array.dtype != value.dtype
+        ):
             raise ValueError(
                 f"state of {key}: expected {array.dtype} {list(array.shape)}, got "
                 f"{described(value)}"

@@ -11,14 +11,14 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from equipoise import tree
-from equipoise.envs.failures.row_checks import WrongValue
+from equipoise.envs.failures.row_checks import invalid
 from equipoise.envs.values import NoArray, described, flags, plain, taken
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
 
 KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
 TRUNCATION = "truncation treated as termination"
-# until the first truncation tells
+# until the first truncation shows it
 UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"
 
 
@@ -28,13 +28,12 @@ def note(env: VectorEnv) -> tuple[str, ...]:
 
 
 def read(target: Tree, info: Tree, rows: Array) -> Array:
-    """Copy the last observations of ``rows`` [B] bool from ``info`` into ``target`` [B, ...] -> [B]
-    bool, which were there.
+    """Copy last observations of ``rows`` [B] bool from ``info`` into ``target`` -> [B] bool, those
+    found.
 
-    Gymnasium gives an array of objects, each one env's observation or None; a list of those is as
-    good. Other envs may give observations [B, ...] in the form that ``step`` returns.
-    ``_final_obs`` [B] bool, where it is there, says which rows mean anything. WrongValue where one
-    is not of the observation's shape, or there is not one for each env.
+    Taken are Gymnasium's array of objects, a list of those, and observations [B, ...] as ``step``
+    returns them; ``_final_obs`` [B] bool marks those that count. WrongValue for another shape or
+    count.
     """
     there = given(info, rows)
     if (key := named(info)) is None:
@@ -66,9 +65,7 @@ def by_env(value: object) -> bool:
 
 
 def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Tree:
-    """Pick one env's part of a batch: of objects, or of arrays [B,
-    ...] in the form of the space.
-    """
+    """One env's part of a batch: of objects, or of arrays [B, ...] in the form of the space."""
     if isinstance(spec, dict) and isinstance(value, Mapping):
         return {
             name: _row(inner, i, count, spec.get(name), f"{key}/{name}")
@@ -82,15 +79,11 @@ def _row(value: Any, i: int, count: int, spec: Tree, key: str) -> Tree:
         rows = value if by_env(value) or isinstance(value, tuple) else plain(value)
     except NoArray as error:
         got = f"{described(value)}{error}"
-        raise WrongValue(
-            "invalid", i, key, f"the last observation of each of {count} envs", got
-        ) from None
+        raise invalid(i, key, f"the last observation of each of {count} envs", got) from None
     if isinstance(rows, np.ndarray) and not rows.ndim:
-        raise WrongValue(
-            "invalid", i, key, f"the last observation of each of {count} envs", described(value)
-        )
+        raise invalid(i, key, f"the last observation of each of {count} envs", described(value))
     if len(rows) != count:
-        raise WrongValue("invalid", i, key, f"one for each of {count} envs", f"{len(rows)}")
+        raise invalid(i, key, f"one for each of {count} envs", f"{len(rows)}")
     return rows[i]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from equipoise import foreign
 from equipoise.envs.hints import importable
 
 ATARI = re.findall(  # the names of ids, without a version
@@ -109,9 +110,7 @@ def meant_by(env_id: str) -> str:
 
 
 def not_installed(module: str, env_id: str) -> str:
-    """What to do about a module that cannot be found, where it is that of a package of envs; "" for
-    any other.
-    """
+    """How to install a package of envs that cannot be found; "" for any other module."""
     top = module.partition(".")[0]
     package = next(
         (package for _, known, package in PACKAGES if known.partition(".")[0] == top), ""
@@ -123,13 +122,11 @@ def not_installed(module: str, env_id: str) -> str:
 
 def removed(entry_point: object) -> bool:
     """Is it what Gymnasium registers for an env that it no longer has: a function that raises?"""
-    return callable(entry_point) and getattr(entry_point, "__module__", "") == "gymnasium.envs"
+    return callable(entry_point) and foreign.optional(entry_point, "__module__") == "gymnasium.envs"
 
 
 def _of_pettingzoo(env_id: str) -> str:
-    """The target of ``pistonball_v6`` or ``pettingzoo.butterfly.pistonball_v6``; "" where it is
-    none of PettingZoo's.
-    """
+    """The target of ``pistonball_v6`` and the like; "" where it is none of PettingZoo's."""
     name, _, version = env_id.rpartition(".")[2].rpartition("_v")
     if not name or not version.isdecimal():
         return ""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import foreign
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.spaces import observation_spec
@@ -25,9 +26,7 @@ Array = np.ndarray
 
 
 class Goals:
-    """The rules of one goal env, asked of an instance kept for that; one episode shows that they
-    hold.
-    """
+    """The rules of one goal env, asked of an instance of its own and tried in one episode."""
 
     def __init__(self, env: Any) -> None:
         """Take an ``env`` from ``make``; ValueError says what is missing or wrong."""
@@ -98,9 +97,7 @@ class Goals:
         self._env.close()
 
     def _ask(self, name: str, method: Callable[..., Any], achieved: Array, desired: Array) -> Any:
-        """RuntimeError names the env and the method where it raises: what it is asked for, no step
-        of the env would ask.
-        """
+        """Call the env's method; RuntimeError names the env and the method where it raises."""
         try:
             return method(achieved, desired, {})
         except Exception as error:
@@ -160,4 +157,4 @@ def _method(env: LoopEnv | GymnasiumEnv, name: str) -> Callable[..., Any] | None
     raw = _raw(env)
     if isinstance(env, LoopEnv):
         return raw.get_wrapper_attr(name) if raw.has_wrapper_attr(name) else None
-    return getattr(raw.unwrapped, name, None)
+    return foreign.attribute(raw.unwrapped, name)  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ import difflib
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import pkgutil
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from equipoise import foreign
 from equipoise.envs.families import old_gym
 from equipoise.hints import install, message, nearest, raised
 
@@ -35,9 +37,7 @@ GYMNASIUM_EXTRAS = {"mujoco": "mujoco", "mujoco-py": "mujoco", "atari": "atari"}
 
 
 def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> ValueError:
-    """An error that names the nearest: by name without version and case first, then the newest
-    version of that name.
-    """
+    """An error that names the nearest name, of the newest version."""
     by_key: dict[str, list[str]] = {}
     for candidate in known:
         by_key.setdefault(versionless(candidate), []).append(candidate)
@@ -47,9 +47,7 @@ def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> Valu
 
 
 def unregistered(env_id: str, known: Iterable[str]) -> ValueError:
-    """An error for an id that is not registered; where its namespace is a module, the id that
-    imports it.
-    """
+    """An error for an id that is not registered, or whose namespace is a module to import."""
     space, slash, _ = env_id.partition("/")
     if slash and importable(space) and not any(one.startswith(f"{space}/") for one in known):
         return ValueError(
@@ -79,31 +77,22 @@ def modules(name: str) -> list[str]:
         return modules(parent)
     return [
         f"{parent}.{module.name}"
-        for module in pkgutil.iter_modules(getattr(package, "__path__", []))
+        for module in pkgutil.iter_modules(foreign.optional(package, "__path__", []))
     ]
 
 
-def looked() -> str:
-    """Say where modules are looked for: the end of an error message."""
-    here = os.getcwd()
-    place = here if {"", here} & set(sys.path) else sys.path[0]
-    return f" Modules are looked for in {place} and among the installed packages."
-
-
 def hidden(module: str) -> str:
-    """The end of an error where a file of the working directory has the name of a module that is
-    found elsewhere.
-    """
+    """The end of an error where a module is hidden by another of the same name."""
     top = module.partition(".")[0]
     found, mine = sys.modules.get(top), importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
     if (
         found is None
         or mine is None
         or mine.origin is None
-        or mine.origin == getattr(found, "__file__", None)
+        or mine.origin == (file := foreign.optional(found, "__file__"))
     ):
         return ""
-    where = getattr(found, "__file__", None) or "a part of Python"
+    where = file or "a part of Python"
     return f"; {top!r} is {where}, which comes before {mine.origin}: give yours another name"
 
 
@@ -113,9 +102,7 @@ def arguments(
     accepted: Mapping[str, object] | None,
     also: tuple[str, ...] = (),
 ) -> None:
-    """Raise ValueError for an argument that ``accepted`` (names of a signature; "**": any) does not
-    have.
-    """
+    """ValueError for an argument not in ``accepted`` (names of a signature; "**": any)."""
     if accepted is None or "**" in accepted:
         return
     expected = [*accepted, *(key for key in also if key not in accepted)]
@@ -144,9 +131,7 @@ KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 def typed(name: str, value: Any, kind: type) -> None:
-    """Raise ValueError for a value of another type than ``kind``: the text "off", say, is true to
-    Python.
-    """
+    """ValueError for a value of another type than ``kind``: "off" is true to Python."""
     said, taken = KINDS[kind]
     if isinstance(value, taken) and (kind is bool or not isinstance(value, bool)):
         return
@@ -168,8 +153,7 @@ def typed(name: str, value: Any, kind: type) -> None:
 def unexpected(
     target: str, kwargs: Mapping[str, object], known: Callable[[], Iterable[str]]
 ) -> Iterator[None]:
-    """Turn the TypeError of a constructor behind a class's ``**kwargs`` into the error of
-    ``arguments``.
+    """Turn the TypeError of a constructor behind ``**kwargs`` into the error of ``arguments``.
 
     ``known``: the names that may be meant.
     """
@@ -187,12 +171,10 @@ def unexpected(
 def required(
     target: str,
     kwargs: Mapping[str, object],
-    accepted: Mapping[str, Any] | None,
+    accepted: Mapping[str, inspect.Parameter] | None,
     given: Iterable[str],
 ) -> None:
-    """Raise ValueError for a parameter of ``accepted`` without a default that neither ``kwargs``
-    nor ``given`` has.
-    """
+    """ValueError for a parameter without a default that is neither in ``kwargs`` nor ``given``."""
     missing = [
         name
         for name, p in (accepted or {}).items()
@@ -208,12 +190,10 @@ def required(
 
 
 def no_name(target: str) -> str | None:
-    """The hint for a target that cannot name an env: a path, or a module without its member; None
-    for any other target.
-    """
+    """The hint for a target that is a path, or a module without its member; else None."""
     module, _, name = target.rpartition(":")
     path = module or target
-    # an id may have a slash, too
+    # an id may also have a slash
     if path.endswith(".py") or path.startswith((".", os.sep)) or os.sep in module:
         named = path.removesuffix(".py").strip(f".{os.sep}").replace(os.sep, ".")
         what = (name if module else "") or "make"
@@ -240,9 +220,7 @@ def importable(name: str) -> bool:
 
 
 class NotMade(ValueError):
-    """The error of an env's constructor, or of its module's import, that is none of those we
-    explain; it is the cause.
-    """
+    """An env's constructor or module raised an error of its own, which is the cause."""
 
 
 class UnsupportedSpace(ValueError):
@@ -251,13 +229,13 @@ class UnsupportedSpace(ValueError):
 
 @contextlib.contextmanager
 def explained(target: str) -> Iterator[None]:
-    """Turn a missing dependency of ``target`` into an ImportError that says what to install; add
-    the name to other errors.
-    """
+    """Turn a missing dependency into an ImportError with its install command; name ``target``."""
     try:
         yield
     except UnsupportedSpace as error:
         raise UnsupportedSpace(f"{target}: {error}") from error
+    except foreign.Unreadable as error:
+        raise NotMade(f"{target} could not be made: {error}") from error.__cause__
     except DependencyNotInstalled as error:
         named = re.search(r"gymnasium\[([\w-]+)\]", str(error))
         extra = GYMNASIUM_EXTRAS.get(named[1]) if named else None

@@ -48,8 +48,8 @@ class Infos:
             self.value[i, j] = np.nan if found is _ABSENT or found is None else _number(found, name)
 
     def read_all(self, info: Tree, rows: Array | None = None) -> None:
-        """Read all rows, or those where ``rows`` [B] bool, from a vector env's ``info``: arrays
-        [B], with ``_key`` as masks.
+        """Read all rows, or ``rows`` [B] bool, from a vector env's ``info``: arrays [B] with masks
+        ``_key``.
 
         A list with a dict for each env is also read.
         """
@@ -72,7 +72,9 @@ class Infos:
             np.copyto(self.value[:, j], column, where=True if rows is None else rows)
 
 
-def paths(info: Mapping[Any, Any], before: str = "", above: tuple[int, ...] = ()) -> Iterator[str]:
+def paths(
+    info: Mapping[Any, object], before: str = "", above: tuple[int, ...] = ()
+) -> Iterator[str]:
     """Return the names of an ``info``, nested ones as paths, without the masks of vector envs."""
     for key, value in info.items():
         if not isinstance(key, str) or (key[:1] == "_" and key[1:] in info):
@@ -94,18 +96,14 @@ def _find(info: Mapping[str, Tree], name: str) -> Tree:
 
 
 def _below(info: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
-    """Return each key that a name may begin with and the rest of the name: a key may have a slash
-    itself.
-    """
+    """Each key that a name may begin with, and the rest: a key may have a slash itself."""
     for i, letter in enumerate(name):
         if letter == "/" and isinstance(info.get(name[:i]), Mapping):
             yield name[:i], name[i + 1 :]
 
 
 def _column(info: Mapping[str, Tree], name: str) -> tuple[Array, Array]:
-    """Return the array behind a name and the mask of its valid rows (None: all); absent:
-    (``_ABSENT``, None).
-    """
+    """The array behind a name and the mask of its rows (None: all), or ``_ABSENT``."""
     if name in info:
         return info[name], info.get(f"_{name}")
     for inner, rest in _below(info, name):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from equipoise import phases, tree
+from equipoise import foreign, phases, tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.failures.capsule import EnvFailed, ProcessExhausted, Start, exhausted
 from equipoise.envs.failures.row_checks import WrongValue
@@ -44,11 +44,10 @@ MASKED = (
 
 
 class LoopEnv(SyncEnv):
-    """``makers[i]`` makes the env of ``streams[i]``, which is seeded from (``seed``, stream) once
-    and never again.
+    """``makers[i]`` makes the env of ``streams[i]``, seeded once from (``seed``, stream).
 
-    ``made`` is the env that the first maker already returned. An env that fails is closed, made
-    anew and seeded from (``seed``, stream, how often it was made anew).
+    ``made``: the env that the first maker already returned. An env that fails is closed, made again
+    and seeded from (``seed``, stream, its number of failures).
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class LoopEnv(SyncEnv):
             phases.say(f"making env {i + 1} of {len(makers)}")
             self.envs.append(make())
         one = self.envs[0]
-        # A space that is missing is refused with words, as one that is None.
-        observation: Any = getattr(one, "observation_space", None)
-        action: Any = getattr(one, "action_space", None)
+        # ``SyncEnv`` refuses a space that is None.
+        observation: Any = foreign.attribute(one, "observation_space")
+        action: Any = foreign.attribute(one, "action_space")
         super().__init__(
             observation=observation, action=action, streams=streams, action_mask=action_mask
         )
@@ -159,9 +158,7 @@ class LoopEnv(SyncEnv):
             self._troubled = any(self._barren)
 
     def _look_at_resets(self, seam: list[bool]) -> None:
-        """Warn of first observations that were cast; without a rule for failures only a replay
-        refuses them.
-        """
+        """Warn of first observations that were cast; with ``strict`` refuse them."""
         for i, began in enumerate(seam):
             if began and (wrong := uncast(self.spec.observation, i, self._obs[i])) is not None:
                 if self.failures is not None:
@@ -170,9 +167,7 @@ class LoopEnv(SyncEnv):
                     raise wrong.placed(self._where(i))
 
     def _gather(self) -> None:
-        """Copy every env's answer into the rows; an answer that does not fit is a failure of that
-        env.
-        """
+        """Copy every env's answer into the rows; one that does not fit is that env's failure."""
         sure = NUMBERS.issuperset(map(type, self._reward))
         sure = (
             sure
@@ -207,17 +202,16 @@ class LoopEnv(SyncEnv):
         ts.terminated[i], ts.truncated[i] = ends
 
     def _abort(self, i: int, error: Exception) -> None:
-        """Make the env of stream ``i`` anew, at the beginning of an episode; the capsule says why.
+        """Replace the env of stream ``i``, at the beginning of an episode, and write a capsule.
 
-        Raises without a rule for failures, where the run shall end, and after ``PATIENCE`` failures
-        without a real step.
+        Raises without a rule, where the run shall end, and after ``PATIENCE`` failures in a row.
         """
         failures, error = self.failures, self._placed(i, error)
         if failures is None:
             if not isinstance(error, WrongValue):  # a WrongValue says it in its message
                 error.add_note(f"in {self._where(i)}")
             raise error
-        # no env made anew mends that, and there may be no file to write a capsule into
+        # a new env would not help, and a capsule could not be written
         if exhausted(error):
             raise ProcessExhausted(
                 f"{self._where(i)}: this process has run out of files or memory: {error}"
@@ -271,7 +265,7 @@ class LoopEnv(SyncEnv):
             )
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         self._put(i)
-        # the caller mends the rest then
+        # the caller clamps the rest
         clamped = self.failures is not None and self.failures.on_nonfinite == "clamp"
         for wrong in self.checks.wrong([i]):
             if wrong.kind == "invalid" or (wrong.kind == "nonfinite" and not clamped):
@@ -324,14 +318,13 @@ class LoopEnv(SyncEnv):
 class Log:
     """The envs' latest actions and observations: enough to write a capsule of a failure.
 
-    A step adds one array and copies one. A generator's state costs more than a reset of CartPole,
-    so it is kept only at the first reset ``SPAN`` steps after the last one kept: a capsule may hold
-    a few episodes before the one that failed.
+    A generator's state is costly, so it is kept at the first reset ``SPAN`` steps after the last
+    one: a capsule may hold a few episodes before the one that failed.
     """
 
     SPAN = 1000  # steps
     ACTIONS = 1 << 26  # bytes, at most; an episode that is longer cannot be played again
-    # the last observations; where all streams' take more bytes than this, the last one only
+    # rows of observations that are kept; only the last one above this many bytes
     SHOWN, SMALL = 32, 1 << 17
 
     def __init__(self, ts: TimeStep) -> None:
@@ -399,9 +392,7 @@ class Log:
         return self._count - self._episode[i]
 
     def actions_of(self, i: int) -> Tree:
-        """Actions [n, ...] of stream ``i`` since ``start``, including those ignored between two
-        episodes.
-        """
+        """Actions [n, ...] of stream ``i`` since ``start``, with those between two episodes."""
         n = min(self._count - self._begin[i], len(self._actions))
         rows = [tree.index(row, i) for row in list(self._actions)[len(self._actions) - n :]]
         return tree.stack(rows) if rows else np.zeros((0,))
@@ -434,9 +425,7 @@ def put(target: Tree, i: int, obs: Tree) -> None:
 
 
 def gather(target: Tree, observations: list[Tree]) -> None:
-    """Stack B observations of one stream each into the arrays [B, ...] of ``target``; an error
-    where that may lose numbers.
-    """
+    """Stack B observations into the arrays [B, ...] of ``target``; error if numbers may be lost."""
     if isinstance(target, dict):
         for key, inner in target.items():
             gather(inner, [member(obs, key) for obs in observations])
@@ -445,7 +434,7 @@ def gather(target: Tree, observations: list[Tree]) -> None:
     elif (
         target.dtype.kind == "f"
         or target.dtype.itemsize == 8
-        or getattr(observations[0], "dtype", None) == target.dtype
+        or (isinstance(observations[0], np.ndarray) and observations[0].dtype == target.dtype)
     ):
         np.stack(observations, out=target, casting="same_kind")
     else:  # a small integer in a large dtype, say

@@ -30,10 +30,9 @@ class EnvMaker:
         metrics: Sequence[str] = (),
         answers: int = 0,
     ) -> DealtEnv:
-        """Make the envs of these numbers, with agents dealt to policies; ``metrics``: the reported
-        ones.
+        """Make these envs, with agents dealt to policies; ``metrics``: the reported ones.
 
-        ``answers``: so many streams answer at a time, at least (``PartialEnv``); 0: all.
+        ``answers``: streams that answer at a time, at least (``PartialEnv``); 0: all.
         """
         if answers:
             some = make_partial(

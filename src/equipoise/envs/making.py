@@ -36,7 +36,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from equipoise import phases
+from equipoise import foreign, phases
 from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv
 from equipoise.envs.base import SyncEnv
@@ -49,7 +49,7 @@ from equipoise.envs.foreign_ids import meant_by, not_installed, removed
 from equipoise.envs.loop import LoopEnv
 from equipoise.envs.masks import InfoMask, VectorInfoMask
 from equipoise.envs.spaces import observation_spec
-from equipoise.hints import sentence
+from equipoise.hints import sentence, where_modules_lie
 from equipoise.naming import called
 from equipoise.types import REMOTE, EnvFactory
 from equipoise.types.sources import DEVICE, JAX
@@ -57,10 +57,11 @@ from equipoise.types.sources import DEVICE, JAX
 Streams = NDArray[np.int64]
 PETTINGZOO = "pettingzoo:"
 SEATS = "seats"
+MISSING = object()
 # imported for a device env alone, since it loads torch
 DEVICE_ENVS = "equipoise.device_envs.vector:vector"
-# ids, the module that registers them, the function that makes them
-FAMILIES: tuple[tuple[tuple[str, ...], str, Any], ...] = (
+# (prefixes of ids, the module that registers them, the function that makes them)
+FAMILIES: tuple[tuple[tuple[str, ...], str, Callable[[str], atari.Game | minigrid.Grid]], ...] = (
     (("ALE/",), "ale_py", atari.Game),
     (minigrid.PREFIXES, "minigrid", minigrid.Grid),
 )
@@ -75,15 +76,12 @@ def make(
     failures: Failures | None = None,
     metrics: Sequence[str] = (),
 ) -> SyncEnv:
-    """Make an env of ``streams`` [B] int64. The env of stream i is seeded from (``seed``, i),
-    whichever worker runs it.
+    """Make an env of ``streams`` [B] int64; stream i is seeded from (``seed``, i) on any worker.
 
-    For a PettingZoo env these are the numbers of whole envs; ``pettingzoo.dealt`` makes their
-    agents streams.
+    For PettingZoo these are whole envs, whose agents ``pettingzoo.dealt`` makes streams.
 
-    ``failures`` says what an env's failure costs; without it every exception and every wrong value
-    is raised. ``metrics``: names of the env's ``info`` whose numbers are told in ``TimeStep.info``.
-    ValueError names the nearest valid target, argument or module; ImportError the extra to install.
+    ``failures``: the cost of a failure; None raises each. ``metrics``: numbers of ``info`` for
+    ``TimeStep.info``. ValueError names the nearest valid name; ImportError the extra to install.
     """
     env = make_plain(factory, streams=streams, seed=seed)
     env.failures, env.origin = failures, (factory, seed)
@@ -155,9 +153,7 @@ def named(target: str) -> Any:
 
 
 def parallel(name: str, **kwargs: object) -> object:
-    """Make an env of PettingZoo's registry: the parallel one of that name, else the one whose
-    agents act in turns.
-    """
+    """Make an env of PettingZoo's registry: the parallel one, else the one in turns."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
     from pettingzoo.env_registry.registration import aec_registry, parallel_registry, spec
@@ -177,7 +173,7 @@ def parallel(name: str, **kwargs: object) -> object:
         raise wrong.unknown("PettingZoo env", name, known, f" in {PETTINGZOO}{name}") from error
 
 
-def resolve(target: str) -> Registered | Callable[..., Any]:
+def resolve(target: str) -> Registered | Callable[..., object]:
     """Find what a target names; ValueError with the nearest name if there is none."""
     module, _, name = target.rpartition(":")
     if not module:
@@ -218,12 +214,13 @@ def resolve(target: str) -> Registered | Callable[..., Any]:
         if missing := not_installed(module, name):
             raise ValueError(f"env {target!r}: {missing}") from error
         unknown = wrong.unknown("module", module, wrong.modules(module), f" in env {target!r}")
-        raise ValueError(f"{sentence(str(unknown))}{wrong.looked()}") from error
-    if callable(found := getattr(imported, name, None)):
+        raise ValueError(f"{sentence(str(unknown))} {where_modules_lie()}") from error
+    found = foreign.attribute(imported, name, MISSING)
+    if callable(found):
         return found  # type: ignore[no-any-return]
     if name in gymnasium.registry:
         return gymnasium.registry[name]
-    if hasattr(imported, name):
+    if found is not MISSING:
         raise ValueError(
             f"env {target!r}: expected a class or a function that makes an env, got "
             f"{type(found).__name__} {found!r}"
@@ -268,8 +265,8 @@ def make_registered(
 
 def make_called(
     target: str,
-    function: Callable[..., Any],
-    kwargs: dict[str, Any],
+    function: Callable[..., object],
+    kwargs: dict[str, object],
     offer: dict[str, Any],
     *,
     python: bool,
@@ -277,8 +274,7 @@ def make_called(
 ) -> SyncEnv:
     streams = offer["streams"]
     accepted = parameters(function)
-    # Seats are ours, of an env of several agents; an env with an argument of that name gets it
-    # itself.
+    # ``seats`` is ours, unless the env has an argument of that name.
     ours = (
         {}
         if accepted and SEATS in accepted
@@ -316,7 +312,7 @@ def make_called(
                 "agents, got 'info'"
             )
         joints = [partial(Joint, maker, mask) for maker in makers]
-        # each agent has a mask of its own
+        # no common mask: each agent has its own
         return loop(joints, offer, "none", made=Joint(lambda: first, mask))
     if not isinstance(first, gymnasium.Env):
         if has_agents(first) and not of_package(first):
@@ -335,7 +331,7 @@ def make_called(
     return loop(makers, offer, mask, made=first)
 
 
-def vector(env: Any, offer: dict[str, Any], mask: str) -> GymnasiumEnv:
+def vector(env: VectorEnv, offer: dict[str, Any], mask: str) -> GymnasiumEnv:
     """Adapt a vector env; with ``mask`` "info" the masks become a part of the observations."""
     choice = "auto" if mask == "info" else mask
     env = VectorInfoMask(env) if mask == "info" else env
@@ -356,7 +352,7 @@ def loop(
 
 
 def offered(
-    accepted: Mapping[str, Any] | None, kwargs: Mapping[str, Any], offer: Mapping[str, Any]
+    accepted: Mapping[str, object] | None, kwargs: Mapping[str, object], offer: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Select from ``offer`` the arguments that the signature names and the user did not give."""
     return {
@@ -382,10 +378,8 @@ def handed_on(found: object) -> list[str]:
     return sorted((names | {*GYMNASIUM_ARGUMENTS}) - {"**", "args", "kwargs"})
 
 
-def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The named parameters of ``function``, with "**" among them where it takes any; None where it
-    does not say.
-    """
+def parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
+    """The named parameters, with "**" if it takes any; None if there is no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -22,9 +22,9 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs import final
-from equipoise.envs.failures.row_checks import ZERO_OR_ONE, WrongValue, odd
+from equipoise.envs.failures.row_checks import ZERO_OR_ONE, invalid, odd
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import member, part_spec
 from equipoise.envs.values import NoArray, described, flag, flags, plain
@@ -36,7 +36,7 @@ CHOICES = (
 )
 
 
-def sizes(action: Any) -> list[int]:
+def sizes(action: object) -> list[int]:
     """The number of values of each choice of an action space; [] where nothing can be masked."""
     if isinstance(action, spaces.Discrete):
         return [int(action.n)]
@@ -47,10 +47,8 @@ def sizes(action: Any) -> list[int]:
     )
 
 
-def mask_space(action: spaces.Space[object]) -> spaces.Space[object] | None:
-    """The space of a flat mask: MultiBinary [sum of ``sizes``], in Dicts; None where nothing can be
-    masked.
-    """
+def mask_space(action: object) -> spaces.Space[object] | None:
+    """The space of a flat mask, in Dicts as the action is; None if nothing can be masked."""
     if (inner := tree.branches(action)) is None:
         return spaces.MultiBinary(sum(counts)) if (counts := sizes(action)) else None
     parts = {key: part for key, one in inner.items() if (part := mask_space(one)) is not None}
@@ -63,9 +61,7 @@ def mask_space(action: spaces.Space[object]) -> spaces.Space[object] | None:
 def place_of(
     choice: str, observation: spaces.Space[object], action: spaces.Space[object]
 ) -> tuple[str, ...]:
-    """The keys that lead to the mask in an observation, () for none. ``choice`` as in ``CHOICES``,
-    without "info".
-    """
+    """The keys of the mask in an observation, () for none; ``choice`` as in ``CHOICES``."""
     if choice == "none":
         return ()
     if choice == "auto":
@@ -120,9 +116,7 @@ def fits(mask: Tree, action: spaces.Space[object], place: str) -> None:
 
 
 def counted(place: str, mask: Tree, action: object) -> Iterator[tuple[str, Array, Array]]:
-    """(place, [B, n], where each choice begins [k]) of every array of a mask;
-    the arrays are views.
-    """
+    """(place, view [B, n], where each choice begins [k]) of every array of a mask."""
     inner, counts = tree.branches(action), sizes(action)
     if isinstance(mask, dict):
         for j, (key, one) in enumerate(mask.items()):
@@ -135,15 +129,13 @@ def counted(place: str, mask: Tree, action: object) -> Iterator[tuple[str, Array
         yield place, mask.reshape(len(mask), -1), np.cumsum([0, *counts[:-1]])
 
 
-def legal(action: Any, actions: Tree, mask: Tree) -> None:
-    """Replace, in place, forbidden actions among [B, ...] by allowed ones, where the mask allows
-    any.
-    """
+def legal(action: object, actions: Tree, mask: Tree) -> None:
+    """Replace, in place, forbidden actions [B, ...] by allowed ones, if there are any."""
     inner, counts = tree.branches(action), sizes(action)
     if inner is not None:
         for key in [key for key in inner if isinstance(mask, tuple | list) or key in mask]:
             legal(inner[key], actions[key], member(mask, key))
-    elif counts:
+    elif isinstance(action, spaces.Discrete | spaces.MultiDiscrete):
         rows = actions.reshape(len(actions), -1)
         starts = np.ravel(action.start)
         if isinstance(mask, Mapping | tuple):
@@ -176,8 +168,8 @@ class InfoMask(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self._masks = needed(getattr(env, "action_space", None), env)
-        self.observation_space = with_mask(getattr(env, "observation_space", None), self._masks)
+        self._masks = needed(foreign.attribute(env, "action_space"), env)
+        self.observation_space = with_mask(foreign.attribute(env, "observation_space"), self._masks)
 
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
@@ -194,15 +186,13 @@ class InfoMask(gymnasium.Wrapper):
 
 
 class VectorInfoMask(VectorWrapper):
-    """A wrapper for a vector env with masks in ``info``, as arrays [B, n] or as Gymnasium gathers
-    those of Python envs.
-    """
+    """A vector env with masks in ``info``: arrays [B, n], or gathered by Gymnasium."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
-        self._masks = needed(getattr(env, "single_action_space", None), env)
+        self._masks = needed(foreign.attribute(env, "single_action_space"), env)
         self.single_observation_space = with_mask(
-            getattr(env, "single_observation_space", None), self._masks
+            foreign.attribute(env, "single_observation_space"), self._masks
         )
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
@@ -220,9 +210,7 @@ class VectorInfoMask(VectorWrapper):
         return masked, reward, terminated, truncated, self._finals(info)
 
     def _finals(self, info: Tree) -> Tree:
-        """Give final observations (SAME_STEP) the form of all others, with masks of ones where they
-        have none.
-        """
+        """Give final observations (SAME_STEP) the form of all others; a missing mask is ones."""
         if (key := final.named(info)) is None:
             return info
         last, found = info.get("final_info"), info[key]
@@ -252,9 +240,7 @@ class VectorInfoMask(VectorWrapper):
             masks = given(info, bool(there[i]), bool(ended[i]), i)
             mask = None if masks is None else one_of(masks, i)
             if mask is None and not ended[i]:
-                raise WrongValue(
-                    "invalid", i, f"info/{KEY}", "a mask, since action_mask=info", "None"
-                )
+                raise invalid(i, f"info/{KEY}", "a mask, since action_mask=info", "None")
             rows.append(flat(mask, self._masks, self.env.single_action_space, i))
         return {"obs": obs, KEY: tree.stack(rows)}
 
@@ -270,7 +256,7 @@ class VectorInfoMask(VectorWrapper):
         )
 
 
-def needed(action: Any, env: Any) -> spaces.Space[object]:
+def needed(action: object, env: object) -> spaces.Space[object]:
     if (space := mask_space(action)) is None:
         raise ValueError(
             f"{env}: action_mask=info: expected a Discrete or MultiDiscrete among its actions, got "
@@ -279,8 +265,9 @@ def needed(action: Any, env: Any) -> spaces.Space[object]:
     return space
 
 
-def with_mask(observation: Any, mask: spaces.Space[object]) -> spaces.Dict:
+def with_mask(observation: object, mask: spaces.Space[object]) -> spaces.Dict:
     part_spec(observation)  # refuses a space that is missing, with words
+    assert isinstance(observation, spaces.Space)
     return spaces.Dict(OrderedDict({"obs": observation, KEY: mask}))
 
 
@@ -293,9 +280,7 @@ def one_of(value: object, i: int) -> object:
     try:
         return value[i] if isinstance(value, list | np.ndarray) else plain(value)[i]
     except (LookupError, NoArray):
-        raise WrongValue(
-            "invalid", i, f"info/{KEY}", "a mask of each env", described(value)
-        ) from None
+        raise invalid(i, f"info/{KEY}", "a mask of each env", described(value)) from None
 
 
 def given(info: Tree, there: bool, ended: bool, index: int = 0) -> Tree:
@@ -307,7 +292,7 @@ def given(info: Tree, there: bool, ended: bool, index: int = 0) -> Tree:
         if isinstance(info, Mapping)
         else f"info {described(info)}"
     )
-    raise WrongValue("invalid", index, f"info/{KEY}", "a mask, since action_mask=info", keys)
+    raise invalid(index, f"info/{KEY}", "a mask, since action_mask=info", keys)
 
 
 def flat(mask: Tree, space: Any, action: Any, index: int = 0, place: str = f"info/{KEY}") -> Tree:
@@ -316,9 +301,7 @@ def flat(mask: Tree, space: Any, action: Any, index: int = 0, place: str = f"inf
         if isinstance(mask, tuple | list):
             mask = {str(i): one for i, one in enumerate(mask)}
         if not isinstance(mask, Mapping | None):
-            raise WrongValue(
-                "invalid", index, place, f"a dict with the keys {sorted(space)}", described(mask)
-            )
+            raise invalid(index, place, f"a dict with the keys {sorted(space)}", described(mask))
         inner, has = tree.branches(action) or {}, mask or {}
         return {
             key: flat(has.get(key), one, inner[key], index, f"{place}/{key}")
@@ -330,24 +313,16 @@ def flat(mask: Tree, space: Any, action: Any, index: int = 0, place: str = f"inf
     try:
         arrays = [np.ravel(plain(one)) for one in parts(mask)]
     except NoArray as error:
-        raise WrongValue(
-            "invalid", index, place, f"{count} numbers", f"{described(mask)}{error}"
-        ) from None
+        raise invalid(index, place, f"{count} numbers", f"{described(mask)}{error}") from None
     got = [len(one) for one in arrays]
     if got not in ([count], choices) or any(one.dtype.kind not in "biuf" for one in arrays):
         expected = f"{count} numbers" + (f", or a tuple of {choices}" if len(choices) > 1 else "")
-        raise WrongValue(
-            "invalid",
-            index,
-            place,
-            expected,
-            f"a tuple of {got}" if len(got) > 1 else described(mask),
+        raise invalid(
+            index, place, expected, f"a tuple of {got}" if len(got) > 1 else described(mask)
         )
     values = np.concatenate(arrays)
     if (bad := odd(values)).any():
-        raise WrongValue(
-            "invalid", index, place, ZERO_OR_ONE, f"{values[bad][0]} at [{int(bad.argmax())}]"
-        )
+        raise invalid(index, place, ZERO_OR_ONE, f"{values[bad][0]} at [{int(bad.argmax())}]")
     return values.astype(np.int8)
 
 

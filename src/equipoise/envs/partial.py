@@ -14,7 +14,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs.base import RESUMES
+from equipoise.envs.base import RESUMES, SyncEnv, rows_of
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
@@ -46,9 +46,7 @@ def make_partial(
     failures: Failures | None = None,
     metrics: Sequence[str] = (),
 ) -> Any:
-    """As ``making.make``, of an env whose streams answer some at a time; ValueError for one that
-    cannot.
-    """
+    """As ``making.make``, with some streams answering at a time; ValueError where it cannot."""
     target = factory.target
     if factory.on_device or target.startswith(REMOTE):
         raise ValueError(
@@ -71,10 +69,8 @@ def make_partial(
             env.watch(metrics)
         return env
     one = replace(factory, target=f"python:{target.removeprefix('python:')}")
-    rule = (
-        None if failures is None else Together(**{name: getattr(failures, name) for name in KEPT})
-    )
-    envs = list[Any]()
+    rule = None if failures is None else LockedFailures.of(failures)
+    envs = list[SyncEnv]()
     try:
         for stream in np.asarray(streams, np.int64):
             envs.append(make(one, streams=stream[None], seed=seed, failures=rule, metrics=metrics))
@@ -84,20 +80,27 @@ def make_partial(
                 )
         return ThreadedEnv(envs, answers=answers)
     except BaseException:
-        for env in envs:
-            env.close()
+        for made in envs:
+            made.close()
         raise
 
 
-# resets of several threads are no part of one's time
-KEPT = ("on_nonfinite", "capsules", "counts", "causes", "warned")
-
-
 @dataclass(slots=True, kw_only=True)
-class Together(Failures):
+class LockedFailures(Failures):
     """The rule for the failures of envs that are stepped by several threads."""
 
-    lock: Any = field(default_factory=threading.RLock)
+    lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
+
+    @classmethod
+    def of(cls, rule: Failures) -> LockedFailures:
+        """The same rule without the time of resets, which several threads share."""
+        return cls(
+            on_nonfinite=rule.on_nonfinite,
+            capsules=rule.capsules,
+            counts=rule.counts,
+            causes=rule.causes,
+            warned=rule.warned,
+        )
 
     def count(self, name: str, by: int = 1) -> None:
         with self.lock:
@@ -115,25 +118,25 @@ class Together(Failures):
 class ThreadedEnv:
     """An ``Env`` over envs of one stream each, every one stepped by a thread of its own.
 
-    It pays where a step waits, or computes outside Python (a simulator, the network): steps in
-    Python itself take turns.
+    It pays where a step waits or computes outside Python.
     """
 
-    def __init__(self, envs: Sequence[Any], *, answers: int) -> None:
+    def __init__(self, envs: Sequence[SyncEnv], *, answers: int) -> None:
         self.envs, self._answers = list(envs), answers
         self.spec = self.envs[0].spec
         streams = np.concatenate([env.ts.stream for env in self.envs])
         ts, _ = timestep(observation_spec(self.spec.observation), streams)
         told = self.envs[0].ts.info
         info = None if told is None else np.full((len(streams), told.shape[1]), np.nan)
-        self.ts: Any = replace(ts, answered=np.zeros(len(streams), np.bool_), info=info)
+        self._answered = np.zeros(len(streams), np.bool_)
+        self.ts = replace(ts, answered=self._answered, info=info)
         self._said = [
             self.ts.reward,
             self.ts.terminated,
             self.ts.truncated,
             self.ts.first,
             self.ts.valid,
-            self.ts.answered,
+            self._answered,
         ]
         self._copies = [list(_copies(self.ts, i, env.ts)) for i, env in enumerate(self.envs)]
         self._places = {int(stream): i for i, stream in enumerate(streams)}
@@ -142,7 +145,7 @@ class ThreadedEnv:
             dict[int, str](),
             dict[str, int](),
         )
-        # streams whose answer is there and not told
+        # answers that ``recv`` has not returned yet
         self._came: deque[tuple[int, BaseException | None]] = deque()
         self._under_way = 0  # streams that were sent an action, or are reset, and are not told
         self._wanted = len(self.envs)  # as many answers as the next ``recv`` waits for
@@ -206,10 +209,10 @@ class ThreadedEnv:
                 raise error
             for to, of in self._copies[i]:
                 np.copyto(to, of)
-            self.ts.answered[i] = True
+            self._answered[i] = True
             self._under_way -= 1
         self._wanted = min(self._answers, self._under_way)
-        return self.ts  # type: ignore[no-any-return]
+        return self.ts
 
     def _wait(self, wanted: int, wait_ms: float | None) -> bool:
         """Wait for so many answers -> are they there?"""
@@ -229,9 +232,7 @@ class ThreadedEnv:
             pass
 
     def state(self) -> Tree:
-        """What the next rows depend on, once the steps under way have ended; {} where a resume
-        makes the envs anew.
-        """
+        """What the next rows depend on, after the steps under way; {} if a resume starts anew."""
         if self.spec.resume == "restart":
             return {}
         self._settle()
@@ -280,23 +281,14 @@ _END = object()
 
 def _copies(ts: TimeStep, i: int, one: TimeStep) -> Iterator[tuple[Array, Array]]:
     """The pairs (to, from) of arrays by which an answer of stream i gets into the rows."""
-    for to, of in zip(tree.leaves(ts.obs), tree.leaves(one.obs), strict=True):
+    for to, of in zip(tree.leaves(rows_of(ts)), tree.leaves(rows_of(one)), strict=True):
         yield to[i : i + 1], of
-    for name in (
-        "reward",
-        "terminated",
-        "truncated",
-        "first",
-        "valid",
-        *(("info",) if ts.info is not None else ()),
-    ):
-        yield getattr(ts, name)[i : i + 1], getattr(one, name)
+    if ts.info is not None:
+        yield ts.info[i : i + 1], one.info
 
 
 class PartialEnv(SingleEnv):
-    """``DealtEnv`` of such an env: the actions are {"action": [n, ...], "stream": [n]} of the
-    streams that they are for.
-    """
+    """``DealtEnv`` whose actions are {"action": [n, ...], "stream": [n]} of some streams."""
 
     def send(self, actions: Mapping[str, Tree]) -> None:
         some = actions[self._policy]

@@ -39,9 +39,7 @@ def large(space: spaces.Space[object], place: str = "obs") -> dict[str, float]:
 
 
 def large_seen(space: spaces.Space[object], obs: Tree, place: str = "obs") -> dict[str, float]:
-    """{place: the largest number} of each array of rows [B, ...] that has large numbers within
-    small or no bounds.
-    """
+    """{place: largest number} of rows [B, ...] with large numbers within small or no bounds."""
     if (inner := tree.branches(space)) is not None:
         parts = (
             (one, obs[key], f"{place}/{key}")

@@ -36,10 +36,8 @@ FLOATS, WHOLE = (
 DTYPES = {"Box": (*FLOATS, *WHOLE, "bool"), "Discrete": WHOLE, "MultiDiscrete": WHOLE}
 
 
-def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, Any]:
-    """Write a space as plain JSON;
-    UnsupportedSpace names the place of one that has no such form.
-    """
+def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, object]:
+    """Write a space as plain JSON; UnsupportedSpace names the place of one without such a form."""
     if isinstance(space, spaces.Box) and math.prod(space.shape) <= MOST_NUMBERS:
         shape, dtype = list(space.shape), str(space.dtype)
         return {
@@ -107,13 +105,15 @@ def _nested(flat: list[object], shape: tuple[int, ...]) -> object:
     return [_nested(flat[i * size : (i + 1) * size], shape[1:]) for i in range(shape[0])]
 
 
-def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[object]:
+def from_json(data: object, place: str = "space", depth: int = 0) -> spaces.Space[object]:
     """Read what ``to_json`` wrote; ValueError names the place of anything else."""
     if depth > DEPTH:
         raise ValueError(f"{place}: expected at most {DEPTH} spaces within each other, got more")
-    kind = data.get("type") if isinstance(data, Mapping) else None
-    read = READERS.get(kind) if isinstance(kind, str) else None
-    if read is None:
+    if (
+        not isinstance(data, Mapping)
+        or not isinstance(kind := data.get("type"), str)
+        or (read := READERS.get(kind)) is None
+    ):
         raise ValueError(
             f"{place}: expected a JSON object whose 'type' is {KINDS}, got {shortened(repr(data))}"
         )
@@ -129,7 +129,7 @@ def from_json(data: Any, place: str = "space", depth: int = 0) -> spaces.Space[o
         ) from error
 
 
-def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _box(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     shape, dtype = _shape(data["shape"], f"{place}.shape"), _dtype(data, place)
     low, high = (_array(data[name], shape, dtype, f"{place}.{name}") for name in ("low", "high"))
     if not ((low <= high) & (low < math.inf) & (high > -math.inf)).all():
@@ -139,7 +139,7 @@ def _box(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _discrete(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     n, start, dtype = (
         _whole(data["n"], f"{place}.n", 1),
         _whole(data["start"], f"{place}.start"),
@@ -149,7 +149,7 @@ def _discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[o
     return spaces.Discrete(n, start=start, dtype=dtype.type)
 
 
-def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _multi_discrete(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     dtype, counts = _dtype(data, place), data["nvec"]
     nvec = np.array(counts) if isinstance(counts, list) else np.zeros(0)
     if nvec.dtype.kind != "i" or not nvec.size or int(nvec.min()) < 1:
@@ -162,19 +162,22 @@ def _multi_discrete(data: Mapping[str, Any], place: str, depth: int) -> spaces.S
     return spaces.MultiDiscrete(nvec.astype(dtype), dtype=dtype.type, start=start)
 
 
-def _multi_binary(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _multi_binary(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     n = data["n"]
     return spaces.MultiBinary(
         list(_shape(n, f"{place}.n")) if isinstance(n, list) else _whole(n, f"{place}.n", 1)
     )
 
 
-def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _dict(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     pairs = data["spaces"]
-    pair = isinstance(pairs, list) and all(
-        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs
-    )
-    if not pair or not pairs:
+    if (
+        not isinstance(pairs, list)
+        or not pairs
+        or not all(
+            isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in pairs
+        )
+    ):
         raise ValueError(
             f"{place}.spaces: expected a list of [key, space], got {shortened(repr(pairs))}"
         )
@@ -183,7 +186,7 @@ def _dict(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[objec
     )
 
 
-def _tuple(data: Mapping[str, Any], place: str, depth: int) -> spaces.Space[object]:
+def _tuple(data: Mapping[str, object], place: str, depth: int) -> spaces.Space[object]:
     if not isinstance(parts := data["spaces"], list) or not parts:
         raise ValueError(f"{place}.spaces: expected a list of spaces, got {shortened(repr(parts))}")
     return spaces.Tuple([from_json(one, f"{place}/{i}", depth + 1) for i, one in enumerate(parts)])
@@ -222,8 +225,8 @@ def _shape(value: object, place: str) -> tuple[int, ...]:
     return shape
 
 
-def _dtype(data: Mapping[str, Any], place: str) -> np.dtype:
-    known = DTYPES[data["type"]]
+def _dtype(data: Mapping[str, object], place: str) -> np.dtype:
+    known = DTYPES[str(data["type"])]
     if (name := data["dtype"]) not in known:
         raise ValueError(
             f"{place}.dtype: expected one of {', '.join(known)}, got {shortened(repr(name))}"
@@ -233,9 +236,7 @@ def _dtype(data: Mapping[str, Any], place: str) -> np.dtype:
 
 
 def _fits(n: int, start: int, dtype: np.dtype, place: str) -> None:
-    """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``: it
-    would be another number.
-    """
+    """ValueError if the dtype cannot hold ``n``, or the last of ``n`` values from ``start``."""
     most = int(np.iinfo(dtype).max)
     if n > most or start + n - 1 > most:
         raise ValueError(
@@ -244,10 +245,10 @@ def _fits(n: int, start: int, dtype: np.dtype, place: str) -> None:
         )
 
 
-def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Array:
+def _array(value: object, shape: tuple[int, ...], dtype: np.dtype, place: str) -> Array:
     """One number for all places, or nested lists of the shape; the dtype must hold every one."""
 
-    def number(one: Any) -> Any:
+    def number(one: object) -> object:
         if isinstance(one, list):
             return [number(inner) for inner in one]
         said = {"inf": math.inf, "-inf": -math.inf}.get(one) if isinstance(one, str) else one

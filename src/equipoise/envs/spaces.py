@@ -37,8 +37,7 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
 
-    Some arrays may be without elements, such as a list of goals that is empty in this env, but not
-    all.
+    Some arrays may be empty, but not all.
     """
     found = part_spec(space, place)
     if not any(math.prod(one.shape) for one in tree.leaves(found)):
@@ -48,7 +47,7 @@ def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
     return found
 
 
-def part_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
+def part_spec(space: object, place: str = "obs") -> Tree:
     """``observation_spec`` of a part of a space, which may be without elements."""
     if isinstance(space, spaces.Box):
         _bounded(space, "observation", place)
@@ -68,9 +67,7 @@ def part_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
 
 
 def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
-    """The arrays of one stream's action as a policy gives it; UnsupportedSpace names the place of
-    what has none.
-    """
+    """The arrays of one stream's action of a policy; UnsupportedSpace names the place."""
     _choices(space, "action", place)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         _bounded(space, "action", place)
@@ -96,9 +93,9 @@ def _bounded(space: spaces.Box, role: str, place: str) -> None:
         )
 
 
-def _choices(space: spaces.Space[object], role: str, place: str) -> None:
+def _choices(space: object, role: str, place: str) -> None:
     """Raise UnsupportedSpace where there is nothing to choose."""
-    if 0 in (getattr(space, "shape", None) or ()):
+    if isinstance(space, spaces.Space) and 0 in (space.shape or ()):
         raise UnsupportedSpace(
             f"{role} space {space} at {place} is not supported: expected at least one number, got "
             "none"
@@ -106,10 +103,9 @@ def _choices(space: spaces.Space[object], role: str, place: str) -> None:
 
 
 def _named(
-    inner: Mapping[Any, Any], role: str, space: object, place: str
-) -> Iterable[tuple[str, Any]]:
-    # Keys are names in files and graphs, where a zero ends a name and half of a character (a lone
-    # surrogate) is none.
+    inner: Mapping[Any, spaces.Space[object]], role: str, space: object, place: str
+) -> Iterable[tuple[str, spaces.Space[object]]]:
+    # Keys are names in files and graphs: no zero byte, no half of a character.
     wrong = [
         key for key in inner if not isinstance(key, str) or re.search("[\0\ud800-\udfff]", key)
     ]
@@ -142,10 +138,9 @@ def _unsupported(
 def differ(
     place: str, mine: spaces.Space[object], other: spaces.Space[object]
 ) -> tuple[str, object, object] | None:
-    """The first place at which rows of one space are no rows of the other: (place, the other space,
-    this space).
+    """The first difference of two spaces' rows: (place, the other space, this space).
 
-    Bounds of an observation do not matter; those of an action do, since networks scale by them.
+    Bounds matter in actions only, since networks scale by them.
     """
     parts, others = tree.branches(mine), tree.branches(other)
     if parts is not None and others is not None and parts.keys() == others.keys():
@@ -164,10 +159,9 @@ def member(value: Tree, key: str) -> Tree:
 
 
 def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
-    """Make zeroed rows for B streams (``observation`` is the spec of one), and the [n] float32
-    behind all of their floats.
+    """Make zeroed rows for B streams, and the [n] float32 behind all of their floats.
 
-    One array, so that one look at it sees whether all of them are finite.
+    One array, so that one check sees whether all of them are finite.
     """
     count, at = len(streams), 0
     specs = {"obs": tree.prepend(observation, count), "reward": ArraySpec((count,), "float32")}
@@ -196,10 +190,10 @@ def timestep(observation: Tree, streams: Array) -> tuple[TimeStep, Array]:
 
 
 class ActionForm:
-    """From a policy's actions to the env's: its dtypes, clipped to a Box, and its dicts and tuples.
+    """From a policy's actions to the env's: its dtypes, clipped to a Box, its dicts and tuples.
 
-    ``form(action)`` is a tree of arrays [B, ...] in the env's dtypes; ``each`` and ``together`` of
-    such a tree are what the envs of B streams, and a vector env of B, take.
+    ``form(action)`` is a tree of arrays [B, ...]; ``each`` and ``together`` make of it the actions
+    of B envs, and of a vector env.
     """
 
     def __init__(self, space: spaces.Space[object], batch: int, place: str = "action") -> None:
@@ -228,9 +222,7 @@ class ActionForm:
         return np.zeros(self.shape, self.dtype)
 
     def __call__(self, action: Tree) -> Tree:
-        """Convert actions [B, ...] into new arrays: an env may keep them, and the caller may
-        overwrite its own.
-        """
+        """Convert actions [B, ...] into new arrays, which an env may keep."""
         if self.inner is not None:
             if not isinstance(action, Mapping) or action.keys() != self.inner.keys():
                 got = (
@@ -244,7 +236,8 @@ class ActionForm:
             return {key: form(action[key]) for key, form in self.inner.items()}
         if (
             self.low is None
-            and getattr(action, "dtype", None) == self.dtype
+            and isinstance(action, np.ndarray)
+            and action.dtype == self.dtype
             and action.shape == self.shape
         ):
             return np.array(action)
@@ -256,7 +249,7 @@ class ActionForm:
         if self.low is not None:
             np.maximum(action, self.low, out=form, casting="same_kind")
             np.minimum(form, self.high, out=form)
-        # numpy counts these as different kinds
+        # numpy counts unsigned and signed as different kinds
         elif self.dtype.kind == "u" and np.asarray(action).dtype.kind == "i":
             np.copyto(form, action, casting="unsafe")
         else:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from equipoise import tree
-from equipoise.envs.failures.row_checks import WrongValue
+from equipoise import foreign, tree
+from equipoise.envs.failures.row_checks import WrongValue, invalid
 from equipoise.envs.spaces import member
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
@@ -50,8 +50,7 @@ class NoArray(ValueError):
 def plain(value: Any) -> Array:
     """``value`` as an array of anything but objects, texts included; NoArray where it is none.
 
-    A tensor's gradient is left behind. An array of objects is what its elements are. What a mask of
-    ``numpy.ma`` hides is no value.
+    Without a tensor's gradient; an array of objects by its elements; masked values are none.
     """
     why = ""
     if hidden(value):
@@ -82,9 +81,7 @@ def plain(value: Any) -> Array:
 
 
 def hidden(value: object) -> bool:
-    """Is it an array of ``numpy.ma``, or a list or tuple with one, of which NumPy would give what
-    the mask hides?
-    """
+    """Is it a masked array of ``numpy.ma``, or a list or tuple with one?"""
     if isinstance(value, list | tuple):
         return any(
             type(one) not in NUMBERS and isinstance(one, np.ma.MaskedArray) and hidden(one)
@@ -102,10 +99,8 @@ def _detached(value: Any) -> Any:
         return held.float().numpy()
 
 
-def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> Array:
-    """The number that ``value`` is; WrongValue for anything else. ``index``: the stream's place in
-    the batch.
-    """
+def number(value: object, index: int | None, key: str, expected: str = NUMBER) -> Array:
+    """The number that ``value`` is, else WrongValue; ``index``: the stream's place in the batch."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:  # NumPy makes an object of it
         try:
             return float(value)
@@ -118,9 +113,9 @@ def number(value: Any, index: int | None, key: str, expected: str = NUMBER) -> A
     try:
         array = plain(value)
     except NoArray as error:
-        raise WrongValue("invalid", index, key, expected, f"{described(value)}{error}") from None
+        raise invalid(index, key, expected, f"{described(value)}{error}") from None
     if array.shape or array.dtype.kind not in "biuf":
-        raise WrongValue("invalid", index, key, expected, described(value))
+        raise invalid(index, key, expected, described(value))
     return array[()]
 
 
@@ -129,8 +124,8 @@ def flag(value: object, index: int | None, key: str) -> bool:
     if type(value) in FLAGS:
         return bool(value)
     if (read := number(value, index, key, FLAG)) not in (0, 1):
-        raise WrongValue("invalid", index, key, FLAG, described(value))
-    # not of the value itself: an object of another library may be true whatever it holds
+        raise invalid(index, key, FLAG, described(value))
+    # the truth of another library's object may not depend on its value
     return bool(read)
 
 
@@ -156,9 +151,7 @@ def _column(
             value if isinstance(value, list | tuple) or type(value) is np.ndarray else plain(value)
         )
     except NoArray as error:
-        raise WrongValue(
-            "invalid", None, key, f"{expected} of each env", f"{described(value)}{error}"
-        ) from None
+        raise invalid(None, key, f"{expected} of each env", f"{described(value)}{error}") from None
     shape = given.shape if isinstance(given, np.ndarray) else (len(given),)
     if shape != (count,):
         got = (
@@ -166,7 +159,7 @@ def _column(
             if isinstance(value, np.ndarray)
             else f"{len(shape) and shape[0]} in {described(value)}"
         )
-        raise WrongValue("invalid", None, key, f"{expected} of each env, shape [{count}]", got)
+        raise invalid(None, key, f"{expected} of each env, shape [{count}]", got)
     if (
         isinstance(given, np.ndarray)
         and given.dtype.kind in "biuf"
@@ -177,9 +170,7 @@ def _column(
 
 
 def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
-    """The arrays of an observation of these specs;
-    WrongValue names the part that is no such array.
-    """
+    """The arrays of an observation of these specs; WrongValue names the part that is none."""
     if isinstance(spec, dict):
         if isinstance(value, tuple | list):
             whole = list(spec) == [str(i) for i in range(len(value))]
@@ -196,9 +187,7 @@ def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
                 if list(spec) == [str(i) for i in range(len(spec))]
                 else ""
             )
-            raise WrongValue(
-                "invalid", index, key, f"a dict with the keys {sorted(spec)}{tuples}", got
-            )
+            raise invalid(index, key, f"a dict with the keys {sorted(spec)}{tuples}", got)
         return {
             name: taken(inner, member(value, name), index, f"{key}/{name}")
             for name, inner in spec.items()
@@ -208,40 +197,35 @@ def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
     try:
         array = plain(value)
     except NoArray as error:
-        raise WrongValue("invalid", index, key, expected, f"{described(value)}{error}") from None
+        raise invalid(index, key, expected, f"{described(value)}{error}") from None
     if array.shape != spec.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise WrongValue("invalid", index, key, expected, f"{array.dtype} {list(array.shape)}")
+        raise invalid(index, key, expected, f"{array.dtype} {list(array.shape)}")
     if dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, dtype):
         limits, least, most = np.iinfo(spec.dtype), array.min(), array.max()
         if least < limits.min or most > limits.max:
             got = f"{array.dtype} {least if least < limits.min else most}"
-            raise WrongValue(
-                "invalid", index, key, f"{expected}, from {limits.min} to {limits.max}", got
-            )
+            raise invalid(index, key, f"{expected}, from {limits.min} to {limits.max}", got)
     return array
 
 
 def uncast(
     space: spaces.Space[object], index: int, obs: object, key: str = "obs"
 ) -> WrongValue | None:
-    """Find the first part of a well-formed observation that has to be cast: no array, or not of its
-    Box's dtype.
-    """
+    """The first part of an observation that has to be cast: no array, or another dtype."""
     if (inside := tree.branches(space)) is not None:
         found = (
             uncast(inner, index, member(obs, name), f"{key}/{name}")
             for name, inner in inside.items()
         )
         return next((wrong for wrong in found if wrong is not None), None)
-    if not isinstance(space, spaces.Box) or getattr(obs, "dtype", None) == space.dtype:
+    dtype = foreign.optional(obs, "dtype")
+    if not isinstance(space, spaces.Box) or dtype == space.dtype:
         return None
-    got = (
-        described(obs) if hasattr(obs, "dtype") else f"a {type(obs).__name__} of {plain(obs).dtype}"
-    )
+    got = f"a {type(obs).__name__} of {plain(obs).dtype}" if dtype is None else described(obs)
     return WrongValue("cast", index, key, f"{space.dtype} {list(space.shape)}", got)
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Describe any value from an env in a few words."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}"

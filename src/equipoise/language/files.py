@@ -200,9 +200,7 @@ def write(
     eos: tuple[int, ...] = (),
     special: Mapping[str, int] = NONE,
 ) -> None:
-    """A directory that ``transformers`` and ``load`` read: ``config.json`` and
-    ``model.safetensors``.
-    """
+    """A directory for ``transformers`` and ``load``: config.json and model.safetensors."""
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / CONFIG, json_bytes(config_json(config, eos, special)))
     tensors = {
@@ -215,9 +213,7 @@ def write(
 def config_json(
     config: DecoderConfig, eos: tuple[int, ...] = (), special: Mapping[str, int] = NONE
 ) -> dict[str, object]:
-    """The fields of ``config.json``; ``eos``: the tokens that end a text; ``special``: others, by
-    their fields.
-    """
+    """The fields of ``config.json``; ``eos``: tokens that end a text; ``special``: others."""
     fields = asdict(config)
     family = fields.pop("family")
     ends = {"eos_token_id": eos[0] if len(eos) == 1 else list(eos)} if eos else {}

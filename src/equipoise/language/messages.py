@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from equipoise.files import parse_json
 from equipoise.hints import hint, shortened
@@ -31,7 +30,7 @@ def read_prompt(value: object, at: str) -> Prompt:
     )
 
 
-def read_message(value: Any, at: str) -> dict[str, Any]:
+def read_message(value: object, at: str) -> dict[str, object]:
     """One message, its content as one text; ValueError where it is none."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
@@ -40,7 +39,7 @@ def read_message(value: Any, at: str) -> dict[str, Any]:
         raise ValueError(f"{at}: unknown role {shortened(repr(role))}{hint(role[:40], ROLES)}")
     if content is None and not calls:
         raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
-    made: dict[str, Any] = _given(value) | {"content": _text(content or "", at)}
+    made = _given(value) | {"content": _text(content or "", at)}
     return made | (
         {"tool_calls": [_call(one, at) for one in _objects(calls, f"{at}: tool_calls")]}
         if calls
@@ -48,7 +47,7 @@ def read_message(value: Any, at: str) -> dict[str, Any]:
     )
 
 
-def _text(content: Any, at: str) -> str:
+def _text(content: object, at: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -70,9 +69,7 @@ def _text(content: Any, at: str) -> str:
 
 
 def _call(value: Mapping[str, object], at: str) -> dict[str, object]:
-    """A call of a tool. OpenAI's has its arguments as a text of JSON; templates write them as JSON
-    themselves.
-    """
+    """A tool's call with its arguments as an object; OpenAI's are a text of JSON."""
     function = value.get("function", value)
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(
@@ -87,10 +84,8 @@ def _call(value: Mapping[str, object], at: str) -> dict[str, object]:
     return {**value, "function": said} if "function" in value else said
 
 
-def template(row: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The arguments of the chat template in a row:
-    its ``tools`` and its ``chat_template_kwargs``.
-    """
+def template(row: Mapping[str, object], at: str) -> dict[str, object]:
+    """The chat template's arguments in a row: ``tools`` and ``chat_template_kwargs``."""
     tools, more = row.get("tools"), row.get("chat_template_kwargs")
     more = _parsed(more, f"{at}: chat_template_kwargs") if isinstance(more, str) else more
     if not isinstance(more, Mapping | None):
@@ -101,17 +96,21 @@ def template(row: Mapping[str, Any], at: str) -> dict[str, Any]:
     return {**_given(more or {}), **({"tools": _objects(tools, f"{at}: tools")} if tools else {})}
 
 
-def _objects(value: Any, at: str) -> list[dict[str, Any]]:
+def _objects(value: object, at: str) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise ValueError(f"{at}: expected a list of objects, got {shortened(repr(value))}")
     return [_given(one) for one in value]
 
 
-def _given(value: Any) -> Any:
-    """The value without its nulls: in a table each row has the keys of all rows."""
+def _given(value: Mapping[str, object]) -> dict[str, object]:
+    """An object without its nulls: in a table each row has the keys of all rows."""
+    return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+
+
+def _without_nulls(value: object) -> object:
     if isinstance(value, Mapping):
-        return {name: _given(one) for name, one in value.items() if one is not None}
-    return [_given(one) for one in value] if isinstance(value, list) else value
+        return _given(value)
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _parsed(text: str, at: str) -> object:
@@ -119,9 +118,7 @@ def _parsed(text: str, at: str) -> object:
 
 
 def asked(example: Example) -> str:
-    """A text that is equal for rows with the same prompt: white space and the coding of letters
-    make no difference.
-    """
+    """A text that is equal for rows with the same prompt, whatever its white space or coding."""
     prompt = (
         [{"role": "user", "content": example.prompt}]
         if isinstance(example.prompt, str)

@@ -46,10 +46,9 @@ def is_shape(name: str) -> bool:
 
 
 def find(name: str, vocabulary: int | None = None) -> Model:
-    """The model of this name; ``vocabulary``: how many tokens its tokenizer has, which a model from
-    scratch takes.
+    """The model of this name; ``vocabulary``: tokens of the tokenizer, for one from scratch.
 
-    ValueError where there is none, or where the tokenizer has more tokens than the model.
+    ValueError where there is none, or where it has fewer tokens than the tokenizer.
     """
     directory = Path(name).expanduser()
     if is_shape(name):
@@ -76,9 +75,7 @@ def find(name: str, vocabulary: int | None = None) -> Model:
 
 
 def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
-    """The shape that ``family:field=value,...`` says; fields that it leaves out follow from the
-    others.
-    """
+    """The shape of ``family:field=value,...``; other fields follow from those."""
     family, _, rest = text.partition(":")
     if family not in FAMILIES:
         raise ValueError(
@@ -124,9 +121,7 @@ def _value(name: str, text: str) -> object:
 
 
 def from_hub(name: str) -> Path:
-    """The directory of a hub's model, fetched where it is not in the cache; ValueError where it
-    cannot be had.
-    """
+    """The directory of a hub's model, fetched if not cached; ValueError if it cannot be."""
     try:
         import huggingface_hub
     except ImportError:

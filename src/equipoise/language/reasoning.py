@@ -14,7 +14,7 @@ from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
 
 SCORED = "equipoise.language.scoring.reasoning:scored"
-KINDS: dict[type, tuple[Any, str]] = {
+KINDS: dict[type, tuple[type | tuple[type, ...], str]] = {
     bool: (bool, "true or false"),
     int: (int, "a whole number"),
     float: ((int, float), "a number"),
@@ -24,10 +24,9 @@ SIZE, HELD_OUT = 5000, 200  # questions to learn from, and held out
 
 
 def read(name: str, given: Mapping[str, Any], seed: int) -> TextTask:
-    """The task of a data set; no question that is held out is learned from. ``given``: settings,
-    and the two counts.
+    """The task of a data set, with held-out questions; ``given``: settings and the two counts.
 
-    A model from random weights gets the letters of the questions and answers as its tokens.
+    A model from random weights gets the letters of questions and answers as tokens.
     """
     target = f"reasoning_gym:{name}"
     try:

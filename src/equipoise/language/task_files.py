@@ -16,8 +16,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from equipoise import foreign
 from equipoise.files import BOM, DEEPEST_JSON, LARGEST_JSON, MOST_DIGITS, parse_json
 from equipoise.hints import hint, install, nearest, shortened
 from equipoise.language import messages
@@ -25,7 +25,7 @@ from equipoise.types.packed import Example
 
 SUFFIXES = (".jsonl", ".parquet")
 HALF = re.compile("[\ud800-\udfff]")  # of a character
-# what rewards are told of the samples
+# arguments of rewards, so no names of columns
 RESERVED = ("prompts", "completions", "completion_ids", "ended")
 
 
@@ -101,12 +101,11 @@ def _table(path: Path) -> Iterator[tuple[int, object]]:
         ) from error
 
 
-def plain(value: Any, where: str, depth: int = 0) -> Any:
+def plain(value: object, where: str, depth: int = 0) -> object:
     """A value as JSON has it, whole: times and decimal numbers become texts."""
     if isinstance(value, str):
         return whole(value, where)
-    if hasattr(value, "tolist"):  # numpy's
-        value = value.tolist()
+    value = foreign.listed(value)
     if isinstance(value, int) and value.bit_length() > 3 * MOST_DIGITS:  # a digit has 3.3 bits
         raise ValueError(
             f"{where}: expected a number of at most {MOST_DIGITS * 9 // 10:,} digits, got a longer "
@@ -138,9 +137,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def whole(text: str, where: str) -> str:
-    """The text; ValueError where it has half a character, which UTF-8 cannot say and no tokenizer
-    can read.
-    """
+    """The text; ValueError where it has half a character, which UTF-8 cannot encode."""
     if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
             f"{where}: expected whole characters, got half of one, {half[0]!a}, at character "
@@ -150,10 +147,8 @@ def whole(text: str, where: str) -> str:
     return text
 
 
-def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Example]:
-    """Examples of numbered rows. ``where`` they are from and ``what`` a row is called there are for
-    errors.
-    """
+def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[Example]:
+    """Examples of numbered rows; ``where`` they are from and ``what`` a row is called in errors."""
     made, names = [], dict[str, None]()
     for number, row in rows:
         at = f"{where}, {what} {number}"
@@ -194,7 +189,7 @@ def examples(rows: Iterable[tuple[int, Any]], where: str, what: str) -> list[Exa
 
 
 def _listed(row: Mapping[str, object]) -> str:
-    # a conversation with its answer: as a prompt, the model would go on with it
+    # a conversation that ends with an answer is no prompt
     if isinstance(row.get("messages"), list):
         return (
             f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, "

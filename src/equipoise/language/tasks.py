@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +28,7 @@ ANSWERED = "equipoise.language.scoring.own:answered"
 REASONING = "reasoning_gym:"
 HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
 TRAINED = 0.75  # of the inputs of a built-in task
-# tokens of a sample beyond the longest answer: the end, and one that shows that it was not said in
-# time
+# tokens of a sample beyond the longest answer: the end, and one more
 SPARE = 2
 
 
@@ -60,7 +58,7 @@ def built_in(name: str, seed: int) -> TextTask:
     )
 
 
-def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) -> TextTask:
+def make(target: str, *, seed: int, arguments: Mapping[str, object] | None = None) -> TextTask:
     """The task that ``target`` names; ValueError names the nearest.
 
     ::
@@ -85,10 +83,8 @@ def make(target: str, *, seed: int, arguments: Mapping[str, Any] | None = None) 
     return task
 
 
-def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, Any]:
-    """KEY=VALUE each -> the arguments of a task, or ``what`` they are: values are JSON where they
-    can be, else texts.
-    """
+def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, object]:
+    """KEY=VALUE texts as arguments of a task, or of ``what``: JSON where it parses, else texts."""
     found = dict[str, object]()
     for one in given:
         key, equals, value = (part.strip() for part in one.partition("="))
@@ -112,7 +108,7 @@ def _only(target: str, given: dict[str, object], *known: str) -> dict[str, objec
     return given
 
 
-def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
+def _of_rows(target: str, given: Mapping[str, object], seed: int) -> TextTask:
     examples = task_files.read(Path(target))
     if "held_out" in given:
         if not str(given["held_out"]).endswith(task_files.SUFFIXES):
@@ -121,7 +117,7 @@ def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
                 f"task {target!r}: held_out: expected a file that ends in {wanted}, got "
                 f"{given['held_out']!r}"
             )
-        held_out = task_files.read(Path(given["held_out"]))
+        held_out = task_files.read(Path(str(given["held_out"])))
         if missing := sorted({*examples[0].columns} - {*held_out[0].columns}):
             raise ValueError(
                 f"{given['held_out']}: expected the columns of {target}, got none named "
@@ -137,9 +133,7 @@ def _of_rows(target: str, given: Mapping[str, Any], seed: int) -> TextTask:
 
 
 def apart(task: TextTask) -> TextTask:
-    """The task without training rows that have the prompt of a held-out row, and with notes on rows
-    with the same prompt.
-    """
+    """The task without training rows that share a held-out prompt, with notes on equal prompts."""
     held_out = {messages.asked(one) for one in task.held_out}
     asks = [messages.asked(one) for one in task.train]
     train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
@@ -215,9 +209,7 @@ def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
 def split(
     examples: Sequence[Example], share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:
-    """The rows of a seeded ``share`` of the different prompts, and the other rows; both in the
-    order of ``examples``.
-    """
+    """A seeded ``share`` of the different prompts, and the others, in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
     order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))

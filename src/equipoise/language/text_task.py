@@ -26,9 +26,7 @@ class TextTask:
 
 
 def letters(examples: Sequence[Example]) -> CharTokenizer | None:
-    """The tokenizer of a model from random weights: the letters of prompts, completions and
-    columns. None for messages.
-    """
+    """A tokenizer of all letters of prompts, completions and columns; None for messages."""
     if not all(isinstance(one.prompt, str) for one in examples):
         return None
     texts = (

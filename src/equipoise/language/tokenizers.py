@@ -20,9 +20,9 @@ from equipoise.types.packed import Prompt, Tokenizer, begun
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 GENERATION = "generation_config.json"  # settings of generation next to them
 END, PAD = "<eos>", "<pad>"  # names of the two in those files
-# in no vocabulary, so that a character that is not in the alphabet is an error there, too
+# in no vocabulary: a character outside the alphabet is an error
 UNKNOWN = "<unk>"
-NO_ARGUMENTS: Mapping[str, Any] = {}  # of a chat template
+NO_ARGUMENTS: Mapping[str, object] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # what a token is shown as that no text has
 
 
@@ -70,15 +70,13 @@ class CharTokenizer:
             ) from None
 
     def decode(self, token: Sequence[int]) -> str:
-        """The text, without an end at its end. A pad, or an end elsewhere, was no text: it is shown
-        as ``STRANGE``.
-        """
+        """The text without its end; a pad, or an end elsewhere, is shown as ``STRANGE``."""
         last = len(token) - (len(token) > 0 and token[-1] in self.eos)
         return "".join(
             self.alphabet[one] if 0 <= one < len(self.alphabet) else STRANGE for one in token[:last]
         )
 
-    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
             return self.encode(prompt)
         raise no_template("the tokenizer of characters")
@@ -127,27 +125,21 @@ class CharTokenizer:
         write_atomic(directory / TOKENIZER, json_bytes(data))
         write_atomic(directory / CONFIG, json_bytes(config))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"alphabet": self.alphabet}
 
     @classmethod
     def from_json(cls, data: Any, where: str = "tokenizer") -> CharTokenizer:
-        """The tokenizer that ``to_json`` described; ValueError names the place in ``where`` that is
-        wrong.
-        """
+        """The tokenizer of ``to_json``; ValueError names the wrong place in ``where``."""
         schema.check(data, {"alphabet": schema.Text()}, where)
         return cls(data["alphabet"])
 
 
 class HubTokenizer:
-    """The tokenizer of a Hugging Face model, as transformers' AutoTokenizer reads it from a
-    directory. No code of it is run.
-    """
+    """A Hugging Face tokenizer, read from a directory; no code of it is run."""
 
     def __init__(self, directory: Path) -> None:
-        """ValueError where the directory has none, or none with an end; ImportError says what to
-        install.
-        """
+        """ValueError if it has none, or none with an end; ImportError: what to install."""
         if not any((directory / name).is_file() for name in (TOKENIZER, CONFIG)):
             got = "another kind of file" if directory.is_file() else "no such directory"
             got = "one with neither" if directory.is_dir() else got
@@ -166,12 +158,9 @@ class HubTokenizer:
                 f"{CONFIG}"
             )
         self.size = max(self._read.get_vocab().values()) + 1
-        named = {
-            f"{name}_token_id": getattr(self._read, f"{name}_token_id") for name in ("pad", "bos")
-        }
+        named = {"pad_token_id": self._read.pad_token_id, "bos_token_id": self._read.bos_token_id}
         self.special = {name: int(token) for name, token in named.items() if token is not None}
-        # An end must not be a pad: whatever reads pads as "nothing" would read it so. Many models
-        # have one token for both.
+        # The pad must not be an end, although many models have one token for both.
         others = [
             self._read.pad_token_id,
             self._read.unk_token_id,
@@ -189,7 +178,7 @@ class HubTokenizer:
     def encode(self, text: str) -> list[int]:
         return self._tokens(text, add_special_tokens=False)
 
-    def _tokens(self, text: str, **how: Any) -> list[int]:
+    def _tokens(self, text: str, **how: object) -> list[int]:
         try:
             return list(self._read.encode(text, **how))
         except Exception as error:  # what tokenizers raises has no class of its own
@@ -202,7 +191,7 @@ class HubTokenizer:
         """The text without special tokens, as TRL gives it to rewards."""
         return str(self._read.decode(list(token), skip_special_tokens=True))
 
-    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = NO_ARGUMENTS) -> list[int]:
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> list[int]:
         if isinstance(prompt, str):
             found = self._tokens(prompt)  # with what the model's texts begin with
             return (
@@ -293,9 +282,7 @@ def no_template(which: str) -> ValueError:
 
 
 def check_fits(tokenizer: Tokenizer, vocabulary: int, where: str = "model") -> None:
-    """ValueError unless the tokenizer has an end, and a model with an embedding of ``vocabulary``
-    rows knows all its tokens.
-    """
+    """ValueError unless the tokenizer has an end and ``vocabulary`` covers its tokens."""
     if not tokenizer.eos:
         raise ValueError(
             f"{where}: expected a tokenizer with a token that ends a text (eos_token), got one "

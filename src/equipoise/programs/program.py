@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
 from equipoise import algorithms, trust
-from equipoise.envs.hints import hidden, looked
+from equipoise.envs.hints import hidden
 from equipoise.facts import AUTO, Fact, facts
-from equipoise.hints import hint, raised, shortened
+from equipoise.hints import hint, raised, shortened, where_modules_lie
 from equipoise.naming import called
 from equipoise.programs.fields import PARTS, classes
 from equipoise.programs.peer_names import algorithm_of_peer
@@ -94,7 +94,7 @@ def _outside(name: str) -> type[Algorithm]:
     except ImportError as error:
         raise ValueError(
             f"algorithm {name!r}: expected an importable module, got "
-            f"{error}.{_as_module(name)}{looked()}"
+            f"{error}.{_as_module(name)} {where_modules_lie()}"
         ) from error
     except Exception as error:  # the module of a user may raise anything
         if meant := _as_module(name):

@@ -28,7 +28,7 @@ from equipoise.learners.learner import cut_by_rows
 from equipoise.seeds import derive_seed
 from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
-from equipoise.types import Algorithm, EnvSpec, Policy, Program, RunSpec, learning
+from equipoise.types import Algorithm, EnvSpec, Policy, Program, RunSpec, Tree, learning
 
 STREAMS = 100  # envs of an evaluation, at most
 LITTLE = 0.05  # of the greatest entropy of discrete actions
@@ -110,7 +110,7 @@ class Envs(Source):
         )
         return row, noise
 
-    def spec_json(self, spec: EnvSpec, where: str) -> dict[str, Any]:
+    def spec_json(self, spec: EnvSpec, where: str) -> dict[str, object]:
         return spec_json(spec, where)
 
     def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
@@ -153,10 +153,8 @@ class Envs(Source):
         return least_entropy(spec.action)
 
 
-def spec_json(spec: EnvSpec, where: str) -> dict[str, Any]:
-    """The spec of a policy that acts in an env, for ``spec.json``; UnsupportedSpace for a space
-    that JSON cannot hold.
-    """
+def spec_json(spec: EnvSpec, where: str) -> dict[str, object]:
+    """The spec of an env's policy for ``spec.json``; UnsupportedSpace if JSON cannot hold it."""
     return {
         "observation": space_json.to_json(spec.observation, f"{where}.observation"),
         "action": space_json.to_json(spec.action, f"{where}.action"),
@@ -193,12 +191,10 @@ def evaluator(
     step: int | None = None,
     recorder: Recorder | None = None,
 ) -> Evaluator:
-    """Fresh envs that share no seed with training nor with another ``seed``; all policies play
-    together.
+    """Fresh envs with seeds of their own; all policies play together.
 
-    ``step``: the training step whose exploration the policies use; None: they take the likeliest
-    actions.
-    ``failures``: what an env's failure costs; None: as the program says, and no capsule is written.
+    ``step``: the training step whose exploration is used; None: the likeliest actions.
+    ``failures``: None: as the program says, without capsules.
     """
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures
@@ -216,10 +212,8 @@ def evaluator(
     )
 
 
-def least_entropy(action: gymnasium.Space[Any]) -> float | None:
-    """The entropy below which hardly anything is left to chance;
-    None for actions of several kinds.
-    """
+def least_entropy(action: gymnasium.Space[object]) -> float | None:
+    """The entropy below which hardly anything is left to chance; None: not known."""
     if isinstance(action, spaces.Discrete):
         return LITTLE * math.log(max(int(action.n), 2))
     if isinstance(action, spaces.MultiDiscrete):
@@ -236,5 +230,5 @@ def _alone(spec: RunSpec, setting: str) -> None:
         )
 
 
-def _one(batch: Any) -> Any:
+def _one(batch: Tree) -> Tree:
     return tree.map(lambda s: ArraySpec(s.shape[1:], s.dtype), tree.spec(batch))

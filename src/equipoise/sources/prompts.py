@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.language import models, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
@@ -38,9 +38,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """The facts and the tokenizer of a trained model, from a run's own files: enough to ask it or
-    to export it.
-    """
+    """A trained model's facts and tokenizer, enough to ask or export it."""
 
     tokenizer: Tokenizer
     spec: TextSpec
@@ -48,9 +46,7 @@ class Voice:
 
 
 def voice(spec: TextSpec, directory: Path) -> Voice:
-    """The model of a run by the run's own files: its ``spec``, and the tokenizer in its
-    ``directory``.
-    """
+    """The model of a run: its ``spec``, and the tokenizer in its ``directory``."""
     tokenizer: Tokenizer = (
         CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
     )
@@ -71,12 +67,11 @@ class Text:
     def order(self, seed: int) -> Callable[[int, int], int]:
         """The prompt of each group of a run: all of them in a new order, again and again.
 
-        The second number says how many groups were dropped in that one's place: there the orders
-        are others.
+        The second number, of groups dropped in that place, gives another order.
         """
 
         @lru_cache(8)
-        def shuffled(turn: int, refills: int) -> Any:
+        def shuffled(turn: int, refills: int) -> NDArray[np.int64]:
             name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
             return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
 
@@ -117,10 +112,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     completion = source.completion_tokens or task.completion or COMPLETION
-    most, notes = (
-        min(source.prompt_tokens, room(model.config, completion)),
-        list(getattr(task, "notes", ())),
-    )
+    most, notes = (min(source.prompt_tokens, room(model.config, completion)), list(task.notes))
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     train, held_out = (
         _tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
@@ -142,7 +134,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         completion=completion,
         notes=tuple(notes),
         sha256=_digest(train, held_out),
-        alphabet=getattr(tokenizer, "alphabet", ""),
+        alphabet=tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else "",
         chat=not any(isinstance(one.prompt, str) for one in train.examples),
     )
     return Text(task, tokenizer, spec, model.config, train, held_out)
@@ -161,7 +153,7 @@ def _tokens(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     room: int,
-    template: Mapping[str, Any],
+    template: Mapping[str, object],
     notes: list[str],
 ) -> Prompts:
     """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""

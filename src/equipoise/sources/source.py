@@ -79,20 +79,16 @@ class Source(ABC):
 
     @abstractmethod
     def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:
-        """Lay out a row of a policy, and the random numbers that it acts with; ``spec``: the
-        policy's own in ``spec()``.
-        """
+        """Lay out a row of a policy with the policy's own ``spec``, and its random numbers."""
 
     # ------------------------------------------------------------------------ what is written of it
 
     @abstractmethod
-    def spec_json(self, spec: Any, where: str) -> dict[str, Any]:
+    def spec_json(self, spec: Any, where: str) -> dict[str, object]:
         """Return what ``spec.json`` holds of a policy's spec."""
 
-    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
-        """Return what ``run.json`` holds of the rows or the task: ``check_same`` reads it when the
-        run goes on.
-        """
+    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, object]:
+        """What ``run.json`` holds of the rows or the task, for ``check_same``."""
         if dataset is None:
             return {}
         facts = {
@@ -104,9 +100,7 @@ class Source(ABC):
         return {"dataset": {"name": dataset.name} | facts}
 
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
-        """Raise ValueError if a run would go on with other rows or prompts than its checkpoint was
-        saved with.
-        """
+        """ValueError if a run would go on with other rows or prompts than before."""
         if dataset is not None and (got := dataset.sha256()) != (
             wanted := run["dataset"]["sha256"]
         ):
@@ -139,14 +133,10 @@ class Source(ABC):
         again: bool,
         failures: Failures | None,
     ) -> Exam:
-        """Begin an evaluation of weights of ``version``; ``again``: the second one, which confirms
-        that a goal is reached.
-        """
+        """Begin an evaluation of ``version``; ``again``: the second, which confirms a goal."""
 
     def least_entropy(self, spec: Any) -> float | None:
-        """The entropy below which a policy leaves hardly anything to chance; None:
-        it is not known.
-        """
+        """The entropy below which hardly anything is left to chance; None: not known."""
         return None
 
     # ---------------------------------------------------------------------- commands for the reader
@@ -159,7 +149,7 @@ class Source(ABC):
 def source_of(program: Program) -> Source:
     """Make the source of a program, of the class that its settings name."""
     module, _, name = program.source.behaviour.partition(":")
-    made = getattr(importlib.import_module(module), name)
+    made = vars(importlib.import_module(module)).get(name)
     if not (inspect.isclass(made) and issubclass(made, Source)):
         raise TypeError(
             f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got "

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from equipoise import phases
+from equipoise import foreign, phases
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
@@ -109,9 +109,7 @@ class Texts(Source):
         return problems
 
     def judged(self) -> tuple[Program, list[str]]:
-        """Drop the evaluations if no reward can judge them and the algorithm needs none. (The task
-        is read for that.)
-        """
+        """Drop the evaluations if no reward can judge them and the algorithm needs none."""
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
@@ -140,10 +138,10 @@ class Texts(Source):
             if named and (reads or program.evaluation.episodes)
             else ()
         ):
-            # refused before there is a directory
+            # refuse before the run's directory exists
             check_columns(one.name, load(one.name), text.train.examples[0].columns)
         if not reads:
-            self.reciter(text)  # also refused before
+            self.reciter(text)
         return RunSpec(env=text.spec, policies=dict.fromkeys(program.policies, text.spec))
 
     @property
@@ -155,10 +153,10 @@ class Texts(Source):
 
     # ------------------------------------------------------------------------ what is written of it
 
-    def spec_json(self, spec: TextSpec, where: str) -> dict[str, Any]:
+    def spec_json(self, spec: TextSpec, where: str) -> dict[str, object]:
         return {"text": asdict(spec)}
 
-    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, Any]:
+    def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, object]:
         return {"task": {"sha256": spec.env.sha256}}
 
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
@@ -173,9 +171,7 @@ class Texts(Source):
         return [*spec.env.notes]
 
     def keep(self, directory: Path) -> None:
-        """Write the tokenizer into a run's directory: ``voice`` reads it there when the model has
-        moved.
-        """
+        """Write the tokenizer into a run's directory, for ``voice``."""
         if not (place := directory / KEPT).is_dir() and not (text := self.text()).spec.alphabet:
             place.mkdir()
             text.tokenizer.save(place)
@@ -194,12 +190,10 @@ class Texts(Source):
         again: bool = False,
         failures: Failures | None = None,
     ) -> Examiner:
-        """Held-out prompts of the task, answered greedily; those that are learned from where none
-        is held out.
-        """
+        """Held-out prompts, or if there are none the training prompts, answered greedily."""
         text = self.text()
         prompts = text.held_out if len(text.held_out) else text.train
-        # greedy answers do not change: others are asked for
+        # greedy answers do not change, so ask for all
         asked = len(prompts) if again else episodes
         numbers = spread(asked, len(prompts)).tolist()
         (name, policy), *_ = learning(self.program).items()
@@ -207,7 +201,7 @@ class Texts(Source):
             text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
         )
         weights = self.settings.reward_weights
-        # nothing is wrong with the answer
+        # the reward of a perfect answer
         full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)
         judge = self.judge(text, prompts, None)
         return Examiner(
@@ -227,9 +221,7 @@ class Texts(Source):
     # -------------------------------------------------------------------- what generators work with
 
     def at_once(self) -> int:
-        """The most samples that a generator writes side by side: ``source.samples_at_once``, or as
-        many as can be open.
-        """
+        """The most samples written side by side: ``samples_at_once``, or all that are open."""
         place, lag, most = (
             self.program.placement,
             self.program.placement.max_lag,
@@ -249,10 +241,9 @@ class Texts(Source):
         length: int = 0,
         device: str = "cpu",
     ) -> TorchEngine:
-        """An engine for a policy's network, which is the engine's from now on.
+        """An engine for a policy's network, which it owns from now on.
 
-        ``rows``: samples at once, and ``length`` of a prompt with its completion, at most; 0 for
-        those of the run.
+        ``rows``: samples at once; ``length``: of prompt and completion, at most; 0: the run's.
         """
         return TorchEngine(
             net.to(device),
@@ -260,15 +251,13 @@ class Texts(Source):
             length=length or text.spec.prompt + text.spec.completion,
             ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
             seed=derive_seed(self.program.schedule.seed, "tokens"),
-            temperature=getattr(algorithm, "temperature", 1.0),
+            temperature=foreign.optional(algorithm, "temperature", 1.0),
             greedy=greedy,
             on_update=self.settings.on_update,
         )
 
     def reciter(self, text: Text) -> Reciter:
-        """An engine that gives the task's own completions; ValueError where a prompt has none, or
-        one that is too long.
-        """
+        """An engine of the task's own completions; ValueError if one is missing or too long."""
         end, found = text.spec.eos[0], list[list[int]]()
         for number, example in enumerate(text.train.examples):
             where = f"source.task={text.task.name}, prompt {number}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise import foreign
 from equipoise.envs.check.clock import Clock, OutOfTime
 from equipoise.envs.check.findings import Findings, judge_spaces
 from equipoise.envs.check.places import line_of, of_error, words
@@ -23,7 +24,7 @@ from equipoise.envs.masks import legal, place_of
 from equipoise.envs.spaces import member
 from equipoise.types import Array, Tree
 
-# rules that training does not need: it knows agents that come back
+# rules that training does not need, since agents may come back
 HARMLESS = ("revived", "exact same space object")
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
 READERS = (
@@ -68,12 +69,10 @@ def judge_agents(found: Findings, joint: Joint) -> None:
 
 
 def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -> str:
-    """Let PettingZoo's ``parallel_api_test`` play with the env; OutOfTime where a few steps would
-    take too long.
+    """Run PettingZoo's ``parallel_api_test``; OutOfTime where a few steps would take too long.
 
-    A rule that is broken is a finding in the words of the test; an exception of the env names the
-    env's line. Returns why the test was not made: an env with the interface does without the
-    package. "" where it was made.
+    A broken rule is a finding in the test's words, an exception one with the env's line. Returns
+    why the test was not made, such as a missing package; "" where it was.
     """
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
@@ -88,7 +87,7 @@ def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -
         for i, space in enumerate(joint.actions.values()):
             space.seed(i)  # the test draws from them
         try:
-            parallel_api_test(Told(joint.env, clock), num_cycles=cycles)
+            parallel_api_test(AnnouncedEnv(joint.env, clock), num_cycles=cycles)
         except AssertionError as error:
             if traceback.extract_tb(error.__traceback__)[-1].name == "parallel_api_test":
                 _broken(found, error)
@@ -132,7 +131,9 @@ def _broken(found: Findings, error: AssertionError) -> None:
 
 def _raised(found: Findings, error: Exception, joint: Joint) -> None:
     method = (
-        "reset" if any(frame.name.endswith("Told.reset") for frame in of_error(error)) else "step"
+        "reset"
+        if any(frame.name.endswith("AnnouncedEnv.reset") for frame in of_error(error))
+        else "step"
     )
     mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
     seen = f"{words(error)} ({line_of(error, joint, method)})"
@@ -146,7 +147,7 @@ def _state(error: AssertionError) -> str:
     """What the test held when its rule was broken: the agents, and the keys of the last answer."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     local = frame.f_locals
-    shown = {"env.agents": list(getattr(local.get("par_env"), "agents", []))}
+    shown = {"env.agents": list(foreign.optional(local.get("par_env"), "agents", ()))}
     for name in ("obs", "rew", "terminated", "truncated"):
         if name in local:
             shown[name] = (
@@ -155,12 +156,12 @@ def _state(error: AssertionError) -> str:
     return ", ".join(f"{name} {keys}" for name, keys in shown.items())
 
 
-class Told:
+class AnnouncedEnv:
     """A parallel env that announces its calls, and has what PettingZoo's base class has."""
 
     def __init__(self, env: Any, clock: Clock) -> None:
         self._env, self._clock, self._steps = env, clock, 0
-        self.unwrapped = getattr(env, "unwrapped", env)
+        self.unwrapped = foreign.optional(env, "unwrapped", env)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._env, name)

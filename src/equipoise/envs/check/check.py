@@ -17,9 +17,9 @@ import math
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.envs import final
@@ -80,16 +80,11 @@ def check_env(
     seconds: float = SECONDS,
     tell: Tell | None = None,
 ) -> Report:
-    """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make``
-    (unknown id, wrong argument).
+    """Check an env with walks of ``steps`` each. ValueError and ImportError as from ``make``.
 
-    Anything else that is wrong with the env is a finding. The global random generators are left as
-    they were.
-
-    The env is called in this process: if it ends or hangs, so does the caller. ``supervise`` checks
-    it in a child process. ``seconds``: no call of the env begins later than that;
-    ``Report.left_out`` says what was not looked at for it. ``tell`` hears of probes, calls and
-    partial reports (``clock.py``).
+    Anything else that is wrong is a finding. Global random generators keep their state. The env is
+    called in this process and may end it: ``supervise`` uses a child. ``seconds``: no call begins
+    later; ``Report.left_out`` names what was skipped. ``tell`` hears of probes, calls and reports.
     """
     check_arguments(steps, seconds)
     before = global_generators()
@@ -123,9 +118,7 @@ class _Check:
         self.why = ""
 
     def fresh(self) -> SyncEnv:
-        """Make the env; what it raises is a finding, and what ``make`` says of the target is
-        raised.
-        """
+        """Make the env; what it raises is a finding, an error of ``make`` itself is raised."""
         self.clock.call("the constructor")
         try:
             made = make(self.factory, streams=np.arange(STREAMS), seed=self.seed)
@@ -161,9 +154,7 @@ class _Check:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> bool:
-        """Close every env that was made. What one raises is a finding, too late for the walks and
-        in time for the report.
-        """
+        """Close every env that was made. What one raises is a finding."""
         self.why = (
             names.BROKEN if kind is Broken else names.TIME_UP if kind is OutOfTime else self.why
         )
@@ -213,9 +204,7 @@ class _Check:
         )
 
     def all(self) -> None:
-        """Make every probe that the time allows. Broken where the env goes no further, OutOfTime
-        where the time is up.
-        """
+        """Make every probe in time. Broken if the env goes no further, OutOfTime at the end."""
         self.judge_arguments()
         self.clock.probe(names.MAKING)
         began = time.monotonic()
@@ -233,7 +222,7 @@ class _Check:
         probe = self.probe(made)
         self.streams = probe.streams
         self.clock.tell("home", home_of(probe.env))
-        # they outlast a reset, which is no news then
+        # running statistics outlast a reset
         running = judge_statistics(self.found, probe.env)
         unseeded = probe.seed is None or running
         next_step = not probe.python and not is_same_step(made)
@@ -280,9 +269,7 @@ class _Check:
                 )
 
     def afford(self, make_s: float) -> None:
-        """Let the other walks have as many steps as there is time for, by the first walk's;
-        OutOfTime where that is none.
-        """
+        """Set the steps of the other walks by the first walk's time; OutOfTime for none."""
         step_s = self.walk_s / max(self.walked, 1)
         walks = sum(
             {names.AGAIN: 1, names.BESIDE: 2, names.ANEW: 1, names.SEAMS: 1}.get(name, 0)
@@ -299,7 +286,7 @@ class _Check:
             self.short = f"the walks after the first one from step {self.compared + 1:,} on"
 
     def compare(
-        self, probe: Probe, rows: Rows, actions: Tree, endings: Endings, space: Any
+        self, probe: Probe, rows: Rows, actions: Tree, endings: Endings, space: spaces.Space[object]
     ) -> None:
         """Make the walks that must give the first one's rows again."""
         walks = Comparisons(self.found, self.fresh, self.probe, self.compared)
@@ -332,9 +319,7 @@ class _Check:
     # ------------------------------------------------------------------------------------ the walks
 
     def first_walk(self, probe: Probe, actions: Tree, *, same_step: bool) -> tuple[Rows, Endings]:
-        """Judge single rows, neighbouring rows and times; return the rows that other walks are
-        compared with.
-        """
+        """Judge rows, neighbouring rows and times; return the rows for the other walks."""
         joint = self.joint is not None
         endings = Endings(
             self.found,
@@ -412,9 +397,7 @@ class _Check:
             )
 
     def judge_finals(self, given: bool | None, *, known: bool) -> None:
-        """Does a truncated episode of a SAME_STEP env show its last observation? ``known``: it
-        does, no look needed.
-        """
+        """Does a truncated SAME_STEP episode show its last observation? ``known``: it does."""
         if given is False:
             self.found.note(
                 final.TRUNCATION,
@@ -449,8 +432,6 @@ class _Check:
 
 
 def numbers(row: Flat, place: str, streams: int) -> Array:
-    """Numbers [B] of one outcome; 0 where the env gave nothing readable (which is a finding
-    already).
-    """
+    """Numbers [B] of one outcome; 0 where the env gave nothing readable, which is a finding."""
     array = row.get(place, np.zeros(0))
     return array.reshape(-1) if array.size == streams else np.zeros(streams)

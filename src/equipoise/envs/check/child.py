@@ -35,9 +35,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Check the env that the parent names, and leave without the interpreter's own end, which may
-    hang or crash.
-    """
+    """Check the env that the parent names, and leave without the interpreter's own end."""
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     given = json.loads(first_line())
@@ -92,9 +90,7 @@ def stay_with_the_parent() -> None:
 
     def wait() -> None:
         os.read(lifeline, 1)
-        if hasattr(os, "killpg"):
-            os.killpg(os.getpgrp(), signal.SIGKILL)  # this process leads a group of its own
-        LEAVE(1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # this process leads a group of its own
 
     threading.Thread(target=wait, daemon=True).start()
     if sys.platform == "linux":  # for an env that never gives the interpreter's lock back
@@ -104,11 +100,10 @@ def stay_with_the_parent() -> None:
 def tell_stacks(events: Any) -> None:
     """Write the stack where a crash, an ``os._exit`` or the parent's SIGUSR1 finds this process."""
     faulthandler.enable(file=events, all_threads=False)
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, file=events, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=events, all_threads=False)
     ours = os.getpid()
 
-    def leave(code: int) -> Any:
+    def leave(code: int) -> object:
         if os.getpid() == ours:
             faulthandler.dump_traceback(file=events, all_threads=False)
         LEAVE(code)

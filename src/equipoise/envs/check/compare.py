@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs.base import SyncEnv
 from equipoise.envs.check.endings import Endings
 from equipoise.envs.check.findings import Findings, Severity, bounds
@@ -38,10 +37,9 @@ class Comparisons:
         """Compare with a fresh env, given the same seed and actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
-        # it may say so itself
-        severity: Severity = (
-            "note" if getattr(probe.env.spec, "nondeterministic", False) else "error"
-        )
+        # its spec may say so
+        itself = foreign.optional(foreign.optional(probe.env, "spec"), "nondeterministic")
+        severity: Severity = "note" if itself else "error"
         if probe.touched:
             seen = (
                 "expected numbers from self.np_random only, got another state of np.random or "
@@ -62,9 +60,7 @@ class Comparisons:
         return parted is None
 
     def side_by_side(self, rows: Rows, actions: Tree) -> Rows:
-        """Two envs stepped in turn, as a worker does it, both with the same actions; returns the
-        second's rows.
-        """
+        """Step two envs in turn with the same actions; return the second's rows."""
         made = self.fresh()
         one, other = self.probe(made), self.probe(made, index=1)
         ours: Rows = []
@@ -116,11 +112,9 @@ class Comparisons:
             self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
 
     def seams_ignore_actions(
-        self, rows: Rows, actions: Tree, endings: Endings, space: object
+        self, rows: Rows, actions: Tree, endings: Endings, space: spaces.Space[object]
     ) -> None:
-        """Check that NEXT_STEP ignores the action after an end: other actions there must give the
-        same rows.
-        """
+        """Check that NEXT_STEP ignores the action after an end: others give the same rows."""
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:
             if step < self.steps:
@@ -136,7 +130,7 @@ class Comparisons:
             )
 
 
-def put_other(space: Any, actions: Tree, at: tuple[int, int]) -> None:
+def put_other(space: spaces.Space[object], actions: Tree, at: tuple[int, int]) -> None:
     """Replace the action ``at`` (step, stream) by another one."""
     if (inner := tree.branches(space)) is not None:
         for key, one in inner.items():

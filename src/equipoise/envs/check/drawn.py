@@ -5,7 +5,6 @@ one, allows.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
@@ -19,12 +18,10 @@ from equipoise.types import TimeStep, Tree
 
 
 class Drawn:
-    """At most ``count`` actions for an env of one stream; an env of several agents gets one for
-    each of them.
-    """
+    """At most ``count`` actions for an env of one stream, with one for each agent."""
 
     def __init__(self, env: SyncEnv, count: int, seed: int) -> None:
-        one: Any = env.envs[0] if isinstance(env, LoopEnv) else None
+        one = env.envs[0] if isinstance(env, LoopEnv) else None
         self._env, self._masks = env, None
         if isinstance(one, Joint):
             self._masks = JointMasks(one, one.action_mask)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs import final
 from equipoise.envs.check.findings import CLOCK, Findings, judge_observation
 from equipoise.envs.check.places import core
@@ -30,15 +30,13 @@ ALIKE = 3  # episodes of one length, from which on a clock may be what ends them
 
 
 class Endings:
-    """The episode ends of one walk of B streams: told every row, it says what is wrong with them
-    and sums them up.
-    """
+    """The episode ends of one walk of B streams, judged row by row and summed up."""
 
     def __init__(
         self,
         found: Findings,
-        env: Any,
-        space: Any,
+        env: object,
+        space: spaces.Space[object],
         *,
         streams: int,
         vector: bool,
@@ -46,12 +44,13 @@ class Endings:
         joint: bool,
     ) -> None:
         self.found, self.vector, self.same_step, self.joint = found, vector, same_step, joint
-        self.wrapped = vector and env.unwrapped is not env
+        self.wrapped = vector and foreign.optional(env, "unwrapped", env) is not env
         self.lasts = tree.zeros(tree.prepend(observation_spec(space), streams)) if same_step else {}
         self.spaces = tree.named("info/final_obs", tree.parts(space))
         self.named = clocks(env)
         self.declared: int | None = self.named.get(
-            "max_episode_steps", getattr(env.spec, "max_episode_steps", None)
+            "max_episode_steps",
+            foreign.optional(foreign.optional(env, "spec"), "max_episode_steps"),
         )
         self.length = np.zeros(streams, np.int64)
         self.over = np.zeros(streams, np.bool_)
@@ -95,7 +94,7 @@ class Endings:
             )
             self.kinds[kind] += 1
             self.lengths.append(int(self.length[b]))
-            # each agent of a joint env says itself how it ended
+            # a joint env has ends of its agents
             if kind == "terminated" and not self.joint:
                 self.clocked.update(
                     name for name, limit in self.named.items() if limit == self.length[b]
@@ -113,9 +112,7 @@ class Endings:
                 self.found.note("the last observation of an episode is nowhere", where, seen, cost)
 
     def _read_finals(self, where: str, info: object, cut: Array) -> None:
-        """Read the last observations of the streams ``cut`` [B] bool, as training does, and judge
-        them.
-        """
+        """Read the last observations of the streams ``cut`` [B] bool, and judge them."""
         try:
             there = final.read(self.lasts, info, cut)
         except WrongValue as wrong:
@@ -130,15 +127,13 @@ class Endings:
                 judge_observation(self.found, space, place, np.asarray(row), (), where)
 
     def _judge_seam(self, where: str, seam: Array, reward: Array) -> None:
-        """Check the row after an end: it is the reset's,
-        so it may earn no reward and end nothing.
-        """
+        """The row after an end is the reset's: it may earn no reward and end nothing."""
         cost = (
             "The autoreset mode in its metadata is not what it does: the first step of every "
             "episode is thrown away."
         )
         wrong = seam & self.over
-        # a wrapper of rewards does not know of seams
+        # a wrapper may change the reward of a seam
         unearned = seam & (reward != 0) & (not self.wrapped)
         self.glued = self.glued or bool((wrong | unearned).any())
         if wrong.any():
@@ -201,7 +196,7 @@ class Endings:
 
 def clocks(env: object) -> dict[str, int]:
     """Find the limits that the env itself keeps, by attribute name."""
-    found = {name: getattr(core(env), name, None) for name in CLOCKS}
+    found = {name: foreign.optional(core(env), name) for name in CLOCKS}
     return {
         name: int(limit)
         for name, limit in found.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -58,9 +58,7 @@ class Broken(Exception):
 
 
 class Findings:
-    """The findings in order of discovery. The same ``what`` again is only counted; once ``closed``
-    it is ignored.
-    """
+    """The findings in order. The same ``what`` again is counted, or ignored once ``closed``."""
 
     def __init__(self) -> None:
         self._found: dict[str, Finding] = {}
@@ -92,15 +90,16 @@ class Findings:
 # --------------------------------------------------------------------------------------- the spaces
 
 
-def bounds(space: Any) -> tuple[Array, Array]:
+def bounds(space: spaces.Space[object]) -> tuple[Array, Array]:
     """The least and the largest values of an array's space."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
-    return space.start, space.start + (
-        (space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
-    )
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + (space.n - 1)
+    assert isinstance(space, spaces.MultiDiscrete)
+    return space.start, space.start + (space.nvec - 1)
 
 
 def judge_spaces(
@@ -245,7 +244,12 @@ def judge_row(
 
 
 def judge_observation(
-    found: Findings, space: Any, place: str, value: Array, lead: tuple[int, ...], where: str
+    found: Findings,
+    space: spaces.Space[object],
+    place: str,
+    value: Array,
+    lead: tuple[int, ...],
+    where: str,
 ) -> None:
     """Judge one leaf of an observation by its space."""
     try:
@@ -259,7 +263,7 @@ def judge_observation(
         )
         return
     target = np.dtype(part_spec(space).dtype)
-    expected = (*lead, *space.shape)
+    expected = (*lead, *(space.shape or ()))
     if isinstance(space, spaces.Box) and not isinstance(value, np.ndarray) and expected:
         seen = f"expected a numpy array, got {type(value).__name__}"
         found.note(f"{place} is no numpy array", where, seen, "A conversion at every step.")
@@ -343,8 +347,7 @@ def judged(found: Findings, place: str, value: Array, lead: tuple[int, ...], whe
                 STOPS,
             )
         else:
-            # Not "is no bool", which is the note on 0 and 1: of findings with one name the first
-            # says how grave they are.
+            # not "is no bool": that name is the note on 0 and 1
             kind = "no number" if expected is NUMBER else "neither True nor False"
             found.error(
                 f"{place} is {kind}", where, f"expected {wrong.expected}, got {wrong.got}", STOPS

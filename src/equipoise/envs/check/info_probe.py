@@ -17,10 +17,8 @@ STEPS, EPISODES, SECONDS = 2000, 2, 2.0  # limits of a walk
 
 
 def unseen(factory: EnvFactory, names: Sequence[str], *, seed: int) -> list[str]:
-    """A sentence for each name that did not appear, with the nearest that did; NoNumber where one
-    is not a number.
-
-    A name may come late (at the first success, say), so its absence is no error.
+    """A sentence for each name that did not appear (yet), with the nearest; NoNumber for another
+    type.
     """
     env = make(
         factory,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -37,9 +36,7 @@ RESUMES = {
 
 
 def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
-    """Judge what is known without a step; return the facts. ``joint``: the env where it has several
-    agents.
-    """
+    """Judge what is known without a step; return the facts. ``joint``: an env of several agents."""
     spec, facts = made.spec, {}
     if joint is None:
         judge_spaces(found, spec.observation, spec.action)
@@ -47,7 +44,7 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
         judge_agents(found, joint)
     for name, space in (("observation_space", spec.observation), ("action_space", spec.action)):
         try:
-            # as it goes to a worker process; nothing of it is read from a file
+            # as it is sent to a worker process
             ForkingPickler.dumps(space)
         except (PicklingError, AttributeError, TypeError) as error:
             cost = "Only --on serial can train on it: every worker process needs the spaces."
@@ -100,7 +97,7 @@ def action_of(space: spaces.Space[object]) -> str:
     )
 
 
-def described(space: Any, *, cast: bool = True) -> str:
+def described(space: spaces.Space[object], *, cast: bool = True) -> str:
     if isinstance(space, spaces.Discrete):
         return f"Discrete of {space.n}" + (f" from {space.start}" if space.start else "")
     if isinstance(space, spaces.MultiDiscrete):
@@ -108,8 +105,8 @@ def described(space: Any, *, cast: bool = True) -> str:
             f" from {space.start.tolist()}" if space.start.any() else ""
         )
     if isinstance(space, spaces.MultiBinary):
-        return f"MultiBinary {tuple(space.shape)}"
-    said = f"Box {tuple(space.shape)} {space.dtype}"
+        return f"MultiBinary {tuple(space.shape or ())}"
+    said = f"Box {tuple(space.shape or ())} {space.dtype}"
     return said + (", cast to float32 at every step" if cast and space.dtype == np.float64 else "")
 
 

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 
 import equipoise
+from equipoise import foreign
 from equipoise.hints import said
 
 OURS = Path(equipoise.__file__).parent
@@ -26,7 +27,7 @@ NUMPY = Path(np.__file__).parent
 STDLIB = Path(sysconfig.get_path("stdlib"))
 LONGEST = 400  # characters of a message
 SITE = ("site-packages", "dist-packages")
-# as faulthandler writes it
+# a frame in faulthandler's output
 DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
 
@@ -58,9 +59,7 @@ def of_dump(lines: Sequence[str]) -> list[Frame]:
 
 
 def env_frame(frames: Sequence[Frame], home: str = "") -> Frame | None:
-    """The innermost frame of the env's code: below its ``home``, else outside of packages, else
-    outside of machinery.
-    """
+    """The innermost frame of the env: below ``home``, else outside packages or machinery."""
     theirs = [frame for frame in frames if is_theirs(frame.file)]
     for chosen in (
         [frame for frame in theirs if home and frame.file.startswith(home)],
@@ -92,9 +91,7 @@ def is_ours(file: str) -> bool:
 
 
 def home_of(env: object) -> str:
-    """The folder of the class behind all wrappers, or its whole package;
-    "" where it has no file.
-    """
+    """The folder of the class behind all wrappers, or its package; "" if it has no file."""
     try:
         file = Path(inspect.getfile(type(core(env))))
     except (TypeError, OSError):
@@ -107,11 +104,10 @@ def home_of(env: object) -> str:
 
 def core(env: object) -> object:
     """The env behind the wrappers, and behind our adapter of several agents."""
-    inner = getattr(env, "unwrapped", env)
-    joint = (
-        getattr(inner, "env", inner) if type(inner).__module__.startswith("equipoise.") else inner
-    )
-    return getattr(joint, "unwrapped", joint)
+    inner = foreign.optional(env, "unwrapped", env)
+    if type(inner).__module__.startswith("equipoise."):
+        inner = foreign.optional(inner, "env", inner)
+    return foreign.optional(inner, "unwrapped", inner)
 
 
 def words(error: BaseException) -> str:
@@ -121,13 +117,11 @@ def words(error: BaseException) -> str:
 
 
 def line_of(error: BaseException, env: object = None, method: str = "step") -> str:
-    """Where an env raised: "file.py:12, in Env.step". If only machinery raised, where the env's
-    ``method`` begins.
-    """
+    """Where an env raised: "file.py:12, in Env.step", or where its ``method`` begins."""
     frame = env_frame(frames := of_error(error), home_of(env) if env is not None else "")
     if frame is None and env is not None:
         try:
-            code = getattr(type(core(env)), method).__code__
+            code = foreign.attribute(type(core(env)), method).__code__
             return (
                 f"the env's {method}: "
                 f"{Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"

@@ -51,8 +51,7 @@ class Answer:
 class Probe:
     """One Python env of a ``LoopEnv``, or the vector env of B streams inside the other adapters."""
 
-    # part of the first walk's time after which a reset is due, so that walks that must be shorter
-    # see it, too
+    # share of the first walk's time after which it resets, so that shorter walks also do
     HURRY = 0.2
 
     def __init__(
@@ -66,10 +65,9 @@ class Probe:
         watch: bool = False,
         masks: Callable[[Array, Tree], None] | None = None,
     ) -> None:
-        """``index``: the Python env to probe. ``watch``: look whether a call touches a global
-        random generator (slow).
+        """``index``: the Python env to probe. ``watch``: look at global random generators (slow).
 
-        ``masks``: what makes a joint action of several agents an allowed one.
+        ``masks``: makes a joint action of several agents an allowed one.
         """
         self.found, self.clock, self.reset_at, self.watch, self.masks = (
             found,
@@ -81,7 +79,7 @@ class Probe:
         self.hurries = False  # the first walk may reset before ``reset_at``, and sets it
         self.python = isinstance(made, LoopEnv)
         self.lead: tuple[int, ...] = ()
-        self.seed: Any
+        self.seed: object
         if isinstance(made, LoopEnv):
             self.env: Any = made.envs[index]
             self.seed = made._seeds[index]
@@ -95,12 +93,10 @@ class Probe:
         self.touched = ""  # the first call that touched a global generator
 
     def walk(self, actions: Tree) -> Iterator[Answer]:
-        """Walk: a seeded reset, then N steps with ``actions`` [N, *lead, ...]; a forbidden action
-        becomes an allowed one.
+        """A seeded reset, then N steps with ``actions`` [N, *lead, ...], made allowed ones.
 
-        A Python env is reset without a seed after an episode's end, as ``LoopEnv`` does it; if none
-        has ended before step ``reset_at``, once there, so that every walk has seen such a reset.
-        OutOfTime where the clock's time is up.
+        A Python env is reset without a seed after an end, as in ``LoopEnv``; if none has ended
+        before step ``reset_at``, once there. OutOfTime where the clock's time is up.
         """
         answer = self._reset("reset(seed)", self.seed)
         yield answer
@@ -152,12 +148,15 @@ class Probe:
         return flatten(self.found, self.space, answer.obs, answer.where)
 
     def row(self, answer: Answer, observed: Flat) -> Flat:
-        """Return {place: array}, a copy of what the ring would read, without parts that are no
-        numbers (findings already).
-        """
+        """Return {place: array}, copied, without parts that are no numbers (findings already)."""
         row = {}
         for place, value in (
-            observed | {place: getattr(answer, place) for place in OUTCOMES}
+            observed
+            | {
+                "terminated": answer.terminated,
+                "truncated": answer.truncated,
+                "reward": answer.reward,
+            }
         ).items():
             with contextlib.suppress(NoArray):
                 if (array := plain(value)).dtype.kind in "fiub":
@@ -165,9 +164,7 @@ class Probe:
         return row
 
     def ended(self, answer: Answer) -> Array:
-        """[B] bool: the streams whose episode the row ends; False where no flag can be read, which
-        is a finding already.
-        """
+        """[B] bool: the streams whose episode ends; False where no flag can be read."""
         over = np.zeros(self.streams, np.bool_)
         for value in (answer.terminated, answer.truncated):
             with contextlib.suppress(WrongValue):
@@ -199,7 +196,7 @@ class Probe:
                 seen = "expected at least one action allowed, got none"
                 self.found.error(f"{key} allows nothing", answer.where, seen, STOPS)
 
-    def _reset(self, where: str, seed: Any) -> Answer:
+    def _reset(self, where: str, seed: object) -> Answer:
         result, seconds = self._call(where, lambda: self.env.reset(seed=seed))
         if not isinstance(result, tuple | list) or len(result) != 2:
             self._refuse(
@@ -267,16 +264,14 @@ class Probe:
     def _call(
         self, where: str, call: Callable[..., Tree], action: Tree = None
     ) -> tuple[Tree, float]:
-        """Return what the call returns, and its seconds without those that it waited for a core. An
-        exception is a finding.
-        """
+        """The result of the call and its seconds of computing. An exception is a finding."""
         self.clock.call(where)
         before = global_generators() if self.watch and not self.touched else None
         began, late = time.perf_counter(), run_delay_s()
         try:
             result = call()
         except (Exception, SystemExit) as error:
-            # raised by a wrapper: what does the env itself return?
+            # a wrapper raised: look at the env's own answer
             if action is not None and "to unpack" in message(error):
                 try:
                     result = self.env.unwrapped.step(action)
@@ -366,18 +361,20 @@ def same(one: Array, other: Array) -> bool:
 
 
 def sample(space: spaces.Space[object], count: int, lead: tuple[int, ...], seed: int) -> Tree:
-    """Draw actions [count, *lead, ...] in the env's dtypes: uniform; a quarter of a Box's numbers
-    lie on its bounds.
+    """Draw actions [count, *lead, ...] in the env's dtypes, the same for all streams: uniform.
 
-    A dimension without bounds gets normal noise. All streams get the same.
+    A quarter of a Box's numbers lie on its bounds; without bounds they are normal noise.
     """
     return _drawn(space, count, lead, np.random.default_rng(seed))
 
 
-def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generator) -> Tree:
+def _drawn(
+    space: spaces.Space[object], count: int, lead: tuple[int, ...], rng: np.random.Generator
+) -> Tree:
     if (inner := tree.branches(space)) is not None:
         return {key: _drawn(one, count, lead, rng) for key, one in inner.items()}
-    shape = (count, *space.shape)
+    alone = space.shape or ()
+    shape = (count, *alone)
     if not isinstance(space, spaces.Box):
         least, most = bounds(space)
         drawn = rng.integers(least, most, size=shape, endpoint=True)
@@ -394,6 +391,6 @@ def _drawn(space: Any, count: int, lead: tuple[int, ...], rng: np.random.Generat
         drawn = np.clip(
             np.where(np.isfinite(drawn), drawn, rng.normal(size=shape)), space.low, space.high
         )
-    rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *space.shape)
-    # a copy, since masks write into it
-    return np.array(np.broadcast_to(rows, (count, *lead, *space.shape)))
+    rows = drawn.astype(space.dtype).reshape(count, *[1] * len(lead), *alone)
+    # masks write into the copy
+    return np.array(np.broadcast_to(rows, (count, *lead, *alone)))

@@ -52,9 +52,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found. ``left_out`` is empty where every probe was made to its end; else ``why``
-    says what ended them.
-    """
+    """What a check found. ``left_out``: the probes that were not made, and ``why``."""
 
     target: str
     findings: tuple[Finding, ...]  # errors first

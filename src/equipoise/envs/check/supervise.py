@@ -36,11 +36,11 @@ POLL_S = 0.05
 START_S = 60.0  # for the child's own imports, on a loaded machine
 GENTLE_S = 0.5  # between SIGTERM and SIGKILL
 STACK_S = 0.5  # for the stack of a child that hangs
-# part of the time, and at most, that is left over for the last call to come back
+# time kept for the last call to return: a share, and seconds at most
 SPARE, SPARE_S = 0.1, 2.0
-# a call hangs that takes longer than both: seconds, and times the longest call before it
+# a call hangs above both: seconds, and a multiple of the longest call before
 HANG_S, HANG_RATIO = 1.0, 5.0
-# of a printed line: characters in a finding, bytes that are held at once
+# a printed line: characters in a finding, most bytes held
 LINE, MOST_BYTES = 80, 1 << 16
 DIES = (
     "A worker's process dies so, too; the third such death in a row without progress ends the run."
@@ -70,9 +70,7 @@ class Progress:
 
 @dataclass(slots=True)
 class State:
-    """What the child has told so far;
-    the thread that reads the events is the only one that writes.
-    """
+    """The child's events so far; only the thread that reads them writes here."""
 
     ready_at: float | None = None
     probe: tuple[str, int | None] = (names.MAKING, None)
@@ -141,10 +139,8 @@ def supervise(
 ) -> Report:
     """Check an env as ``check_env`` does, in a child process that is gone when this returns.
 
-    ``show`` is called some twenty times a second, ``warn`` with the text of each Python warning.
-    Ctrl-C ends the check: the report then holds what was found, and its ``why`` is
-    ``report.INTERRUPTED``. ValueError, ImportError and OSError as from ``make``; OSError, too,
-    where no process can be started.
+    ``show`` is called twenty times a second, ``warn`` with each Python warning. After Ctrl-C the
+    report holds what was found. Errors as from ``make``; OSError also where no process can start.
     """
     check_arguments(steps, seconds)
     given = {
@@ -216,9 +212,7 @@ def supervise(
 def reading(
     pipe: IO[bytes] | None, take: Callable[[bytes], None], most: int = -1
 ) -> threading.Thread:
-    """Start a thread that hands on each line of a pipe until its end; a line of more than ``most``
-    bytes in parts.
-    """
+    """Start a thread that hands on each line of a pipe, in parts of at most ``most`` bytes."""
     assert pipe is not None
 
     def read() -> None:
@@ -237,11 +231,9 @@ def watch(
     show: Callable[[Progress], None],
     warn: Callable[[str], None],
 ) -> str:
-    """Wait for the child's end and show what it does; "", or ``TIME_UP`` where its time was up
-    first.
-    """
+    """Wait for the child's end and show its progress; "", or ``TIME_UP``."""
     began = time.monotonic()
-    # what it had waited for a core when it was ready, and when it called
+    # seconds waited for a core until it was ready, and until its call
     ready_s, call, call_from_s = 0.0, state.since, 0.0
     while True:
         try:
@@ -283,8 +275,6 @@ def watch(
 
 def look_at_stack(child: subprocess.Popen[bytes], state: State) -> None:
     """Ask the child where it is, and wait a moment for its answer."""
-    if not hasattr(signal, "SIGUSR1"):
-        return
     child.send_signal(signal.SIGUSR1)
     until = time.monotonic() + STACK_S
     while time.monotonic() < until and not any("in <module>" in line for line in state.stack):
@@ -343,9 +333,7 @@ def where(state: State) -> str:
 
 
 def at_line(state: State) -> str:
-    """The line of the env's code in the last stack, else the innermost line: " at my_envs.py:12, in
-    step".
-    """
+    """The env's line in the last stack, else the innermost: " at my_envs.py:12, in step"."""
     starts = [i for i, line in enumerate(state.stack) if "most recent call first" in line]
     frames = of_dump(state.stack[starts[-1] :]) if starts else []
     frames = [frame for frame in frames if not is_ours(frame.file)]  # our hook of os._exit
@@ -375,9 +363,8 @@ def end(
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(GENTLE_S)
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # none of its group is left
-            os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # none of its group is left
+        os.killpg(child.pid, signal.SIGKILL)
     if child.poll() is None:
         child.kill()
     child.wait()
@@ -386,6 +373,6 @@ def end(
             child.stdin.close()
     for reader, pipe in readers:
         reader.join(timeout=1.0)
-        # else a process that the env sent away still holds the other end
+        # else a detached process of the env holds the other end
         if pipe is not None and not reader.is_alive():
             pipe.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from equipoise import foreign
 from equipoise.envs.check.findings import Findings
 
 SETTINGS = {  # Gymnasium's classes, for one env and for a vector of them -> ours
@@ -21,9 +22,10 @@ def chain(env: object) -> Iterator[object]:
         seen.add(id(env))
         yield env
         # of a SyncVectorEnv; the others are like the first
-        for inner in (getattr(env, "envs", None) or [])[:1]:
-            yield from chain(inner)
-        env = getattr(env, "__dict__", {}).get("env")
+        inner = foreign.optional(env, "envs")
+        if isinstance(inner, list | tuple) and inner:
+            yield from chain(inner[0])
+        env = foreign.optional(env, "__dict__", {}).get("env")
 
 
 def judge_statistics(found: Findings, env: object) -> bool:

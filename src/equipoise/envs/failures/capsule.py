@@ -29,13 +29,13 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from equipoise import tree, trust
+from equipoise import foreign, tree, trust
 from equipoise.envs.failures.causes import Causes
 from equipoise.envs.failures.row_checks import Kind, WrongValue
 from equipoise.errors import Final
@@ -47,8 +47,7 @@ from equipoise.types import Array, EnvFactory, OnNonfinite, Tree
 FORMAT = 2
 LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
-# What zipfile and numpy raise for a member that is no array, or one of Python objects, or says that
-# it is larger than memory.
+# Errors of zipfile and numpy for a member that is no array of numbers, or too large.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -71,9 +70,7 @@ class EnvFailed(Final, RuntimeError):
 
 
 class ProcessExhausted(RuntimeError):
-    """The error of a process that has run out of files or memory; the env may work in a new
-    process.
-    """
+    """A process has run out of files or memory; the env may work in a new process."""
 
 
 def exhausted(error: BaseException) -> bool:
@@ -87,9 +84,7 @@ def _nothing(seconds: float) -> None: ...
 
 @dataclass(slots=True, kw_only=True)
 class Failures:
-    """The rule for env failures in a run, and how often each kind came: ``counts`` [3] int64 as in
-    ``COUNTED``.
-    """
+    """The rule for env failures, and how often each kind came: ``counts`` as in ``COUNTED``."""
 
     on_nonfinite: OnNonfinite = "stop"
     capsules: Path | None = None  # where they are written; None: nowhere
@@ -121,9 +116,7 @@ class Failures:
         )
 
     def warn_once(self, error: WrongValue) -> bool:
-        """Warn, the first time, of something odd that can be learned from -> was this the first
-        time?
-        """
+        """Warn the first time of something odd -> was this the first time?"""
         first = error.key not in self.warned
         if first:
             self.warned.add(error.key)
@@ -144,16 +137,14 @@ class Start:
 
     kind: Literal["seed", "generator", "birth", "state", "lost"]
     seed: int | None = None
-    generator: dict[str, Any] | None = None
+    generator: dict[str, object] | None = None
     resets: int = 1
     born: int | None = None  # seed of the env's first reset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capsule:
-    """One failure. ``streams``: the streams of the env; ``stream``: the one that failed, None where
-    a vector env cannot say.
-    """
+    """One failure. ``streams``: the env's; ``stream``: the failed one, None if not known."""
 
     env: EnvFactory
     streams: tuple[int, ...]
@@ -164,8 +155,7 @@ class Capsule:
     error: str  # its type
     message: str
     key: str | None  # the key of a wrong value
-    # steps of the episode, the failing one included (0: the reset); for a vector env, steps since
-    # ``start``
+    # steps of the episode with the failing one (0: the reset), or since ``start`` (vector env)
     step: int
     wrappers: str
     traceback: str
@@ -179,9 +169,7 @@ class Capsule:
 
 
 def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | None:
-    """Write the capsule -> its directory; None where this cause has ``LIMIT`` already, or the disk
-    is full (with a warning).
-    """
+    """Write the capsule -> its directory; None at the cause's ``LIMIT``, or if the disk is full."""
     cause = cause_of(capsule.kind, capsule.key, error)
     if not (
         free := [n for n in range(1, LIMIT + 1) if not (directory / f"{cause}-{n:02d}").exists()]
@@ -209,9 +197,7 @@ def write(directory: Path, capsule: Capsule, error: BaseException) -> Path | Non
 
 
 def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | None:
-    """Rename to the first free name. Other workers write here too; the first rename wins: no
-    directory replaces a full one.
-    """
+    """Rename to the first free name: no directory replaces a full one of another worker."""
     for n in free:
         target = directory / f"{cause}-{n:02d}"
         try:
@@ -226,9 +212,7 @@ def _named(aside: Path, directory: Path, cause: str, free: list[int]) -> Path | 
 
 
 def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
-    """The key that equal failures share: kind, type and place; not the message, which may hold
-    numbers.
-    """
+    """The key that equal failures share: kind, type and place, without the message."""
     where = key or ""
     if not where and (frames := traceback.extract_tb(error.__traceback__)):
         where = f"{Path(frames[-1].filename).name}-{frames[-1].lineno}"
@@ -237,8 +221,7 @@ def cause_of(kind: Kind, key: str | None, error: BaseException) -> str:
     )
 
 
-def to_json(capsule: Capsule) -> dict[str, Any]:
-    start = capsule.start
+def to_json(capsule: Capsule) -> dict[str, object]:
     env = {
         "target": capsule.env.target,
         "kwargs": dict(capsule.env.kwargs),
@@ -252,13 +235,7 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
         "streams": list(capsule.streams),
         "stream": capsule.stream,
         "seed": capsule.seed,
-        "start": {
-            "kind": start.kind,
-            "seed": start.seed,
-            "generator": start.generator,
-            "resets": start.resets,
-            "born": start.born,
-        },
+        "start": asdict(capsule.start),
         "kind": capsule.kind,
         "error": capsule.error,
         "message": capsule.message,
@@ -271,11 +248,9 @@ def to_json(capsule: Capsule) -> dict[str, Any]:
     }
 
 
-def versions(env: Any) -> dict[str, str | None]:
-    """Versions of every package that decides how an env behaves,
-    the package of ``env`` included.
-    """
-    module = type(getattr(env, "unwrapped", env)).__module__.partition(".")[0]
+def versions(env: object) -> dict[str, str | None]:
+    """Versions of the packages that decide how ``env`` behaves, its own included."""
+    module = type(foreign.optional(env, "unwrapped", env)).__module__.partition(".")[0]
     names = dict.fromkeys(("equipoise", "gymnasium", "numpy", module))
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 
@@ -291,11 +266,9 @@ def _version(package: str) -> str | None:
 
 
 def read(path: Path, trusted: Sequence[str] = ()) -> Capsule:
-    """A capsule, also one from elsewhere: nothing in it is believed before it is looked at.
-    ValueError says what is wrong.
+    """Read a capsule and check all of it; ValueError names what is wrong.
 
-    ``trusted``: modules and ``module:callable`` of the env that the user vouches for
-    (``trust.py``).
+    ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
     """
     directory = path.parent if path.name == RECORD else path
     for name in (RECORD, ARRAYS):
@@ -354,52 +327,37 @@ def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
         )
     check(data, SCHEMA, str(file))
     target, streams, start = data["env"]["target"], data["streams"], data["start"]
-    _need(
-        TARGET.fullmatch(target),
-        file,
-        "env.target",
-        "a Gymnasium id, module:id or module:callable",
-        target,
-    )
-    _need(
-        ".." not in target and "/." not in target and target[:1] != "/",
-        file,
-        "env.target",
-        "a name, no path",
-        target,
-    )
-    _need(streams, file, "streams", "at least one stream", streams)
-    _need(
-        data["stream"] is None or data["stream"] in streams,
-        file,
-        "stream",
-        f"one of {streams} or null",
-        data["stream"],
-    )
-    for kind in ("seed", "generator"):
-        _need(
-            start["kind"] != kind or start[kind] is not None,
-            file,
-            f"start.{kind}",
-            f"a {kind}",
+    rows = {np.shape(x)[:1] for x in tree.leaves(arrays.get("actions", ()))}
+    id_of = "a Gymnasium id, module:id or module:callable"
+    one_of = f"one of {streams} or null"
+    path = ".." in target or "/." in target or target[:1] == "/"
+    for right, name, expected, got in (
+        (TARGET.fullmatch(target), "env.target", id_of, target),
+        (not path, "env.target", "a name, no path", target),
+        (streams, "streams", "at least one stream", streams),
+        (data["stream"] in (None, *streams), "stream", one_of, data["stream"]),
+        (start["kind"] != "seed" or start["seed"] is not None, "start.seed", "a seed", None),
+        (
+            start["kind"] != "generator" or start["generator"] is not None,
+            "start.generator",
+            "a generator",
             None,
-        )
-    _need("actions" in arrays, file, ARRAYS, "an array 'actions'", f"{sorted(arrays)}")
-    rows = {np.shape(x)[:1] for x in tree.leaves(arrays["actions"])}
-    _need(
-        len(rows) == 1 and rows != {()},
-        file,
-        ARRAYS,
-        "as many actions of each part, [n, ...]",
-        f"{sorted(rows)}",
-    )
-    _need(
-        start["kind"] != "state" or "state" in arrays,
-        file,
-        ARRAYS,
-        "arrays state/...",
-        f"{sorted(arrays)}",
-    )
+        ),
+        ("actions" in arrays, ARRAYS, "an array 'actions'", f"{sorted(arrays)}"),
+        (
+            len(rows) == 1 and rows != {()},
+            ARRAYS,
+            "as many actions of each part, [n, ...]",
+            f"{sorted(rows)}",
+        ),
+        (
+            start["kind"] != "state" or "state" in arrays,
+            ARRAYS,
+            "arrays state/...",
+            f"{sorted(arrays)}",
+        ),
+    ):
+        _need(right, file, name, expected, got)
     return Capsule(
         env=EnvFactory(
             target=target, kwargs=data["env"]["kwargs"], action_mask=data["env"]["action_mask"]
@@ -422,15 +380,13 @@ def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
     )
 
 
-def _need(right: object, file: Path, name: str, expected: str, got: Any) -> None:
+def _need(right: object, file: Path, name: str, expected: str, got: object) -> None:
     if not right:
         raise ValueError(f"{file}: {name}: expected {expected}, got {described(got)}")
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """Read the arrays of an npz file: numbers only, of a bounded size; nothing is unpacked to the
-    disk.
-    """
+    """Read the arrays of an npz file: numbers only, of a bounded size, in memory."""
     try:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())
@@ -453,7 +409,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             raise ValueError(
                 f"{path}: expected numbers in {name!r}, got "
-                f"{getattr(array, 'dtype', type(array).__name__)}"
+                f"{foreign.optional(array, 'dtype', type(array).__name__)}"
             )
     try:
         return tree.nest(flat)  # type: ignore[no-any-return]

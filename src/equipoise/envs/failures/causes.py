@@ -62,9 +62,7 @@ class Causes:
 
 
 def most_frequent(groups: Sequence[Causes]) -> dict[str, int]:
-    """Episodes by the text of what aborted them, over several groups of envs: the most frequent
-    first, at most ``MOST``.
-    """
+    """Aborted episodes by cause over several groups of envs: at most ``MOST``, frequent first."""
     texts: dict[str, str] = {}
     found: dict[str, int] = {}
     for key, text, times in (item for one in groups for item in one.told):

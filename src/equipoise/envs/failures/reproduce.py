@@ -22,7 +22,7 @@ from equipoise.envs.making import make
 from equipoise.hints import message
 from equipoise.types import Tree
 
-# most resets before the episode, so that a foreign capsule cannot run for ever
+# most resets before the episode: a foreign capsule must end
 MOST_RESETS = 100_000
 
 
@@ -36,9 +36,7 @@ class Reproduction:
 
 
 def reproduce(capsule: Capsule) -> Reproduction:
-    """Play the capsule in this process; where the episode alone raises nothing, once more with the
-    resets before it.
-    """
+    """Play the capsule here; if the episode alone raises nothing, also the resets before it."""
     if capsule.start.kind == "lost":
         raise ValueError(
             "expected a capsule that holds all actions since its env was in a known state, got one "
@@ -100,9 +98,7 @@ def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
 
 
 def is_same(capsule: Capsule, error: Exception) -> bool:
-    """Is it the same failure: type and, for a wrong value, kind and key; else the message without
-    addresses?
-    """
+    """Is it the same failure, by type and kind and key, or message without addresses?"""
     if type(error).__name__ != capsule.error:
         return False
     if isinstance(error, WrongValue):

@@ -31,15 +31,13 @@ Kind = Literal["exception", "nonfinite", "invalid", "outside", "cast"]
 SMALL = np.float32(1e-20)  # the largest float32 times this, summed over all rows, does not overflow
 ZERO_OR_ONE = "a mask of 0 and 1"
 ANSWER = "(obs, info) of reset() and (obs, reward, terminated, truncated, info) of step()"
-# whose code takes answers apart
+# files that unpack an env's answer
 TAKE_APART = (str(Path(__file__).parents[1]), str(Path(gymnasium.__file__).parent))
 ROUNDING = 1e-5  # share of a bound that a cast from float64 and sums of cosines may add
 
 
 class WrongValue(Final, RuntimeError):
-    """The error of a value that cannot be learned from; ``index``: the stream's place in the batch
-    (None: not known).
-    """
+    """A value that cannot be learned from; ``index``: the stream's place in the batch, if known."""
 
     def __init__(self, kind: Kind, index: int | None, key: str, expected: str, got: str) -> None:
         super().__init__(f"{key}: expected {expected}, got {got}")
@@ -52,23 +50,24 @@ class WrongValue(Final, RuntimeError):
         return self
 
     def placed(self, where: str) -> WrongValue:
-        """The same error with the env and the stream in the message,
-        where they are not in it yet.
-        """
+        """The same error with the env and the stream in the message."""
         if not self.where:
             self.where, self.args = where, (f"{where}: {self.args[0]}",)
         return self
 
 
+def invalid(index: int | None, key: str, expected: str, got: str) -> WrongValue:
+    """The error of a value that is no number, or is outside its space."""
+    return WrongValue("invalid", index, key, expected, got)
+
+
 def of_answer(error: Exception, index: int | None) -> Exception:
-    """The error of an env that answered with too many values, too few or none, as a WrongValue; any
-    other as it is.
-    """
+    """An answer of too many values, too few or none as a WrongValue; other errors as they are."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(TAKE_APART)
     if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in message(error):
         return error
-    return WrongValue("invalid", index, "its answer", ANSWER, str(error))
+    return invalid(index, "its answer", ANSWER, str(error))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,18 +102,14 @@ class Leaf:
         self.scratch = np.zeros(self.array.shape, np.bool_), np.zeros(self.array.shape, np.bool_)
 
     def within(self) -> Array:
-        """Return a bool array of the array's shape, the same one each time;
-        False for nan as well.
-        """
+        """A bool array of the array's shape, the same one each time; False for nan."""
         one, other = self.scratch
         np.greater_equal(self.array, self.floor, one)
         np.less_equal(self.array, self.ceiling, other)
         return np.logical_and(one, other, one)
 
     def clip(self, i: int) -> None:
-        """Turn nan into 0, and infinities into the largest finite value of the
-        bounds or the dtype.
-        """
+        """Turn nan into 0, and infinities into the largest finite value allowed."""
         self.array[i] = np.clip(np.nan_to_num(self.array[i], nan=0.0), self.low, self.high)
 
 
@@ -141,16 +136,12 @@ class Mask:
 
 
 def odd(mask: Array) -> Array:
-    """Which values of an action mask are neither 0 nor 1: nan,
-    -1 and 0.5 neither allow nor forbid.
-    """
+    """Which values of an action mask are neither 0 nor 1, such as nan, -1 and 0.5."""
     return (mask != 0) & (mask != 1)
 
 
 class Checks:
-    """Checks of the rows of one ``TimeStep``, whose arrays stay the same. ``every``: steps between
-    two checks of bounds.
-    """
+    """Checks of the rows of one ``TimeStep``; ``every``: steps between two checks of bounds."""
 
     def __init__(
         self,
@@ -183,14 +174,11 @@ class Checks:
         self._dot, self._small = floats.dot, np.full(floats.shape, SMALL)
 
     def fine(self, *, begins: bool = False) -> bool:
-        """Is every number finite, every integer one of its space, and, if it is time to look, every
-        float within its bounds?
+        """Is every number finite, every integer in its space and, if it is due, every float in
+        bounds?
 
-        Bounds are checked each ``every`` steps, and where ``begins`` says that a row begins an
-        episode.
-
-        A weighted sum is the cheapest way to see nan and infinities: whatever else is in it, it
-        becomes one of them.
+        Bounds are checked every ``every`` steps, and with ``begins``. The sum is the cheapest way
+        to find nan and infinities, since it becomes one of them.
         """
         try:
             if not isfinite(self._dot(self._small)):
@@ -218,9 +206,7 @@ class Checks:
         return np.logical_or(self._ts.terminated, self._ts.truncated)
 
     def wrong(self, rows: Array | None = None) -> list[WrongValue]:
-        """The first wrong value of each stream and key, of all streams or of those in ``rows``, the
-        worst kinds first.
-        """
+        """The first wrong value of each stream and key (of ``rows``), the worst kinds first."""
         found: list[WrongValue] = []
         for one in (self.reward, *self.observation):
             array, within = (
@@ -246,9 +232,7 @@ class Checks:
                 if strange[i].any():
                     at = int(strange[i].argmax())
                     found.append(
-                        WrongValue(
-                            "invalid", i, mask.key, ZERO_OR_ONE, f"{mask.array[i, at]} at [{at}]"
-                        )
+                        invalid(i, mask.key, ZERO_OR_ONE, f"{mask.array[i, at]} at [{at}]")
                     )
             for i in np.flatnonzero(stuck.any(axis=1)).tolist() if rows is None else rows:
                 if stuck[i].any():
@@ -258,9 +242,7 @@ class Checks:
                         else ""
                     )
                     found.append(
-                        WrongValue(
-                            "invalid", i, mask.key, "at least one action allowed", f"none{which}"
-                        )
+                        invalid(i, mask.key, "at least one action allowed", f"none{which}")
                     )
         return sorted(
             found, key=lambda wrong: ("nonfinite", "invalid", "outside").index(wrong.kind)
@@ -332,9 +314,7 @@ def leaf(key: str, array: Array, space: spaces.Space[object] | None) -> Leaf:
 
 
 def uniform(bound: Array, array: Array) -> Array:
-    """Return a scalar where all bounds are equal, else one bound a value: both compare faster than
-    a broadcast.
-    """
+    """A scalar if all bounds are equal, else one bound a value: faster than a broadcast."""
     bound = np.asarray(bound, array.dtype)
     if not bound.size:
         return bound.dtype.type(0)

@@ -48,9 +48,7 @@ CLIP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtariSpec:
-    """The choices that make an Atari env, by ALE's names. Defaults: Machado et al. 2018
-    (arXiv:1709.06009), with no-ops.
-    """
+    """The choices of an Atari env. Defaults: Machado et al. 2018 (arXiv:1709.06009), no-ops."""
 
     # sticky actions: the chance that a frame repeats the previous action
     repeat_action_probability: float = 0.25
@@ -69,16 +67,17 @@ class AtariSpec:
     stack_padding: Padding = "zero"
 
     def __post_init__(self) -> None:
+        given = asdict(self)
         for field in fields(self):
-            wrong.typed(field.name, getattr(self, field.name), type(field.default))
+            wrong.typed(field.name, given[field.name], type(field.default))
         for name, least in (
             ("noop_max", 0),
             ("frameskip", 1),
             ("max_num_frames_per_episode", 1),
             ("stack_num", 1),
         ):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+            if given[name] < least:
+                raise ValueError(f"{name}: expected at least {least}, got {given[name]}")
         if not 0.0 <= self.repeat_action_probability < 1.0:
             raise ValueError(
                 "repeat_action_probability: expected 0 to below 1, got "
@@ -129,9 +128,7 @@ FIELDS = tuple(field.name for field in fields(AtariSpec))
 
 
 def parse(target: str, kwargs: Mapping[str, Any], also: tuple[str, ...] = ()) -> AtariSpec:
-    """The fields among ``kwargs``; ValueError names the nearest for what is neither a field nor in
-    ``also``.
-    """
+    """The fields among ``kwargs``; ValueError names the nearest for any that is unknown."""
     if "reward_clipping" in kwargs or "reward_clip" in kwargs:
         raise ValueError(f"{target}: {CLIP}")
     wrong.arguments(target, kwargs, dict.fromkeys((*FIELDS, *also)))
@@ -149,15 +146,12 @@ class Game:
     id: str
 
     def __call__(self, *, render_mode: str | None = None, **kwargs: object) -> AtariGame:
-        # it has one
         return AtariGame(
             self._rom, parse(self.id, kwargs, ("num_threads",)), render_mode=render_mode
         )
 
     def make(self, kwargs: dict[str, Any], *, streams: Array, seed: int, python: bool) -> SyncEnv:
-        """Make the env. ``num_threads``: threads of this worker's vector env, default 1; a Python
-        env has one.
-        """
+        """Make the env. ``num_threads``: threads of this worker's vector env (default 1)."""
         target = f"python:{self.id}" if python else self.id
         made: SyncEnv
         spec = parse(target, kwargs, ("render_mode", "num_threads") if python else ("num_threads",))
@@ -210,11 +204,10 @@ class AtariVector(GymnasiumEnv):
 
 
 def padding(spec: AtariSpec, native: Padding, count: int) -> Callable[..., None] | None:
-    """A function that turns a vector env's ``native`` stack padding into the spec's; None where
-    they are the same.
+    """A function from a vector env's ``native`` stack padding to the spec's; None if equal.
 
-    Called with obs [B, stack, ...] and first [B] of every row, it writes over the frames before
-    each episode's first; with the places of the streams that answered, where only some did.
+    It gets obs [B, stack, ...], first [B] and the streams that answered, and writes over the frames
+    before each episode's first.
     """
     if spec.stack_padding == native or spec.stack_num == 1:
         return None
@@ -385,8 +378,7 @@ class AtariGame(gymnasium.Wrapper):
 
 
 def shrink(image: Bytes, height: int, width: int) -> Bytes:
-    """[H, W] or [H, W, C] uint8 -> [height, width, ...] by area, as OpenCV's INTER_AREA rounds it
-    on x86-64.
+    """[H, W] or [H, W, C] uint8 -> [height, width, ...] by area, as OpenCV's INTER_AREA on x86-64.
 
     float32 sums in its order, columns before rows, ties to even.
     """
@@ -399,9 +391,7 @@ def shrink(image: Bytes, height: int, width: int) -> Bytes:
 
 
 def _weighed(x: Array, size: int) -> Array:
-    """[n, ...] -> [size, ...] float32:
-    each of ``size`` equal stretches of the first axis averaged.
-    """
+    """[n, ...] -> [size, ...] float32: equal stretches of the first axis, averaged."""
     x = np.ascontiguousarray(x, np.float32)
     lead = (-1, *[1] * (x.ndim - 1))
     total: Array = None
@@ -413,9 +403,7 @@ def _weighed(x: Array, size: int) -> Array:
 
 @functools.cache
 def _cells(n: int, size: int) -> list[tuple[Array, Array]]:
-    """For each of ``size`` cells: the index of each source row and the share it contributes; 0
-    where there are no more.
-    """
+    """For each of ``size`` cells: the index and share of each source row, 0 beyond."""
     scale = 1.0 / (size / n)
     cells = []
     for cell in range(size):

@@ -13,9 +13,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs import hints as wrong
-from equipoise.envs.failures.row_checks import ZERO_OR_ONE, WrongValue, odd
+from equipoise.envs.failures.row_checks import ZERO_OR_ONE, invalid, odd
 from equipoise.envs.families.turns import is_turns
 from equipoise.envs.masks import counted, place_of
 from equipoise.envs.restore import resume
@@ -24,6 +24,7 @@ from equipoise.envs.values import FLAGS, described, flag, number, plain
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
+ABSENT = object()  # an attribute that an env does not have
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 ALLOWED = (
@@ -42,39 +43,35 @@ GIVES = (
 
 
 class NotParallel(ValueError):
-    """An env of several agents with another interface than PettingZoo's; the message says what is
-    expected.
-    """
+    """An env of several agents whose interface is not PettingZoo's."""
 
 
 def has_agents(env: object) -> bool:
-    """Does an env have several agents, by its attributes?"""
+    """Does an env have several agents, by its attributes? Unreadable where one of them raises."""
+    space, _ = (foreign.attribute(env, name) for name in ("observation_space", "action_space"))
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
-    space = getattr(env, "observation_space", None)
-    return any(hasattr(env, name) for name in names) or isinstance(space, dict) or callable(space)
+    several = [foreign.attribute(env, name, ABSENT) is not ABSENT for name in names]
+    return any(several) or isinstance(space, dict) or callable(space)
 
 
 def is_parallel(env: object) -> bool:
     """Is it a ``pettingzoo.ParallelEnv``, or something with the same methods?"""
-    methods = ("reset", "step", "observation_space", "action_space")
     return (
-        hasattr(env, "possible_agents")
+        foreign.has(env, "possible_agents")
         and not is_turns(env)
-        and all(callable(getattr(env, m, None)) for m in methods)
+        and foreign.calls(env, "reset", "step", "observation_space", "action_space")
     )
 
 
 class Joint(gymnasium.Env):
-    """One parallel env: an observation holds all agents' rows, an action [D] float64 the numbers of
-    all their actions.
+    """One parallel env: an observation has all agents' rows, an action [D] float64 all their
+    actions.
 
-    Each episode is reset with a seed that is drawn from ``np_random``, so it can be played again
-    even if the env draws a seed of its own where it is given none. An env with ``get_state``, a
-    tree of arrays, and ``set_state`` is restored exactly.
+    Each episode is reset with a seed from ``np_random``, so it can be played again. An env with
+    ``get_state`` (a tree of arrays) and ``set_state`` is restored exactly.
 
-    ``action_mask``: where each agent's mask stands, as in ``masks.CHOICES``. A mask that allows
-    nothing is a failure of the env where the agent's next action counts; the mask of an agent that
-    is absent or has ended its episode is not read.
+    ``action_mask``: each agent's mask, as in ``masks.CHOICES``. A mask that allows nothing is a
+    failure, unless its agent is absent or has ended.
     """
 
     metadata: dict[str, object] = {"render_modes": []}
@@ -105,7 +102,7 @@ class Joint(gymnasium.Env):
             for name, i in zip(self.names, self.ids, strict=True)
         }
         for name, space in self.observations.items():
-            # raises for one that its policy cannot use
+            # refuses a space that no policy can use
             observation_spec(space, f"obs/agents/{name}")
         self.action_mask = action_mask
         self._masks = [
@@ -166,27 +163,19 @@ class Joint(gymnasium.Env):
                 if agent not in reward or agent not in terminated or agent not in truncated:
                     parts = zip(STEP[1:4], (reward, terminated, truncated), strict=True)
                     got = f"none in {', '.join(name for name, part in parts if agent not in part)}"
-                    raise WrongValue(
-                        "invalid",
-                        0,
-                        f"agent {agent!r} acted",
-                        "its reward, terminated and truncated",
-                        got,
+                    raise invalid(
+                        0, f"agent {agent!r} acted", "its reward, terminated and truncated", got
                     )
                 if not here[i] and not any(ended):
                     where = f"agent {agent!r} left env.agents"
-                    raise WrongValue(
-                        "invalid", 0, where, "terminated or truncated with it", "neither"
-                    )
+                    raise invalid(0, where, "terminated or truncated with it", "neither")
                 flags[ACTED, i] = 1
                 flags[TERMINATED, i], flags[TRUNCATED, i] = ended
                 self._reward[i] = number(reward[agent], 0, self._keys[i])
             here[i] = here[i] and not any(ended)
             flags[CAME, i] = here[i] and not live[i]
         if not any(live) and not any(here):
-            raise WrongValue(
-                "invalid", 0, "env.agents", "an agent after reset() or after the first step", "none"
-            )
+            raise invalid(0, "env.agents", "an agent after reset() or after the first step", "none")
         row = self._row(obs, [a or b for a, b in zip(here, live, strict=True)])
         self._live = here
         self._look_at_masks(row["agents"])
@@ -199,23 +188,21 @@ class Joint(gymnasium.Env):
                     mask = np.ravel(plain(reduce(member, path, rows[name])))
                     allowed = np.logical_or.reduceat(mask != 0, begins)
                 except (LookupError, TypeError, ValueError):
-                    # no mask at all: the check of the whole observation says what is wrong
+                    # no mask: the check of the observation finds it
                     continue
                 key = f"agent {self.ids[i]!r}, obs/{'/'.join(path)}"
                 if mask.dtype.kind in "biuf" and (bad := odd(mask)).any():
-                    raise WrongValue(
-                        "invalid", 0, key, ZERO_OR_ONE, f"{mask[bad][0]} at [{int(bad.argmax())}]"
-                    )
+                    raise invalid(0, key, ZERO_OR_ONE, f"{mask[bad][0]} at [{int(bad.argmax())}]")
                 if not allowed.all():
                     which = (
                         f" for choice {int(allowed.argmin())} of {len(begins)}"
                         if len(begins) > 1
                         else ""
                     )
-                    raise WrongValue("invalid", 0, key, ALLOWED, f"none{which}")
+                    raise invalid(0, key, ALLOWED, f"none{which}")
 
     def _space(self, kind: str, agent: Hashable) -> Tree:
-        space = getattr(self.env, kind)(agent)
+        space = foreign.attribute(self.env, kind)(agent)
         if not isinstance(space, spaces.Space):
             got = described(space)
             raise NotParallel(
@@ -225,10 +212,9 @@ class Joint(gymnasium.Env):
 
     def _here(self) -> list[bool]:
         here = [False] * len(self.ids)
-        agents = getattr(self.env, "agents", None)
+        agents = foreign.attribute(self.env, "agents")
         if not isinstance(agents, Collection):
-            raise WrongValue(
-                "invalid",
+            raise invalid(
                 0,
                 "agents",
                 "the names of the agents that act next",
@@ -236,12 +222,8 @@ class Joint(gymnasium.Env):
             )
         for agent in agents:
             if agent not in self._index:
-                raise WrongValue(
-                    "invalid",
-                    0,
-                    "agents",
-                    f"names in possible_agents, {self.ids}",
-                    described(agent),
+                raise invalid(
+                    0, "agents", f"names in possible_agents, {self.ids}", described(agent)
                 )
             here[self._index[agent]] = True
         return here
@@ -255,12 +237,8 @@ class Joint(gymnasium.Env):
         for i, (agent, name) in enumerate(zip(self.ids, self.names, strict=True)):
             if shown[i] and agent not in obs:
                 got = described(list(obs))
-                raise WrongValue(
-                    "invalid",
-                    0,
-                    f"agent {agent!r}",
-                    "an observation of it, its last one included",
-                    got,
+                raise invalid(
+                    0, f"agent {agent!r}", "an observation of it, its last one included", got
                 )
             rows[name] = obs[agent] if shown[i] else self._blank[i]
         return {"agents": rows, "reward": self._reward, "flags": self._flags}
@@ -280,20 +258,14 @@ class Joint(gymnasium.Env):
 
 
 def answered(method: str, given: Tree, parts: Sequence[str]) -> Tree:
-    """Return the answer of a parallel env; WrongValue unless it has a dict by agent for each of
-    ``parts``.
-    """
+    """The answer of a parallel env; WrongValue unless each of ``parts`` is a dict by agent."""
     if not isinstance(given, tuple | list) or len(given) != len(parts):
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else described(given)
-        raise WrongValue("invalid", 0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")
+        raise invalid(0, f"{method}()", f"({', '.join(parts)})", f"{got}; {GIVES}")
     for name, part in zip(parts[:-1], given, strict=False):  # infos are not read
         if not isinstance(part, Mapping):
-            raise WrongValue(
-                "invalid",
-                0,
-                f"{method}(): {name}",
-                "a dict by agent",
-                f"{described(part)}; {GIVES}",
+            raise invalid(
+                0, f"{method}(): {name}", "a dict by agent", f"{described(part)}; {GIVES}"
             )
     return given
 
@@ -315,7 +287,7 @@ def blank(space: spaces.Space[object]) -> Tree:
     nothing = np.zeros(space.shape or (), space.dtype)
     if isinstance(space, spaces.Box):
         return np.clip(nothing, space.low, space.high)
-    return nothing + np.asarray(getattr(space, "start", 0), space.dtype)
+    return nothing + np.asarray(foreign.optional(space, "start", 0), space.dtype)
 
 
 def masks_of(

@@ -9,7 +9,7 @@ episode to episode, so its tasks cannot be told apart without them. One Python e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -31,8 +31,7 @@ KINDS = (11, 6, 4)
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A registered id; called, it makes one env. ``kwargs`` are the env's own, Gymnasium's
-    ``max_episode_steps``.
+    """A registered id; called, it makes one env with ``kwargs`` of the env or of Gymnasium.
 
     ``codes``: how a cell is seen; ``tile``: pixels of its side, where it is drawn.
     """
@@ -44,7 +43,7 @@ class Grid:
         *,
         render_mode: str | None = None,
         codes: Codes = "one-hot",
-        tile: Any = TILE,
+        tile: object = TILE,
         **kwargs: Any,
     ) -> Seen:
         if codes not in get_args(Codes):
@@ -89,7 +88,7 @@ class Seen(gymnasium.Wrapper):
         grid: Any = env.unwrapped
         image: Any = given["image"]
         cells: Any = {"pixels": image.shape, "map": (grid.height, grid.width)}.get(codes)
-        self._draw: Callable[[], Any] | None = None
+        self._draw: Callable[[], Array] | None = None
         if cells is not None:
             image = spaces.Box(0, 255, (cells[0] * tile, cells[1] * tile, 3), np.uint8)
             own = codes == "pixels"
@@ -97,19 +96,19 @@ class Seen(gymnasium.Wrapper):
                 grid.get_frame, highlight=not own and grid.highlight, tile_size=tile, agent_pov=own
             )
         if self._tables is not None:
-            size: Any = (*image.shape[:2], sum(KINDS))
+            size = (*image.shape[:2], sum(KINDS))
             image = spaces.Box(np.zeros(size, np.uint8), np.ones(size, np.uint8), dtype=np.uint8)
         self.observation_space = spaces.Dict({"direction": given["direction"], "image": image})
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, object]]:
+    def reset(self, **kwargs: Any) -> tuple[object, dict[str, object]]:
         obs, info = self.env.reset(**kwargs)
         return self._seen(obs), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, object]]:
+    def step(self, action: object) -> tuple[Any, Any, bool, bool, dict[str, object]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
 
-    def _seen(self, obs: Any) -> dict[str, Any]:
+    def _seen(self, obs: Mapping[str, Array]) -> dict[str, object]:
         image = obs["image"] if self._draw is None else self._draw()
         if self._tables is not None:
             image = np.concatenate(

@@ -7,10 +7,10 @@ Nothing here imports gym or shimmy.
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
-# Not shimmy's extras gym-v21 and gym-v26: those of 2.0.1 want numpy<2, and a gym whose source does
-# not build any more.
+from equipoise import foreign
+
+# Not shimmy's extras gym-v21 and gym-v26: they need numpy<2 and a gym that no longer builds.
 PACKAGES = "shimmy gym"
 VALUES = (
     "step returns (obs, reward, terminated, truncated, info) and reset(seed, options) returns "
@@ -31,10 +31,8 @@ class OldGym(ValueError):
 
 def is_old(env: object) -> bool:
     """Is it an env of package ``gym``, or one with its methods that is no Gymnasium env?"""
-    if not all(callable(getattr(env, method, None)) for method in ("reset", "step")):
-        return False
-    return of_package(env) or all(
-        hasattr(env, space) for space in ("observation_space", "action_space")
+    return foreign.calls(env, "reset", "step") and (
+        of_package(env) or foreign.has(env, "observation_space", "action_space")
     )
 
 
@@ -42,13 +40,11 @@ def of_package(env: object) -> bool:
     return any(cls.__module__.partition(".")[0] == "gym" for cls in type(env).__mro__)
 
 
-def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> str:
-    """What to write around ``env``. ``old``: it has the interface before 0.26; by default its
-    ``reset`` tells.
-    """
+def advice(env: object, target: str = "make_env", *, old: bool | None = None) -> str:
+    """How to wrap ``env``. ``old``: the interface before 0.26; by default ``reset`` decides."""
     if old is None:
         try:
-            old = "seed" not in inspect.signature(env.reset).parameters
+            old = "seed" not in inspect.signature(foreign.attribute(env, "reset")).parameters
         except (TypeError, ValueError):  # written in C
             old = True
     version = "21" if old else "26"
@@ -56,7 +52,7 @@ def advice(env: Any, target: str = "make_env", *, old: bool | None = None) -> st
     if not made.removesuffix("()").isidentifier():
         made = "make_env()"
     call = f"wrap it: shimmy.GymV{version}CompatibilityV0(env={made}), of pip install {PACKAGES}"
-    spaces = type(getattr(env, "observation_space", None)).__module__.partition(".")[0]
+    spaces = type(foreign.optional(env, "observation_space")).__module__.partition(".")[0]
     if spaces != "gymnasium":
         return f"{call}, in a function of yours that is the new ENV"
     return (

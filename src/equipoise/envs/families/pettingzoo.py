@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,8 @@ def deal(
 ) -> dict[str, tuple[int, ...]]:
     """{policy: the places of its agents among ``agents``}, in the order of ``policies``.
 
-    An agent goes where its name says in ``route``, else where the first pattern ("archer_*") says
-    that fits it, else to "main" or the only policy. ValueError for an agent without a policy, a
-    policy without an agent, a route without an agent.
+    An agent goes by its name in ``route``, else by the first pattern ("archer_*") that fits, else
+    to "main" or the only policy. ValueError for an idle agent, policy or route.
     """
     given: dict[str, list[int]] = {policy: [] for policy in policies}
     used = set()
@@ -72,9 +70,7 @@ def deal(
 
 
 def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> DealtEnv:
-    """Deal the agents of an env that ``make`` made to policies; ValueError where one agent has
-    several policies.
-    """
+    """Deal an env's agents to policies; ValueError where one agent has several policies."""
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)
@@ -132,7 +128,7 @@ class SingleEnv:
 
 
 @dataclass(slots=True)
-class Side:
+class PolicyRows:
     """The rows of one policy: n agents of each of E envs, env by env."""
 
     ts: TimeStep  # a TimeStep of arrays [E n, ...]
@@ -146,13 +142,12 @@ class Side:
 
 
 class PettingZooEnv:
-    """``DealtEnv`` of the parallel envs of ``loop``. The agents of one policy need the same spaces;
-    two policies may differ.
-    """
+    """``DealtEnv`` of parallel envs; the agents of one policy need the same spaces."""
 
     def __init__(self, loop: LoopEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> None:
         self.loop = loop
-        joint: Any = loop.envs[0]
+        joint = loop.envs[0]
+        assert isinstance(joint, Joint)
         dealt = deal(joint.names, policies, route)
         self.sides = {policy: self._side(joint, policy, places) for policy, places in dealt.items()}
         specs = {policy: self._spec(joint, places) for policy, places in dealt.items()}
@@ -176,7 +171,7 @@ class PettingZooEnv:
             places=places,
         )
 
-    def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> Side:
+    def _side(self, joint: Joint, policy: str, places: tuple[int, ...]) -> PolicyRows:
         names = [joint.names[place] for place in places]
         for what, of in (("observation", joint.observations), ("action", joint.actions)):
             for name in names[1:]:
@@ -198,7 +193,7 @@ class PettingZooEnv:
                 for x, y in zip(to, source, strict=True)
             ]
         columns = [np.arange(joint.numbers)[joint.parts[place][0]] for place in places]
-        return Side(
+        return PolicyRows(
             ts=ts,
             form=ActionForm(joint.actions[names[0]], len(streams)),
             columns=np.stack(columns),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from equipoise import tree
 from equipoise.envs import hints as wrong
 from equipoise.envs.adapter import GymnasiumEnv, observe
-from equipoise.envs.base import RESET, SENT, SyncEnv
+from equipoise.envs.base import RESET, SENT, SyncEnv, make_seam
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families import atari
 from equipoise.envs.infos import Infos
@@ -45,7 +45,7 @@ def make_pool(
 ) -> EnvPoolEnv:
     """Make an EnvPool env; ``kwargs`` go to EnvPool (``num_threads`` defaults to 1).
 
-    ``answers``: so many streams answer at a time, which is EnvPool's ``batch_size``; 0: all.
+    ``answers``: EnvPool's ``batch_size``, the streams that answer at a time; 0: all.
     """
     if task not in (known := envpool.list_all_envs()):
         raise wrong.unknown("env id", task, known, " in EnvPool")
@@ -78,7 +78,7 @@ def make_pool(
         {"batch_size": answers} if answers else {}
     )
     with warnings.catch_warnings():
-        # its spaces' float64 bounds
+        # EnvPool's spaces have float64 bounds
         warnings.filterwarnings("ignore", message=".*precision lowered by casting")
         made = (PartialPool if answers else EnvPoolEnv)(
             envpool.make(task, env_type="gymnasium", **given),
@@ -129,14 +129,13 @@ class EnvPoolEnv(GymnasiumEnv):
 
 
 class PartialPool(EnvPoolEnv):
-    """EnvPool's asynchronous batches (``equipoise.envs.partial``): as many streams a time as
-    ``batch_size`` says.
-    """
+    """EnvPool's asynchronous batches: ``batch_size`` streams at a time."""
 
     def __init__(self, env: Any, **given: Any) -> None:
         super().__init__(env, **given)
         count = len(self.ts.stream)
-        self.ts = replace(self.ts, answered=np.zeros(count, np.bool_))
+        self._answered = np.zeros(count, np.bool_)
+        self.ts = replace(self.ts, answered=self._answered)
         self._batch = int(env.config["batch_size"])
         self._over = np.zeros(count, np.bool_)  # streams whose last row ended an episode
         self._numbers: Infos | None = None  # of one batch
@@ -175,7 +174,7 @@ class PartialPool(EnvPoolEnv):
         self._waiting.fill(False)
         self._ended.fill(False)
         self._any_waiting, self._played = False, False
-        self.ts.answered.fill(True)
+        self._answered.fill(True)
         pool.async_reset()
         for _ in range(len(self.ts.stream) // self._batch):
             obs, *_, info = pool.recv()
@@ -200,9 +199,9 @@ class PartialPool(EnvPoolEnv):
                 None, error.placed(self._where(None)) if isinstance(error, WrongValue) else error
             )
             raise
-        for array in (ts.answered, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid):
+        for array in (self._answered, ts.reward, ts.terminated, ts.truncated, ts.first, ts.valid):
             array.fill(0)
-        ts.answered[at], ts.terminated[at], ts.truncated[at] = True, terminated, truncated
+        self._answered[at], ts.terminated[at], ts.truncated[at] = True, terminated, truncated
         ts.first[at], ts.valid[at] = self._over[at], ~self._over[at]
         ts.reward[at] = np.where(self._over[at], 0.0, reward)
         self._over[at] = ts.terminated[at] | ts.truncated[at]
@@ -218,19 +217,11 @@ class PartialPool(EnvPoolEnv):
             self._judge()
 
     def _mask_answered(self) -> None:
-        """As ``_mask``: an episode that was aborted here goes on in the pool, unseen, until the
-        next one begins.
-        """
+        """As ``_mask``; an aborted episode goes on in the pool, unseen, until the next begins."""
         ts = self.ts
-        for i in np.flatnonzero(self._waiting & ts.answered):
+        for i in np.flatnonzero(self._waiting & self._answered):
             begun, self._ended[i] = bool(self._ended[i]), bool(ts.terminated[i] or ts.truncated[i])
-            ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
-                0.0,
-                False,
-                False,
-                False,
-                True,
-            )
+            make_seam(ts, i)
             self._waiting[i] = not begun
         self.checks.fill(np.flatnonzero(self._waiting))
         self._any_waiting = bool(self._waiting.any())

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from gymnasium import spaces
 
+from equipoise import foreign
 from equipoise.envs.masks import KEY, mask_space, sizes
 from equipoise.types import Tree
 
@@ -25,17 +26,16 @@ ByAgent = dict[Hashable, Tree]
 
 def is_turns(env: object) -> bool:
     """Is it a ``pettingzoo.AECEnv``, with agents that act in turns?"""
-    return (
-        hasattr(env, "possible_agents")
-        and callable(getattr(env, "last", None))
-        and hasattr(env, "agent_iter")
+    return foreign.has(env, "possible_agents", "agent_iter") and foreign.calls(
+        env, "last", "observation_space", "action_space"
     )
 
 
 def at_once(make: Callable[[], object]) -> object:
     """Return the AEC env that ``make`` makes as a parallel one."""
     env = make()
-    if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
+    about = foreign.attribute(env, "metadata")
+    if not isinstance(about, Mapping) or not about.get("is_parallelizable", False):
         return Turns(env)
     from pettingzoo.utils import aec_to_parallel
 
@@ -43,9 +43,7 @@ def at_once(make: Callable[[], object]) -> object:
 
 
 def turns_of(env: object) -> str:
-    """A sentence on how a parallel env plays a game in turns; "" if its agents act together by
-    themselves.
-    """
+    """How a parallel env plays a game in turns; "" if its agents act together."""
     inner = env.env if isinstance(env, Seats) else env
     if isinstance(inner, Turns):
         return "one step is one move, and an agent that waits has one action, which does nothing"
@@ -54,14 +52,14 @@ def turns_of(env: object) -> str:
     return ""
 
 
-class Around:
+class AgentsWrapper:
     """A parallel env around another env, with its agents, spaces and pictures."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self.unwrapped = getattr(env, "unwrapped", env)
+        self.metadata = foreign.optional(env, "metadata", {})
+        self.render_mode = foreign.optional(env, "render_mode")
+        self.unwrapped = foreign.optional(env, "unwrapped", env)
         self.possible_agents: list[Any] = list(env.possible_agents)
 
     def observation_space(self, agent: Hashable) -> Any:
@@ -80,12 +78,11 @@ class Around:
         return str(self.env)
 
 
-class Turns(Around):
-    """A parallel env of an AEC env: each step is one move, and the agents that wait see it happen.
+class Turns(AgentsWrapper):
+    """A parallel env of an AEC env: each step is one move, and waiting agents see it happen.
 
-    An observation with an ``action_mask`` keeps its space; any other becomes {"obs": ...,
-    "action_mask": ...} where the action can be masked, as the mask in an ``info`` does. An action
-    that has no masks (a ``Box``) is ignored while its agent waits.
+    An observation with an ``action_mask`` keeps its space; any other becomes {"obs", "action_mask"}
+    where the action can be masked. A ``Box`` action is ignored while its agent waits.
     """
 
     def __init__(self, env: Any) -> None:
@@ -102,7 +99,7 @@ class Turns(Around):
             agent: _first_alone(env.action_space(agent)) for agent in self.possible_agents
         }
 
-    def observation_space(self, agent: Hashable) -> Any:
+    def observation_space(self, agent: Hashable) -> spaces.Space[object]:
         return self._spaces[agent]
 
     def reset(
@@ -128,8 +125,7 @@ class Turns(Around):
         ended = {
             agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)
         }
-        # An agent that has ended is looked at before it leaves the env, the others once the next
-        # mover is known.
+        # An ended agent is observed before it leaves, the others once the next mover is known.
         seen = {agent: self._seen(agent) for agent in before if agent in ended}
         self._pass_over_the_ended()
         self.agents = [agent for agent in self._listed() if agent not in ended]
@@ -137,16 +133,14 @@ class Turns(Around):
         return seen, rewards, terminated, truncated, {agent: {} for agent in seen}
 
     def _by_agent(self, name: str) -> dict[object, object]:
-        if not isinstance(given := getattr(self.env, name, None), Mapping):
+        if not isinstance(given := foreign.attribute(self.env, name), Mapping):
             raise ValueError(
                 f"env.{name}: expected a dict with one for each agent, got {type(given).__name__}"
             )
         return dict(given)
 
     def _listed(self) -> list[Any]:
-        """The agents of the game as it stands; ValueError where it has one that it did not
-        announce, or none of them moves.
-        """
+        """The agents now; ValueError if one was not announced, or none of them moves."""
         listed, mover = list(self.env.agents), self.env.agent_selection
         if strange := [agent for agent in listed if agent not in self._spaces]:
             raise ValueError(
@@ -160,9 +154,7 @@ class Turns(Around):
         return listed
 
     def _pass_over_the_ended(self) -> None:
-        """An agent whose episode has ended is taken out of an AEC env by a
-        step without an action.
-        """
+        """Take agents whose episode has ended out of the env, by steps without an action."""
         env = self.env
         for _ in range(len(self.possible_agents) + 1):
             agent = env.agent_selection
@@ -206,9 +198,7 @@ def _masked(observation: spaces.Space[object], action: spaces.Space[object]) -> 
 
 
 def _first_alone(action: spaces.Space[object]) -> Tree:
-    """The flat mask [sum of the choices] that allows the first of each choice; None where nothing
-    can be masked.
-    """
+    """The flat mask that allows the first of each choice; None if nothing can be masked."""
     if not (counts := sizes(action)):
         return None
     mask = np.zeros(sum(counts), np.int8)
@@ -217,26 +207,26 @@ def _first_alone(action: spaces.Space[object]) -> Tree:
 
 
 def _like(mask: Tree, flat: Tree) -> Tree:
-    """``flat`` in the form of the env's own ``mask``: an array,
-    or a tuple of one for each choice.
-    """
+    """``flat`` in the form of the env's own ``mask``: an array, or a tuple of arrays."""
     if not isinstance(mask, tuple):
-        return flat.reshape(np.shape(mask)).astype(getattr(mask, "dtype", flat.dtype))
+        return flat.reshape(np.shape(mask)).astype(foreign.optional(mask, "dtype", flat.dtype))
     parts = np.split(flat, np.cumsum([len(part) for part in mask])[:-1])
     return tuple(_like(part, of) for part, of in zip(mask, parts, strict=True))
 
 
-class Seats(Around):
-    """A parallel env whose agents change seats: each episode deals the seats by its own seed.
+class Seats(AgentsWrapper):
+    """A parallel env whose agents change seats by each episode's seed.
 
-    ``possible_agents`` are players now, with the names of the seats: what ``first`` learns it
-    learns from every seat.
+    ``possible_agents`` are players with the names of the seats: a policy learns from every seat.
     """
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        for what in ("observation_space", "action_space"):
-            given = {str(agent): getattr(env, what)(agent) for agent in self.possible_agents}
+        for what, space_of in (
+            ("observation_space", env.observation_space),
+            ("action_space", env.action_space),
+        ):
+            given = {str(agent): space_of(agent) for agent in self.possible_agents}
             first = next(iter(given.values()))
             if odd := [name for name, space in given.items() if space != first]:
                 raise ValueError(
@@ -264,7 +254,7 @@ class Seats(Around):
         return self._dealt(seen), self._dealt(infos)
 
     def step(self, actions: ByAgent) -> Sequence[ByAgent]:
-        # If there are not five parts, the caller names them in its error.
+        # The caller refuses an answer without five parts.
         given = self.env.step({self._seat[player]: action for player, action in actions.items()})
         return tuple(self._dealt(part) if isinstance(part, Mapping) else part for part in given)
 
@@ -272,7 +262,7 @@ class Seats(Around):
         return {self._player.get(seat, seat): value for seat, value in by_seat.items()}
 
 
-def seated(make: Callable[[], Any], seats: str) -> Callable[[], Any]:
+def seated(make: Callable[[], Any], seats: object) -> Callable[[], Any]:
     """Return ``make`` with its seats dealt by ``seats``; ValueError for an unknown word."""
     if seats not in get_args(Seating):
         raise ValueError(f"seats: expected one of {', '.join(get_args(Seating))}, got {seats!r}")

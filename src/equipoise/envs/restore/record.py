@@ -18,21 +18,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs.restore import resume, snapshot
 from equipoise.envs.spaces import ActionForm, member
 from equipoise.envs.values import NoArray, plain
 from equipoise.types import Array, Resume, TimeStep, Tree
 
 ROOM = 256  # rows of the log at first; it doubles
-# rows; an episode of more than half of them is given up when it is full, and its stream restarts
+# most rows; when full, episodes of more than half of them are given up and restart
 LONGEST = 1 << 16
 
 
 class Record:
-    """The record of ``envs``, the owner's own list, in which envs may be replaced; actions are like
-    ``action`` [B, ...].
-    """
+    """The record of ``envs``, which may be replaced; actions are like ``action`` [B, ...]."""
 
     def __init__(
         self, envs: Sequence[gymnasium.Env], streams: Array, action: Tree, form: ActionForm
@@ -71,9 +69,7 @@ class Record:
             self._base[i] = before_reset(self.envs[i], seed)
 
     def steps(self, action: Tree) -> None:
-        """Note that ``action`` [B, ...] is about to be taken; where a stream is reset instead,
-        ``resets`` follows.
-        """
+        """Note that ``action`` [B, ...] is about to be taken; ``resets`` follows for a reset."""
         if not self._logged:
             return
         for i in self._holding:
@@ -98,9 +94,7 @@ class Record:
             self._next[i] = self._t, now(self.envs[i])
 
     def _make_room(self) -> None:
-        """Forget what lies before every episode; if that is less than half, double, and at
-        ``LONGEST`` give up the longest.
-        """
+        """Forget what lies before every episode, else double; at ``LONGEST`` drop the longest."""
         half = self._rows // 2
         if min(self._starts()) < self._t - half and self._rows >= LONGEST:
             for i in self._logged:
@@ -199,9 +193,7 @@ class Record:
         return actions
 
     def _replay(self, i: int, kept: Tree, ts: TimeStep) -> str | None:
-        """Reset and take the actions again -> the difference from the row of ``ts``, None if there
-        is none.
-        """
+        """Reset and take the actions again -> how the row differs from ``ts``, or None."""
         env, actions = self.envs[i], self._actions(i, kept)
         seed = int(kept["seed"]) if "seed" in kept else None
         other = "came to another row: it is not a function of np_random and actions"
@@ -221,7 +213,7 @@ class Record:
             same_row = all(map(same, told, (reward, terminated, truncated))) and same_tree(
                 ts.obs, obs, i
             )
-        # what no row could hold, so it is another
+        # no row could hold such a value
         except (NoArray, LookupError, TypeError, ValueError):
             same_row = False
         return None if same_row else other
@@ -264,15 +256,13 @@ class Record:
 
 
 def before_reset(env: gymnasium.Env, seed: int | None) -> Callable[[], Tree]:
-    """Capture what the coming reset depends on: cheap to take, turned into arrays only when asked
-    for.
-    """
+    """Capture what the coming reset depends on; arrays are made only when asked for."""
     if seed is not None:
         return lambda: {"seed": np.array(seed)}
     bare: Any = env.unwrapped
-    rng = getattr(bare, "np_random", None)
+    rng = foreign.optional(bare, "np_random")
     known = isinstance(rng, np.random.Generator) and isinstance(rng.bit_generator, np.random.PCG64)
-    generator = rng.bit_generator.state if known else None  # type: ignore[union-attr]
+    generator = rng.bit_generator.state if known else None
     clone = bare.ale.cloneState(include_rng=True) if resume.is_atari(bare) else None
 
     def arrays() -> Tree:
@@ -283,12 +273,10 @@ def before_reset(env: gymnasium.Env, seed: int | None) -> Callable[[], Tree]:
 
 
 def now(env: gymnasium.Env) -> Callable[[], Tree]:
-    """Capture where an ALE env stands now; just after a reset that pressed buttons, where it stood
-    before them.
-    """
+    """Where an ALE env stands; just after a reset that pressed buttons, before them."""
     arrays = before_reset(env, None)
-    for wrapper in resume.layers(env):
-        if (opening := getattr(wrapper, "opening", None)) is not None:
+    for wrapper in resume.layers(env) if resume.is_atari(env.unwrapped) else ():
+        if isinstance(opening := foreign.optional(wrapper, "opening"), tuple):
             clone, pressed = opening
             return lambda: (
                 arrays() | {"ale": resume.serialized(clone), "opening": np.array(pressed, np.int64)}

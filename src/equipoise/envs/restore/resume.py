@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -32,7 +34,7 @@ from gymnasium.envs.classic_control import (
 )
 from numpy.typing import NDArray
 
-from equipoise import tree
+from equipoise import foreign, tree
 from equipoise.envs.restore import snapshot
 from equipoise.types import Array, Resume, Tree
 
@@ -77,11 +79,11 @@ def kept_by(wrapper: gymnasium.Wrapper) -> tuple[str, ...] | None:
     stacks = isinstance(wrapper, wrappers.FrameStackObservation)
     if stacks and not isinstance(wrapper.env.observation_space, gymnasium.spaces.Box):
         return None  # its queue holds no arrays
-    return WRAPPERS.get(type(wrapper), getattr(type(wrapper), "snapshot_attributes", None))
+    return WRAPPERS.get(type(wrapper), snapshot.declared(wrapper))
 
 
 def attributes(env: object) -> tuple[str, ...] | None:
-    return CLASSIC.get(type(env), getattr(type(env), "snapshot_attributes", None))
+    return CLASSIC.get(type(env), snapshot.declared(env))
 
 
 def is_atari(env: object) -> bool:
@@ -89,17 +91,13 @@ def is_atari(env: object) -> bool:
 
 
 def is_mujoco(env: object) -> bool:
-    """Is it Gymnasium's own MuJoCo env? A user's subclass could keep something
-    besides the physics.
-    """
-    return type(env).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(env, "data")
+    """Is it Gymnasium's own MuJoCo env? A user's subclass could keep more state."""
+    return type(env).__module__.startswith("gymnasium.envs.mujoco.") and foreign.has(env, "data")
 
 
 def offers_state(env: object) -> bool:
-    """Does it have ``get_state`` and ``set_state(tree)``? MuJoCo's own ``set_state(qpos, qvel)``
-    does not count.
-    """
-    get, put = getattr(env, "get_state", None), getattr(env, "set_state", None)
+    """Does it have ``get_state`` and ``set_state(tree)``, not MuJoCo's (qpos, qvel)?"""
+    get, put = foreign.optional(env, "get_state"), foreign.optional(env, "set_state")
     return callable(get) and callable(put) and len(inspect.signature(put).parameters) == 1
 
 
@@ -108,7 +106,7 @@ def promise(env: gymnasium.Env) -> Resume:
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
         return "replay"
-    # sound is no part of the state; transformed actions are not those of the log
+    # ALE's state has no sound, and the log has the actions before any wrapper changed them
     if is_atari(bare):
         changed = any(isinstance(wrapper, gymnasium.ActionWrapper) for wrapper in around)
         return "replay" if bare.sound_obs or (changed and held_window(env)) else "exact"  # type: ignore[attr-defined]
@@ -120,9 +118,7 @@ def promise(env: gymnasium.Env) -> Resume:
 
 
 def capture(env: gymnasium.Env) -> dict[str, Tree]:
-    """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}, no branch empty. TypeError
-    for what is no array.
-    """
+    """Copy the state: {"np_random", "env": {...}, "wrappers": {...}}; TypeError for no array."""
     bare = env.unwrapped
     kept: dict[str, Tree] = {"np_random": snapshot.generator_state(bare.np_random)}
     if offers_state(bare):
@@ -192,20 +188,18 @@ def plain(value: object, what: str) -> np.ndarray:
 
 
 def owner(thing: object, name: str) -> tuple[object, str]:
-    *path, last = name.split(".")
-    for step in path:
-        thing = getattr(thing, step)
-    return thing, last
+    path, _, last = name.rpartition(".")
+    return (attrgetter(path)(thing) if path else thing), last
 
 
 def read(thing: object, name: str) -> np.ndarray:
-    return plain(getattr(*owner(thing, name)), f"{type(thing).__name__}.{name}")
+    return plain(attrgetter(name)(thing), f"{type(thing).__name__}.{name}")
 
 
 def write(thing: object, name: str, value: object) -> None:
     """Set an attribute in the form that it has now: array, deque, list, tuple or number."""
     at, last = owner(thing, name)
-    old, new = getattr(at, last), np.array(value)
+    old, new = attrgetter(name)(thing), np.array(value)
     if np.shape(old) != new.shape:
         raise ValueError(
             f"state of {type(thing).__name__}.{name}: expected shape {np.shape(old)}, got "
@@ -227,26 +221,27 @@ def write(thing: object, name: str, value: object) -> None:
 
 
 def fields(model: object) -> list[str]:
-    """Return mjData's arrays of a fixed size. The arrays in its arena (contacts, constraints) are
-    recomputed by each step.
-    """
+    """The names of mjData's arrays of a fixed size; its arena is recomputed by each step."""
     import mujoco
 
     fresh = mujoco.MjData(model)
-    arrays = {name: getattr(fresh, name) for name in dir(fresh) if not name.startswith("_")}
+    names = [name for name in dir(fresh) if not name.startswith("_")]
     return [
         name
-        for name, x in arrays.items()
+        for name, x in members(fresh, names).items()
         if isinstance(x, np.ndarray) and x.size and x.flags.writeable
     ]
+
+
+def members(data: object, names: Sequence[str]) -> dict[str, Array]:
+    return {name: attrgetter(name)(data) for name in names}
 
 
 def physics(env: Any) -> dict[str, Tree]:
     """Return the integration state, and what the last step left behind.
 
-    A step ends with the integration, so the positions of bodies lag one sub-step behind ``qpos``:
-    an env that reads them before its next step (Ant's velocity) needs those, not what a forward
-    pass makes of ``qpos``.
+    Positions of bodies lag one sub-step behind ``qpos``; an env that reads them before its next
+    step (Ant's velocity) needs these, not a forward pass.
     """
     import mujoco
 
@@ -254,7 +249,7 @@ def physics(env: Any) -> dict[str, Tree]:
     integration = np.empty(mujoco.mj_stateSize(env.model, kind))
     mujoco.mj_getState(env.model, env.data, integration, kind)
     return {"integration": integration} | {
-        name: np.array(getattr(env.data, name)) for name in fields(env.model)
+        name: np.array(array) for name, array in members(env.data, fields(env.model)).items()
     }
 
 
@@ -262,7 +257,8 @@ def put_physics(env: Any, state: Tree) -> None:
     import mujoco
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
-    expected = {name: np.shape(getattr(env.data, name)) for name in fields(env.model)}
+    arrays = members(env.data, fields(env.model))
+    expected = {name: array.shape for name, array in arrays.items()}
     expected["integration"] = (mujoco.mj_stateSize(env.model, kind),)
     for name, shape in expected.items():
         if np.shape(part(state, name)) != shape:
@@ -273,8 +269,8 @@ def put_physics(env: Any, state: Tree) -> None:
     mujoco.mj_setState(env.model, env.data, np.array(state["integration"], np.float64), kind)
     # contacts and constraints, in case they are read before the next step
     mujoco.mj_forward(env.model, env.data)
-    for name in expected.keys() - {"integration"}:
-        np.copyto(getattr(env.data, name), state[name])
+    for name, array in arrays.items():
+        np.copyto(array, state[name])
 
 
 # ---------------------------------------------------------------------------------------------- ALE
@@ -307,13 +303,11 @@ def put_emulator(env: Any, state: object) -> None:
 
 
 def held_window(env: gymnasium.Env) -> int:
-    """The number of steps after which ALE's held action no longer depends on earlier ones; 0 where
-    none is held.
+    """The steps after which ALE's held action no longer depends on earlier ones; 0: none is held.
 
-    With sticky actions the emulator goes on with the last effective action with probability p a
-    frame, and that action is no part of ALE's state. But the draws come from its generator: taking
-    the last steps once more, from the generator of that time, holds the same action, unless every
-    single draw said "go on" (here less likely than 1e-12).
+    With sticky actions the emulator repeats the last effective action, which is no part of ALE's
+    state, with probability p a frame. Taking the last steps again with their generator restores it,
+    unless every draw repeated (here less likely than 1e-12).
     """
     bare: Any = env.unwrapped
     if not is_atari(bare) or (p := bare.ale.getFloat("repeat_action_probability")) <= 0.0:
@@ -322,12 +316,10 @@ def held_window(env: gymnasium.Env) -> int:
 
 
 def hold(env: gymnasium.Env, start: Tree, actions: Array) -> None:
-    """Take ``actions`` [n, ...] once more from ``start``, for the sake of the action that ALE holds
-    after them.
-    """
+    """Take ``actions`` [n, ...] again from ``start``, for the action that ALE holds."""
     bare: Any = env.unwrapped
     repeats = int(
-        np.prod([getattr(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int)
+        np.prod([foreign.optional(wrapper, "frame_skip", 1) for wrapper in layers(env)], dtype=int)
     )
     bare.ale.reset_game()  # no action is held, as after the reset that ``start`` may be
     put_emulator(bare, part(start, "ale"))

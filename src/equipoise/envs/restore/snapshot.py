@@ -8,25 +8,31 @@ its next rows depend on.
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from equipoise import foreign
 from equipoise.types import Tree
 
 
 def attributes(env: object) -> tuple[str, ...] | None:
     if type(env) is CartPoleVectorEnv:
         return ("state", "steps", "prev_done")
-    return getattr(type(env), "snapshot_attributes", None)
+    return declared(env)
+
+
+def declared(env: object) -> tuple[str, ...] | None:
+    """The names in ``snapshot_attributes`` of the class of an env or wrapper; None: no list."""
+    names = foreign.attribute(type(env), "snapshot_attributes")
+    return None if names is None else tuple(names)
 
 
 def possible(env: VectorEnv) -> bool:
-    """Can the env be captured exactly? Only a bare one, since a wrapper could keep a state of its
-    own.
-    """
+    """Can the env be captured exactly? A wrapper could keep a state of its own."""
     return env.unwrapped is env and attributes(env) is not None
 
 
@@ -35,7 +41,7 @@ def capture(env: VectorEnv) -> Tree:
     names = attributes(env)
     assert names is not None
     return {"np_random": generator_state(env.np_random)} | {
-        name: np.array(getattr(env, name)) for name in names
+        name: np.array(attrgetter(name)(env)) for name in names
     }
 
 
@@ -43,7 +49,7 @@ def restore(env: VectorEnv, state: Tree) -> None:
     names = attributes(env)
     assert names is not None
     for name in names:
-        old, new = np.asarray(getattr(env, name)), np.array(state[name])
+        old, new = np.asarray(attrgetter(name)(env)), np.array(state[name])
         if old.shape != new.shape:
             raise ValueError(
                 f"state of {type(env).__name__}.{name}: expected shape {old.shape}, got {new.shape}"
@@ -70,11 +76,9 @@ def generator(state: Tree) -> np.random.Generator:
 
 
 def generator_dict(env: object) -> dict[str, object] | None:
-    """The state of a Gymnasium env's generator as plain numbers; None where no known generator is
-    found.
-    """
-    # np_random itself would make one
-    rng = getattr(getattr(env, "unwrapped", env), "_np_random", None)
+    """The state of a Gymnasium env's generator as plain numbers; None if not known."""
+    # asking for np_random would make a generator
+    rng = foreign.optional(foreign.optional(env, "unwrapped", env), "_np_random")
     state = rng.bit_generator.state if isinstance(rng, np.random.Generator) else None
     return state if isinstance(state, dict) and state["bit_generator"] == "PCG64" else None
 

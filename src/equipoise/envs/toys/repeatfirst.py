@@ -98,9 +98,7 @@ def _spaces(delay: int, symbols: int) -> tuple[spaces.Discrete, spaces.Discrete]
 
 
 def _observed(t: Array, symbol: Array, delay: int, symbols: int) -> Array:
-    """Return what each stream shows; the final observation, a step after the answer,
-    shows nothing.
-    """
+    """What each stream shows; the final observation shows nothing."""
     seen: Array = np.where(t == 0, symbol, np.where(t == delay, symbols + 1, symbols))
     return seen
 

@@ -161,9 +161,7 @@ class RulerVector(VectorEnv):
 
 
 class Ledger:
-    """The place of each stream when it was last verified; ``rows`` counts the rows that ``verify``
-    has seen.
-    """
+    """The place of each stream when it was last verified; ``rows``: rows verified."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -235,7 +233,7 @@ def verify(
     )
     compare("bootstrap", trajectory.bootstrap, ~(ends & terminates[:-1]))
     compare("version", version[1:] < version[:-1], False)
-    # else earlier rows follow no law; the ledger still follows them
+    # other gaps: rows are not predictable, but the ledger goes on
     if fails is None and not same_step and oldest is None:
         rows = [row_number(s, n, at, longest) for s, n, at in obs[0].tolist()]
         compare("context start", context["start"], rows)

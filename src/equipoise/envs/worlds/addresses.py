@@ -66,11 +66,9 @@ class Address:
 
     @property
     def private(self) -> str:
-        """The path of the socket between the process that listens and the workers that are dealt
-        worlds.
+        """The path of the socket between the process that listens and the workers.
 
-        It follows from the address alone, which one process of a machine can have, so that workers
-        find it.
+        It follows from the address alone, so that workers find it.
         """
         folder = Path(tempfile.gettempdir()) / f"equipoise-worlds-{os.geteuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)

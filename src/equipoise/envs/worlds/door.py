@@ -47,11 +47,10 @@ class Dealt:
 class Door:
     """A connection with the hub of an address."""
 
-    def __init__(self, target: str, arguments: Mapping[str, Any]) -> None:
-        """Waits until the spaces are known: a file states them, or the first world does.
+    def __init__(self, target: str, arguments: Mapping[str, object]) -> None:
+        """Wait until a file or the first world states the spaces.
 
-        ValueError for an argument that makes no sense; OSError where the address cannot be listened
-        at.
+        ValueError for an argument; OSError where the address cannot be listened at.
         """
         self.address = Address.of(target)
         self._held = contextlib.ExitStack()
@@ -74,9 +73,7 @@ class Door:
         self._conn.sendall(encode({"kind": "want", "seat": seat, "dealt": dealt}))
 
     def read(self) -> Iterator[Dealt]:
-        """The worlds that were dealt. Call it where the descriptor is readable. ConnectionError
-        where the run has ended.
-        """
+        """The worlds that were dealt, if readable. ConnectionError where the run has ended."""
         for said in self._messages():
             yield Dealt(said["seat"], said["session"], said["name"], self._conns.popleft())
 
@@ -85,7 +82,7 @@ class Door:
         while self._conns:
             self._conns.popleft().close()
 
-    def _connected(self, target: str, arguments: Mapping[str, Any]) -> socket.socket:
+    def _connected(self, target: str, arguments: Mapping[str, object]) -> socket.socket:
         conn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._held.callback(conn.close)
         try:
@@ -123,7 +120,7 @@ _open: dict[Address, tuple[Hub, int]] = {}  # with how many hold it
 
 
 @contextlib.contextmanager
-def listening(target: str, arguments: Mapping[str, Any]) -> Iterator[Hub]:
+def listening(target: str, arguments: Mapping[str, object]) -> Iterator[Hub]:
     """Listen for worlds at an address, as long as anybody in this process does."""
     address = Address.of(target)
     with _lock:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs.base import ANSWERED, SyncEnv
+from equipoise.envs.base import ANSWERED, SyncEnv, make_seam
 from equipoise.envs.failures.row_checks import leaves
 from equipoise.envs.infos import NoNumber
 from equipoise.envs.spaces import action_spec, observation_spec
@@ -58,7 +58,7 @@ class RemoteEnv(SyncEnv):
     def __init__(
         self,
         target: str,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, object],
         *,
         streams: Array,
         seed: int,
@@ -79,16 +79,17 @@ class RemoteEnv(SyncEnv):
         self._target, self._seed = target, seed
         spec, count = action_spec(spaces.action), len(streams)
         taken = tree.zeros(tree.prepend(spec, count))
-        self.ts = replace(self.ts, taken=taken, differs=np.zeros(count, np.bool_))
+        self._differs = np.zeros(count, np.bool_)
+        self.ts = replace(self.ts, taken=taken, differs=self._differs)
         self._bounds = list(leaves(spaces.action, taken, "took"))
         self._observation = Reader(observation_spec(spaces.observation), self.ts.obs, "obs")
         self._taken = Reader(spec, taken, "took")
         self._seats = [Seat(spaces.frame_bytes) for _ in streams]
-        # worlds that each seat had been dealt when it asked for one last
+        # ``dealt`` of each seat when it last asked for a world
         self._wanted = [-1] * count
         self._playing = np.zeros(count, np.bool_)  # is an episode running, as the rows tell it
         self._session = [0] * count  # which of its seat's sessions the last row was of
-        # its episode was aborted here, which its world does not know yet
+        # episodes that were aborted here and whose world was not told
         self._lost = np.zeros(count, np.bool_)
         self._conns: list[Any] = []  # that the poll object is of
         self._polled: Any = None
@@ -250,10 +251,8 @@ class RemoteEnv(SyncEnv):
             self._judge()
 
     def _next(self, i: int) -> Message | None:
-        """Take a stream's next row, with its observation and the action taken; None where there is
-        no world.
-        """
-        seat, self.ts.differs[i] = self._seats[i], False
+        """A stream's next row, with its observation and action; None without a world."""
+        seat, self._differs[i] = self._seats[i], False
         if seat.rows:
             message = seat.rows.popleft()
             try:
@@ -264,7 +263,7 @@ class RemoteEnv(SyncEnv):
             except (BadFrame, NoNumber) as error:
                 seat.refuse(Refused("observe", str(error)))
                 seat.rows.clear()
-        self.ts.differs[i] = False
+        self._differs[i] = False
         self.checks.fill([i])
         return None
 
@@ -283,14 +282,12 @@ class RemoteEnv(SyncEnv):
                     f"{plain(one.array[i])}"
                 )
         pairs = zip(tree.leaves(self.ts.taken), tree.leaves(self.action), strict=True)
-        self.ts.differs[i] = any(
+        self._differs[i] = any(
             not np.array_equal(taken[i], sent[i].astype(taken.dtype)) for taken, sent in pairs
         )
 
     def _count(self, i: int, message: Message | None) -> None:
-        """Count an episode that has no end. ``message``: the beginning of the next one, where there
-        is a world.
-        """
+        """Count an episode without an end. ``message``: the next one's beginning, if any."""
         if self.failures is None:
             return
         if message is not None and message["session"] == self._session[i]:
@@ -309,15 +306,8 @@ class RemoteEnv(SyncEnv):
         if self.failures.ends_the_run(error):
             raise error
         self.failures.aborted(error)
-        ts = self.ts
-        ts.reward[i], ts.terminated[i], ts.truncated[i], ts.valid[i], ts.first[i] = (
-            0.0,
-            False,
-            False,
-            False,
-            True,
-        )
-        ts.differs[i] = False
+        make_seam(self.ts, i)
+        self._differs[i] = False
         self.checks.fill([i])
         self._playing[i], self._lost[i] = False, True
 

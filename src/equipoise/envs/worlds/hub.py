@@ -48,25 +48,21 @@ NOTES = 100  # kept until they are read
 
 @dataclass(eq=False, slots=True)
 class Greeting:
-    """A connection that has not said hello yet. Not a byte is read beyond it: what follows is the
-    actor's.
-    """
+    """A connection that has not said hello. Nothing beyond it is read: that is the actor's."""
 
     conn: socket.socket
     until: float
     kept: bytearray = field(default_factory=bytearray)
 
     def read(self) -> Message | None:
-        """The hello, once it is whole; None after a beat: who sends many keeps nobody waiting.
-        EOFError at the end.
-        """
+        """The hello, once it is whole; None after a beat. EOFError at the end."""
         while True:
             size = HEAD.size
             if len(self.kept) >= size:
                 size += length(self.kept[:size], HELLO_BYTES)
                 if len(self.kept) == size:
                     message, self.kept = decode(self.kept[HEAD.size :]), bytearray()
-                    # a thread of the world's may have been quicker
+                    # a beat may come before the hello
                     return None if message.get("kind") == "beat" else message
             try:
                 data = self.conn.recv(size - len(self.kept))
@@ -109,9 +105,7 @@ class Hub:
         grace_s: float,
         heartbeat_s: float,
     ) -> None:
-        """``spaces``: None for those of the first world. ValueError without a token where other
-        machines can connect.
-        """
+        """``spaces``: None for the first world's. ValueError without a token for other machines."""
         if not address.path:
             how = "set EQUIPOISE_WORLD_TOKEN, or env.token_file to a file with one"
             need_token(address.host, token, f"remote:{address}", how)
@@ -158,8 +152,7 @@ class Hub:
 
     def close(self) -> None:
         """Tell the worlds that the run is over, and listen no more."""
-        # its thread may have ended by itself, and two may close it: what wakes it is closed here
-        # alone
+        # Two threads may close it, and its own may have ended: only here the sockets close.
         with self._ending:
             if self._wake_write.fileno() < 0:
                 return
@@ -286,16 +279,14 @@ class Hub:
         world = World(greeting.conn, hello["session"], hello.get("name") or "a world")
         del self._greetings[greeting]
         self._orphans.discard(world.session)
-        # it comes again, while its first connection waits
+        # the world came again while its first connection waits
         if (before := self._waiting.get(world.session)) is not None:
             self._leave(before, None)
         self._waiting[world.session] = world
         self._selector.modify(world.conn, selectors.EVENT_READ, lambda: self._waits(world))
 
     def _waits(self, world: World) -> None:
-        """A world that waits can be read: it has gone, or has more to say,
-        which is for its actor.
-        """
+        """A world that waits can be read: it has gone, or has a message for its actor."""
         with self._or_gone(world):
             if not world.conn.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
@@ -353,7 +344,7 @@ class Hub:
             for one in [one for one in self._attached if not one.told]:
                 one.told = True
                 self._tell(one, {"kind": "spaces", **self.spaces.json, **self._times})
-        # those that come again, to the stream that they had
+        # a world that comes again gets its old stream
         for world in [*self._waiting.values()]:
             if (owner := self._sessions.get(world.session)) is not None and owner[
                 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 from array import array as floats
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,6 +16,7 @@ from equipoise.access import same
 from equipoise.envs import space_json
 from equipoise.envs.hints import UnsupportedSpace
 from equipoise.envs.spaces import ActionForm, action_spec, differ, member, observation_spec
+from equipoise.foreign import listed
 from equipoise.frames import BadFrame, Message, array
 from equipoise.schema import Anything, Text, check, count
 from equipoise.tree import ArraySpec
@@ -44,9 +44,7 @@ HELLO = {
 
 
 class Refused(Exception):
-    """A world's message that cannot be taken: its code and its text go to the world, and its
-    connection ends.
-    """
+    """A message that cannot be taken: code and text go to the world, which is disconnected."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -65,7 +63,7 @@ class Spaces:
     action: gymnasium.Space[object]
 
     @classmethod
-    def read(cls, said: Mapping[str, Any], where: str = "") -> Spaces:
+    def read(cls, said: Mapping[str, object], where: str = "") -> Spaces:
         """ValueError names the place of what is no space, or one that cannot be learned from."""
         read = [
             space_json.from_json(said.get(name), f"{where}{name}")
@@ -81,8 +79,8 @@ class Spaces:
                 f"{where}observation: expected at most {OBSERVATION_BYTES:,} bytes, got {size:,}"
             )
         action_spec(spaces.action, f"{where}action")
-        for name in ("observation", "action"):
-            if (count := choices(getattr(spaces, name))) > CHOICES:
+        for name, space in spaces.by_name.items():
+            if (count := choices(space)) > CHOICES:
                 raise ValueError(
                     f"{where}{name}: expected Discrete spaces of at most {CHOICES:,} values in "
                     f"all, got {count:,}"
@@ -90,8 +88,12 @@ class Spaces:
         return spaces
 
     @property
-    def json(self) -> dict[str, Any]:
-        return {name: space_json.to_json(getattr(self, name)) for name in ("observation", "action")}
+    def by_name(self) -> dict[str, gymnasium.Space[object]]:
+        return {"observation": self.observation, "action": self.action}
+
+    @property
+    def json(self) -> dict[str, object]:
+        return {name: space_json.to_json(space) for name, space in self.by_name.items()}
 
     @property
     def frame_bytes(self) -> int:
@@ -112,9 +114,7 @@ def choices(space: gymnasium.Space[object]) -> int:
 
 
 def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Spaces:
-    """The spaces of a world that says hello; ``spaces``: of the run, None before its first world.
-    Raises ``Refused``.
-    """
+    """The spaces of a world's hello; ``spaces``: the run's, None before the first. ``Refused``."""
     if message.get("kind") != "hello":
         raise Refused(
             "frame", f"expected the kind 'hello' first, got {str(message.get('kind'))[:40]!r}"
@@ -141,8 +141,8 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
         stated = Spaces.read(message, "hello.")
     except (ValueError, UnsupportedSpace) as error:
         raise Refused("space", str(error)) from error
-    for name in ("observation", "action") if spaces is not None else ():
-        if (found := differ(name, getattr(spaces, name), getattr(stated, name))) is not None:
+    for name, space in spaces.by_name.items() if spaces is not None else ():
+        if (found := differ(name, space, stated.by_name[name])) is not None:
             place, got, expected = found
             raise Refused(
                 "space", f"{place}: expected {expected}, as this run began with, got {got}"
@@ -151,9 +151,7 @@ def read_hello(message: Message, token: str | None, spaces: Spaces | None) -> Sp
 
 
 def check_observe(message: Message, after_end: bool) -> None:
-    """Check the flags and the reward of an observation. ``after_end``:
-    only a first one may come.
-    """
+    """Check an observation's flags and reward. ``after_end``: only a first one may come."""
     get = message.get
     first, ended = get("first", False), False
     for name in ("first", "terminated", "truncated"):
@@ -241,10 +239,8 @@ def plain_rows(form: ActionForm, actions: Tree) -> list[object]:
     return actions.tolist() if form.inner is None else [plain(one) for one in form.each(actions)]
 
 
-def plain(action: Any) -> Any:
+def plain(action: object) -> object:
     """An action, or a row of its arrays, as plain numbers, lists and maps."""
-    if hasattr(action, "tolist"):
-        return action.tolist()
     if isinstance(action, Mapping):
         return {key: plain(inner) for key, inner in action.items()}
-    return [plain(inner) for inner in action] if isinstance(action, tuple) else action
+    return [plain(inner) for inner in action] if isinstance(action, tuple) else listed(action)

@@ -42,13 +42,13 @@ class Seat:
         self.name = "no world"
         self.dealt = 0  # worlds and connections so far
         self.begun = 0  # sessions so far
-        # observations that were not taken yet: at most an end and a first one
+        # observations that were not taken: at most an end and a first one
         self.rows: deque[Message] = deque()
         self.heard = time.monotonic()
         self.away = False  # no world for longer than its grace: others do not wait for it
         self._seen = self._answered = -1
         self._answer = b""
-        # what tells a world whether this side knows it still, and where and how it plays
+        # sent in every welcome: the session's random name, the stream and the seed
         self._life: Message = {}
         self._after_end = True  # only a first observation may come
 
@@ -77,20 +77,12 @@ class Seat:
             self.conn = conn
         self._send(
             encode(
-                {
-                    "kind": "welcome",
-                    "version": VERSION,
-                    "seen": self._seen,
-                    **self._life,
-                    **times,
-                }
+                {"kind": "welcome", "version": VERSION, "seen": self._seen, **self._life, **times}
             )
         )
 
     def read(self) -> None:
-        """Take what has come; call it where the connection can be read. ``Refused``: the world is
-        to leave.
-        """
+        """Take what has come, if there is anything. ``Refused``: the world must leave."""
         conn = self.conn
         if conn is None:
             return
@@ -159,9 +151,7 @@ class Seat:
         self._send(self._answer)
 
     def lose(self) -> None:
-        """Answer the last observation: its episode is given up,
-        and the world is to begin another.
-        """
+        """Answer the last observation: its episode is given up, and another is to begin."""
         self._after_end = True
         self.answer({"lost": True})
 
@@ -207,8 +197,6 @@ class Seat:
 
 
 def _shut(conn: socket.socket) -> None:
-    """A connection that is closed, or reads nothing: the next ``read`` says so, and its world comes
-    again or is given up.
-    """
+    """Shut a connection: the next ``read`` raises, and the world connects again or is given up."""
     with contextlib.suppress(OSError):
         conn.shutdown(socket.SHUT_RDWR)

@@ -36,9 +36,7 @@ class RewardCapsule:
 
 
 def write(directory: Path, capsule: RewardCapsule) -> Path | None:
-    """Write the capsule -> its file; None where the function has ``LIMIT``, or the disk is full
-    (with a warning).
-    """
+    """Write the capsule -> its file; None at the function's ``LIMIT``, or if the disk is full."""
     names = trust.of_text(None, [capsule.reward])
     data = {
         "format": FORMAT,
@@ -88,8 +86,7 @@ SCHEMA: dict[str, schema.Schema] = {
 
 
 def read(path: Path, trusted: tuple[str, ...] = ()) -> RewardCapsule:
-    """A capsule, also one from elsewhere; ValueError says what is wrong, or that nobody vouched for
-    what it names.
+    """Read a capsule and check it; ValueError says what is wrong, Untrusted what it would import.
 
     ``trusted``: modules and ``module:function`` that the user vouches for (``trust.py``).
     """

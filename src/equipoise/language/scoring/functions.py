@@ -17,14 +17,14 @@ import asyncio
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
+from equipoise import foreign
 from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
-from equipoise.types.packed import begun
+from equipoise.types.packed import Prompt, begun
 
 Part = list[float | None]  # [M] what one function gave
 TOLD = ("prompts", "completions", "completion_ids", "ended")  # beside the columns
@@ -47,13 +47,13 @@ class RewardFunction:
 class Samples:
     """The samples of one prompt, as reward functions see them: what JSON can say."""
 
-    prompts: Sequence[Any]  # [M]
-    completions: Sequence[Any]  # [M]
+    prompts: Sequence[Prompt]  # [M]
+    completions: Sequence[Prompt]  # [M]
     completion_ids: Sequence[Sequence[int]]  # [M]
     ended: Sequence[bool]  # [M]
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # [M] each
+    columns: Mapping[str, Sequence[object]] = field(default_factory=dict)  # [M] each
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "prompts": list(self.prompts),
             "completions": list(self.completions),
@@ -64,9 +64,7 @@ class Samples:
 
 
 def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]:
-    """The functions in ``module:function[,...]``; ``weights``: one for each, 1 where none are
-    given.
-    """
+    """The functions in ``module:function[,...]``; ``weights``: one for each, default 1."""
     found = [name.strip() for name in names.split(",")]
     for name in found:
         module, _, function = name.partition(":")
@@ -87,10 +85,8 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
     ]
 
 
-def load(name: str) -> Callable[..., Any]:
-    """Import the function; ValueError, which names the reward, where it cannot be imported or there
-    is none of that name.
-    """
+def load(name: str) -> Callable[..., object]:
+    """Import the function; ValueError names the reward that cannot be imported."""
     try:
         return called(name, "reward")
     except ValueError as error:
@@ -102,19 +98,15 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def check_columns(name: str, function: Callable[..., object], columns: Collection[str]) -> None:
-    """``WrongReward`` where the function wants an argument that no sample of a task with these
-    columns has.
-    """
+    """``WrongReward`` where an argument is in no sample of a task with these columns."""
     try:
         _accepted(function, dict.fromkeys((*columns, *TOLD)))
     except WrongReward as error:
         raise WrongReward(f"reward {name!r}: {error}") from None
 
 
-def call(function: Callable[..., Any], samples: Samples) -> Part:
-    """What the function gives each sample;
-    ``WrongReward`` unless that is a finite number or None.
-    """
+def call(function: Callable[..., object], samples: Samples) -> Part:
+    """The rewards of each sample; ``WrongReward`` unless each is a finite number or None."""
     given = {
         **samples.columns,
         "prompts": samples.prompts,
@@ -131,10 +123,8 @@ def call(function: Callable[..., Any], samples: Samples) -> Part:
     return _checked(answer, count)
 
 
-def _copied(value: Any) -> Any:
-    """A value of JSON that a function may change: the next function, and the capsule, have the
-    samples as they were.
-    """
+def _copied(value: object) -> object:
+    """A copy that a function may change: others, and the capsule, need the samples unchanged."""
     if isinstance(value, list):
         return [_copied(one) if isinstance(one, list | dict) else one for one in value]
     if isinstance(value, dict):
@@ -142,14 +132,12 @@ def _copied(value: Any) -> Any:
     return value
 
 
-async def _wait(answer: Any) -> Any:
+async def _wait(answer: Awaitable[object]) -> object:
     return await answer
 
 
-def _accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that the signature has; ``WrongReward`` with the nearest column where it wants
-    one that there is not.
-    """
+def _accepted(function: Callable[..., object], given: Mapping[str, object]) -> Mapping[str, object]:
+    """The arguments of the signature; ``WrongReward`` names one that no column gives."""
     kinds = inspect.Parameter
     try:
         wanted = inspect.signature(function).parameters
@@ -179,11 +167,8 @@ def _accepted(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, 
     return {name: value for name, value in given.items() if name in wanted}
 
 
-def _checked(answer: Any, count: int) -> Part:
-    if getattr(answer, "requires_grad", False):
-        answer = answer.detach()
-    if hasattr(answer, "tolist"):  # numpy's and torch's
-        answer = answer.tolist()
+def _checked(answer: object, count: int) -> Part:
+    answer = foreign.listed(answer)
     if inspect.isgenerator(answer) or isinstance(answer, map | zip | range):
         answer = list(islice(answer, count + 1))  # one that never ends is also too long
     if inspect.iscoroutine(answer):
@@ -204,8 +189,8 @@ def _number(value: object, i: int) -> float | None:
         return None
     number = value
     for name in ("detach", "item"):  # torch's with a gradient, and a scalar of either
-        if callable(take := getattr(number, name, None)):
-            # it has several elements
+        if callable(take := foreign.optional(number, name)):
+            # raised for several elements
             with contextlib.suppress(ValueError, RuntimeError, TypeError):
                 number = take()
     if not isinstance(number, bool | int | float):
@@ -258,19 +243,17 @@ def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Par
     return sums
 
 
-def text_of(completion: Any) -> str:
+def text_of(completion: Prompt) -> str:
     """The text of a completion, which is a text or the assistant's messages."""
     return (
         completion if isinstance(completion, str) else "".join(one["content"] for one in completion)
     )
 
 
-def spoken(prompt: Any, text: str) -> Any:
-    """The completion as functions are told it: a text after a text, the assistant's message after
-    messages.
+def spoken(prompt: Prompt, text: str) -> Prompt:
+    """The completion for functions: a text after a text, a message after messages.
 
-    Where the messages end with the beginning of the assistant's answer, that is part of the
-    completion, as in TRL.
+    Messages that end with the beginning of an answer lend it to the completion, as in TRL.
     """
     return (
         text

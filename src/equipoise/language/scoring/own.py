@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from equipoise.language.scoring.functions import text_of
+from equipoise.types.packed import Prompt
 
 
 def answered(
-    completions: Sequence[Any], *, answer: Sequence[str], ended: Sequence[bool], **_: Any
+    completions: Sequence[Prompt], *, answer: Sequence[str], ended: Sequence[bool], **_: object
 ) -> list[float]:
-    """The share of places that are right, the end being one place; 1 for the answer, ended, and
-    nothing else.
-    """
+    """The share of places that are right, the end being one; 1 for the whole answer alone."""
     return [
         _share(text_of(text), right, end)
         for text, right, end in zip(completions, answer, ended, strict=True)

@@ -34,9 +34,7 @@ START = (
 
 
 class ProcessScorer:
-    """A ``Scorer`` (``scorer.py``) with ``processes`` of its own, which end with the thread that
-    made it.
-    """
+    """A ``Scorer`` with ``processes`` of its own, which end with the thread that made it."""
 
     def __init__(
         self,
@@ -46,9 +44,7 @@ class ProcessScorer:
         deadline_s: float = 60.0,
         capsules: Path | None = None,
     ) -> None:
-        """``deadline_s``: seconds that one function may take for one group. ``capsules``: where
-        they are written.
-        """
+        """``deadline_s``: seconds of one function for one group. ``capsules``: their directory."""
         if processes < 1:
             raise ValueError(f"reward_processes: expected at least 1, got {processes}")
         if not deadline_s > 0:
@@ -147,7 +143,7 @@ class _Process:
     def __init__(self, names: list[str]) -> None:
         self.group: tuple[int, Samples] | None = None  # what it has to score
         self.at, self.ready = "", False
-        # it was given work, or was heard of; waited for a core by then
+        # when it last got work or answered, and its seconds of waiting for a core by then
         self._since, self._waited_s = time.monotonic(), 0.0
         self._unsent, self._unread = b"", b""
         self._socket, theirs = socket.socketpair()
@@ -219,7 +215,7 @@ def _line(samples: Samples) -> bytes:
     try:
         return json.dumps(fields, default=plain).encode() + b"\n"
     except (TypeError, ValueError):
-        for name, value in {**fields, **fields["columns"]}.items():
+        for name, value in {**fields, **samples.columns}.items():
             try:
                 json.dumps(value, default=plain)
             except (TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from typing import Any
+from io import BufferedRWPair
 
 from setproctitle import setproctitle
 
@@ -34,8 +34,8 @@ def main(fd: int) -> None:
         _serve(lines)
 
 
-def _serve(lines: Any) -> None:
-    def send(**message: Any) -> None:
+def _serve(lines: BufferedRWPair) -> None:
+    def send(**message: object) -> None:
         lines.write(json.dumps(message).encode() + b"\n")
         lines.flush()
 
@@ -62,9 +62,7 @@ def _serve(lines: Any) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Let the kernel end this process with its parent: a function may hold Python's lock while it
-    hangs.
-    """
+    """End this process with its parent: a function may hold Python's lock while it hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before that was said

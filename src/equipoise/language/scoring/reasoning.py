@@ -10,19 +10,18 @@ from functools import lru_cache
 from typing import Any
 
 from equipoise.language.scoring.functions import text_of
+from equipoise.types.packed import Prompt
 
 
 def scored(
-    completions: Sequence[Any],
+    completions: Sequence[Prompt],
     *,
     dataset: Sequence[str],
-    settings: Sequence[Mapping[str, Any]],
+    settings: Sequence[Mapping[str, object]],
     index: Sequence[int],
-    **_: Any,
+    **_: object,
 ) -> list[float]:
-    """The score of what stands in ``<answer>``, or of the whole completion where there is no such
-    tag.
-    """
+    """The score of what stands in ``<answer>``, or of the whole completion without that tag."""
     from reasoning_gym.utils import extract_answer
 
     scores = []

@@ -26,9 +26,7 @@ class Replayed:
 
 
 def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:
-    """Call the function of a capsule again, in a process with the same deadline; ``Untrusted``
-    unless it may be imported.
-    """
+    """Call a capsule's function again, with the same deadline; ``Untrusted`` if not vouched for."""
     capsule = capsules.read(path, tuple(trusted))
     scorer = ProcessScorer(
         [RewardFunction(capsule.reward)], deadline_s=capsule.deadline_s or DEADLINE_S

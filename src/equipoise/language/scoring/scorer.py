@@ -52,9 +52,7 @@ class Scorer(Protocol):
 
 
 class Outcomes:
-    """What becomes of the answers of functions: sums, capsules, and the end after ``IN_A_ROW``
-    failures.
-    """
+    """Outcomes of functions: sums, capsules, and the end after ``IN_A_ROW`` failures."""
 
     def __init__(
         self,
@@ -100,9 +98,7 @@ def _see(capsule: Path | None) -> str:
 
 
 class HereScorer:
-    """Functions called at once, in this process:
-    for those that take microseconds and never hang.
-    """
+    """Functions called in this process: those that take microseconds and never hang."""
 
     def __init__(
         self, functions: Sequence[RewardFunction], *, capsules: Path | None = None
