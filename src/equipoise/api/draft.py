@@ -54,7 +54,7 @@ from equipoise.types import (
     learning,
 )
 
-Fields = Mapping[str, Any]  # by the names of options
+Fields = Mapping[str, object]  # by the names of options
 # what stands for a policy: the name of an algorithm, or more of it
 Given = str | Algorithm | Policy | Frozen
 
@@ -339,7 +339,7 @@ def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict
     }
 
 
-def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
+def _peer_hint(name: str, value: object, settable: Collection[str]) -> str:
     """What peers call so, as an argument, as a setting or in words;
     empty where it is not theirs.
     """
@@ -370,7 +370,7 @@ def _check_algorithm(draft: Draft) -> None:
         )
 
 
-def _usual(policies: Iterable[Any]) -> str:
+def _usual(policies: Iterable[Given]) -> str:
     """The algorithm whose defaults a program has, where none is named."""
     classes = [
         algorithm_class(one) if isinstance(one, str) else type(one)
@@ -384,7 +384,7 @@ def _usual(policies: Iterable[Any]) -> str:
     )
 
 
-def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
+def _algorithms(policies: Iterable[Given]) -> set[type[Algorithm]]:
     """The classes of those that learn."""
     named = (
         given.algorithm if isinstance(given, Policy) else given

@@ -63,7 +63,7 @@ __all__ = ["NothingToDo", "resume", "train"]
 
 
 def train(
-    env: str | Callable[..., Any] | Program,
+    env: str | Callable[..., object] | Program,
     algorithm: str | None = None,
     *,
     on: On = "process",
@@ -74,10 +74,10 @@ def train(
     wandb: str | None = None,
     tell: Callable[[str], object] = lambda text: None,
     asked: Collection[str] = (),
-    cluster: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, object] | None = None,
     or_resume: bool = False,
     trust: Sequence[str] = (),
-    choices: Mapping[str, Any] | None = None,
+    choices: Mapping[str, object] | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -235,7 +235,7 @@ def like_its_source(
     return made
 
 
-def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
+def asked_for(options: Mapping[str, object], settings: Settings) -> list[str]:
     """The names of the settings that were given as ``auto``."""
     given = {**options, **{key.removeprefix("placement."): value for key, value in pairs(settings)}}
     return [
@@ -327,7 +327,7 @@ def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def _changed(was: Program, given: Mapping[str, Any], settings: Settings) -> Program:
+def _changed(was: Program, given: Mapping[str, object], settings: Settings) -> Program:
     """The program of a run that goes on, with what is to change; ValueError for what cannot be or
     does not fit its state.
     """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
 
 from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares, add
@@ -246,7 +245,7 @@ def changed(known: Calibrated, program: Program) -> Ring:
     envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
     actors = [work.times(envs) for work in ring.actors]
     usual = ring.usual.times(envs)
-    passes = getattr(new.algorithm, "epochs", 1) / getattr(old.algorithm, "epochs", 1)
+    passes = new.algorithm.epochs / old.algorithm.epochs
     rows = blocks_of_batch(program) * envs / ring.per_batch
     computes = sum(work.cpu_s for work in ring.learn[: ring.learners])
     sleeps = sum(work.sleep_s - known.sums for work in ring.learn[: ring.learners])
@@ -306,11 +305,11 @@ def _share(learners: int) -> float:
     return FIXED + (1 - FIXED) / learners
 
 
-def _steps(policy: Any) -> int:
+def _steps(policy: Policy) -> int:
     """Optimiser steps of a batch, or of a round."""
     if policy.replay is not None:
-        return int(policy.replay.updates)
-    return int(getattr(policy.algorithm, "epochs", 1) * getattr(policy.algorithm, "minibatches", 1))
+        return policy.replay.updates
+    return policy.algorithm.epochs * policy.algorithm.minibatches
 
 
 def unpredictable(before: Program, after: Program) -> list[str]:
@@ -349,7 +348,7 @@ def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
     return found
 
 
-def _differences(room: str, before: Any, after: Any) -> list[str]:
+def _differences(room: str, before: object, after: object) -> list[str]:
     """The fields of this part of two dataclasses that differ;
     the part itself where its types do.
     """
@@ -363,11 +362,11 @@ def _differences(room: str, before: Any, after: Any) -> list[str]:
     ]
 
 
-def _policy(program: Program) -> Any:
+def _policy(program: Program) -> Policy:
     return next(iter(learning(program).values()))
 
 
-def _mean(works: Any) -> Work:
+def _mean(works: Collection[Work]) -> Work:
     return Work(
         cpu_s=statistics.fmean(work.cpu_s for work in works),
         sleep_s=statistics.fmean(work.sleep_s for work in works),

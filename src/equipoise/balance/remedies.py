@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.balance.calibrate import Calibrated, changed
 from equipoise.balance.model import Outcome, Ring, predict
 from equipoise.balance.shares import BEHIND
-from equipoise.types import Placement, Program, learning
+from equipoise.types import Placement, Policy, Program, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
@@ -30,7 +30,7 @@ class Remedy:
     low: float
     high: float  # the interval of the gain
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -42,7 +42,7 @@ class Prediction:
     now: Outcome  # the run as the model sees it
     asked: Outcome | None  # with the changes; None: nothing was changed
     change: Remedy | None  # the same beside the run's steps/s, with an interval
-    changes: Mapping[str, tuple[Any, Any]]  # by key: what it was, and what it would be
+    changes: Mapping[str, tuple[object, object]]  # by key: what it was, and what it would be
     remedies: Sequence[Remedy]  # what helps most; where nothing was changed
 
 
@@ -245,7 +245,7 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
     if place.learners > 1 and place.learners % 2 == 0:
         count = place.learners // 2
         yield f"--learners {count}", "", _place(program, learners=count)
-    if (epochs := getattr(policy.algorithm, "epochs", 1) // 2) >= 1:
+    if (epochs := policy.algorithm.epochs // 2) >= 1:
         fewer = replace(policy, algorithm=replace(policy.algorithm, epochs=epochs))
         yield (
             f"--set algorithm.epochs={epochs}",
@@ -277,6 +277,6 @@ def _place(program: Program, **settings: Any) -> Program:
     return replace(program, placement=place)
 
 
-def _policy(program: Program, policy: Any) -> Program:
+def _policy(program: Program, policy: Policy) -> Program:
     name = next(iter(learning(program)))
     return replace(program, policies={**program.policies, name: policy})

@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Simulation:
         self.ready: deque[Process] = deque()
         self._numbers = 0  # so that equal times are dealt with in the order of their making
         # a heap of sleepers, and of cores whose next job ends then
-        self._times: list[tuple[float, int, Any]] = []
+        self._times: list[tuple[float, int, Process | Cores]] = []
         # the entry of each machine's cores that counts; others are out of date
         self._current: dict[int, int] = {}
 

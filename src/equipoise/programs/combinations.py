@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from equipoise.facts import Read, as_text
 from equipoise.programs import fields
@@ -38,7 +37,7 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
             yield f"{setting.key}: expected {path} {need.why}, got {shown(value)}"
 
 
-def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, Any]:
+def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, object]:
     """The path and the value of the other setting: the same part's, else the Program's; None if
     this run has none.
     """
@@ -47,5 +46,5 @@ def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[
     return other.setting, fields.valued(program, other.setting)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     return repr(value) if isinstance(value, str) else as_text(value)

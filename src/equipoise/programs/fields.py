@@ -50,16 +50,16 @@ class Setting:
     key: str  # as differences and refusals name it
     names: tuple[str, ...]  # every key by which ``--set`` knows it
     fact: Fact
-    part: Any  # the dataclass that has it
+    part: object  # the dataclass that has it
     room: str  # where that stands: "placement.", "algorithm.", "policies.NAME.algorithm."
     rule: Literal["free", "kept"]  # of a resume
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         return getattr(self.part, self.fact.name)
 
 
-def classes(kind: Any) -> list[type[Any]]:
+def classes(kind: object) -> list[type[object]]:
     """The dataclasses that a field of this type may hold: one, several of a union, the built-in
     sources, or none.
     """
@@ -73,7 +73,7 @@ def classes(kind: Any) -> list[type[Any]]:
     return [arg for arg in args if isinstance(arg, type) and dataclasses.is_dataclass(arg)]
 
 
-def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
+def rooms(*, replay: bool = False) -> list[tuple[str, type[object]]]:
     """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``:
     a replay's as well.
     """
@@ -87,7 +87,7 @@ def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     ]
 
 
-def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+def _below(room: str, cls: type[object]) -> Iterator[tuple[str, type[object]]]:
     for name, fact in facts(cls).items():
         for part in classes(fact.kind):
             yield f"{room}{name}.", part
@@ -109,7 +109,7 @@ def shorts() -> dict[str, tuple[str, Fact]]:
     }
 
 
-def alter(program: Program, **changes: Any) -> Program:
+def alter(program: Program, **changes: object) -> Program:
     """The program with these settings changed, by the names that ``shorts`` gives; also ``env``,
     ``policies`` and ``route``.
     """
@@ -121,7 +121,7 @@ def alter(program: Program, **changes: Any) -> Program:
     return replaced(program, {keys[name]: value for name, value in changes.items()})
 
 
-def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
+def replaced(program: Program, changes: Mapping[str, object]) -> Program:
     """The program with these changes, by their keys. A ``source.dataset`` makes the source a
     recorded one.
     """
@@ -179,23 +179,23 @@ def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
     return dataclasses.replace(part, **plain) if plain else part
 
 
-def parts(program: Program) -> Iterator[tuple[str, Any]]:
+def parts(program: Program) -> Iterator[tuple[str, object]]:
     """The parts of the run, each with what its keys begin with: its source, the env of that, its
     placement, and so on.
     """
     yield from _parts(program, "")
 
 
-def _parts(part: Any, room: str) -> Iterator[tuple[str, Any]]:
+def _parts(part: object, room: str) -> Iterator[tuple[str, object]]:
     for name, fact in facts(type(part)).items():
         if classes(fact.kind) and (inner := getattr(part, name)) is not None:
             yield f"{room}{name}.", inner
             yield from _parts(inner, f"{room}{name}.")
 
 
-def valued(program: Program, key: str) -> Any:
+def valued(program: Program, key: str) -> object:
     """The value of a setting of the run, by its path; None where this kind of source has none."""
-    value: Any = program
+    value: object = program
     for name in key.split("."):
         value = getattr(value, name, None)
     return value
@@ -223,14 +223,14 @@ def settings(program: Program) -> Iterator[Setting]:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
 
 
-def of(part: Any, room: str) -> Iterator[Setting]:
+def of(part: object, room: str) -> Iterator[Setting]:
     """The settings of one part of the run, without those of its own parts."""
     inside = [name for name, fact in facts(type(part)).items() if classes(fact.kind)]
     return _of(part, room, skip=(*inside, "target", "kwargs"))
 
 
 def _of(
-    part: Any,
+    part: object,
     room: str,
     also: tuple[str, ...] = (),
     *,
@@ -269,11 +269,11 @@ def why_unread(program: Program, setting: Setting) -> str:
     return ""
 
 
-def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, Any]:
+def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
     """The path and the value of the setting that decides: the same part's, else the Program's."""
     if hasattr(setting.part, read.setting):
         return setting.room + read.setting, getattr(setting.part, read.setting)
-    value: Any = program
+    value: object = program
     for name in read.setting.split("."):
         value = getattr(value, name, "")  # another source may not have it
     return read.setting, value

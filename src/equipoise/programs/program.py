@@ -9,7 +9,7 @@ import math
 import os
 import pkgutil
 from collections.abc import Collection, Mapping
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from equipoise import algorithms, trust
 from equipoise.envs.hints import hidden, looked
@@ -83,14 +83,13 @@ def algorithm_class(name: str) -> type[Algorithm]:
         raise ValueError(
             f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}"
         )
-    cls: type[Algorithm] = found[0]
-    return cls
+    return found[0]
 
 
 def _outside(name: str) -> type[Algorithm]:
     module_name, _, qualname = name.partition(":")
     try:
-        value: Any = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(
             f"algorithm {name!r}: expected an importable module, got "
@@ -122,11 +121,10 @@ def _outside(name: str) -> type[Algorithm]:
             f"algorithm {name!r}: expected @dataclass(frozen=True, kw_only=True) above the class, "
             f"got none, so {', '.join(lost)} would have no effect"
         )
-    cls: type[Algorithm] = value
-    return cls
+    return value
 
 
-def _no_fields(cls: type[Any]) -> list[str]:
+def _no_fields(cls: type[object]) -> list[str]:
     """Annotated names of a class, or a base, that have no effect since a decorator is missing."""
     return [
         name
@@ -159,7 +157,7 @@ def _not_one(value: object) -> str:
     return f"{value!r} without {', '.join(missing)}" if missing else repr(value)
 
 
-def _is_algorithm(value: object) -> bool:
+def _is_algorithm(value: object) -> TypeGuard[type[Algorithm]]:
     return inspect.isclass(value) and issubclass(value, Learns) and not inspect.isabstract(value)
 
 
@@ -171,7 +169,7 @@ def algorithm_name(cls: type[Algorithm]) -> str:
     return _class_name(cls, "an algorithm")
 
 
-def _class_name(cls: type[Any], what: str) -> str:
+def _class_name(cls: type[object], what: str) -> str:
     if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
         raise ValueError(
             f"{cls.__qualname__}: expected {what} at the top of a module, so that a run can be "
@@ -208,7 +206,7 @@ def _part_json(part: Any) -> Any:
     return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
 
 
-def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
+def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, object]:
     data = _fields(policy)
     if isinstance(policy, Frozen):
         return data
@@ -222,7 +220,7 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
     return data
 
 
-def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
+def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, object]:
     """An algorithm as its name and its hyper-parameters."""
     fields = {
         name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()
@@ -230,12 +228,12 @@ def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
     return {"name": algorithm_name(type(algorithm)), "fields": fields}
 
 
-def algorithm_from_json(data: Any, where: str) -> Algorithm:
+def algorithm_from_json(data: object, where: str) -> Algorithm:
     """The inverse of ``algorithm_json``."""
-    _known(data, ("name", "fields"), where, required=("name",))
-    cls = algorithm_class(convert(data["name"], str, f"{where}.name"))
-    fields, kinds = data.get("fields", {}), field_types(cls)
-    _known(fields, kinds, f"{where}.fields")
+    given = _known(data, ("name", "fields"), where, required=("name",))
+    cls = algorithm_class(convert(given["name"], str, f"{where}.name"))
+    kinds = field_types(cls)
+    fields = _known(given.get("fields", {}), kinds, f"{where}.fields")
     return cls(
         **{
             key: convert(value, kinds[key], f"{where}.fields.{key}")
@@ -246,11 +244,11 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
 
 def _fields(
     instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
-def to_plain(value: Any, where: str) -> Any:
+def to_plain(value: object, where: str) -> object:
     """Turn a value into JSON's types; ValueError says where there is one that JSON cannot hold."""
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -270,7 +268,7 @@ def to_plain(value: Any, where: str) -> Any:
     )
 
 
-def from_json(data: Mapping[str, Any]) -> Program:
+def from_json(data: Mapping[str, object]) -> Program:
     """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
     if "env" in data and "source" not in data:
         raise ValueError(
@@ -293,7 +291,7 @@ def from_json(data: Mapping[str, Any]) -> Program:
     return Program(policies=read, **parts)
 
 
-def _policy(data: Any, where: str) -> Policy | Frozen:
+def _policy(data: object, where: str) -> Policy | Frozen:
     if isinstance(data, Mapping) and "of" in data:
         kinds = field_types(Frozen)
         _known(data, kinds, where)
@@ -301,7 +299,7 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
             **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()}
         )
     kinds = field_types(Policy)
-    _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
+    data = _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
     return Policy(
         optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
         rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
@@ -352,13 +350,13 @@ def _field(fact: Fact, value: Any, where: str) -> Any:
     return _read((fits or parts)[0], value, where)
 
 
-def _source_class(name: Any, where: str) -> type[SourceSettings]:
+def _source_class(name: object, where: str) -> type[SourceSettings]:
     """The settings of a source that is not built in, by ``module:Class``."""
     if not trust.is_class_name(name):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {shortened(repr(name), 80)}"
         )
-    cls: Any = called(name, where)
+    cls: object = called(name, where)
     if not (inspect.isclass(cls) and issubclass(cls, SourceSettings)):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}"
@@ -366,7 +364,10 @@ def _source_class(name: Any, where: str) -> type[SourceSettings]:
     return cls
 
 
-def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
+def _known(
+    data: object, known: Collection[str], where: str, required: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
+    """The JSON object with these keys alone; ValueError for anything else."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a JSON object, got {data!r}")
     for key in data:
@@ -374,12 +375,13 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
             raise ValueError(f"{where}: unknown key {key!r}{hint(str(key), known)}")
     if missing := [key for key in required if key not in data]:
         raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
+    return data
 
 
 # -------------------------------------------------------------------------------------- differences
 
 
-def differences(old: Program, new: Program) -> dict[str, list[Any]]:
+def differences(old: Program, new: Program) -> dict[str, list[object]]:
     """{key: [old, new]} of everything that differs.
 
     Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and
@@ -414,9 +416,9 @@ def _flat(program: Program) -> dict[str, Any]:
     return flat
 
 
-def _paths(data: Mapping[str, Any], room: str) -> dict[str, Any]:
+def _paths(data: Mapping[str, object], room: str) -> dict[str, object]:
     """Every value by its path."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in data.items():
         found |= (
             _paths(value, f"{room}{key}.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Literal, Union
 
 from equipoise.facts import Range, facts
 
 
-def out_of_range(instance: Any, before: str = "") -> list[str]:
+def out_of_range(instance: object, before: str = "") -> list[str]:
     """A sentence for each field of a dataclass whose value is outside the choices or the ``Range``
     of its annotation.
     """
@@ -27,7 +27,7 @@ def out_of_range(instance: Any, before: str = "") -> list[str]:
     ]
 
 
-def beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
+def beyond(value: object, kind: object) -> Iterator[tuple[object, Range]]:
     """The numbers in a value that are outside of a range in the annotation,
     each with that range.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from equipoise.hints import hint
 from equipoise.programs import fields
@@ -117,7 +116,7 @@ def _run_problems(program: Program) -> list[str]:
             "placement.acting_precision: expected fp32 without actors, since none acts, got "
             f"{place.acting_precision!r}"
         )
-    names: Any = program.source.reported
+    names: Sequence[str] = program.source.reported
     if isinstance(names, str):
         problems.append(
             "source.metrics: expected a tuple of names, such as ('success',), got the text "
@@ -421,7 +420,7 @@ def fixed(old: Program, new: Program) -> list[str]:
     ]
 
 
-def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
+def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
     """Return the differences; ValueError for one that a saved state does not fit, and for a resume
     that would go backwards.
     """

@@ -36,7 +36,7 @@ MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
 
 
-def pairs(settings: Settings) -> list[tuple[str, Any]]:
+def pairs(settings: Settings) -> list[tuple[str, object]]:
     """(key, value) of each; the value is a text still, or what a mapping has."""
     if isinstance(settings, str):
         raise ValueError(
@@ -62,9 +62,9 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     and without that it is that of all that learn.
     """
     kinds, runs = setting_types(program), dict(fields.shorts().values())
-    in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
+    in_policies: dict[str, dict[str, object]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
-    env: dict[str, Any] = {}
+    env: dict[str, object] = {}
     route: dict[str, str] = {}
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
@@ -135,7 +135,7 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
     ]
 
 
-def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
+def _kind(key: str, kinds: Mapping[str, object]) -> object:
     """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``);
     None where there is none.
     """
@@ -167,7 +167,7 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
     return dataclasses.replace(policy, **plain)
 
 
-def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -> None:
+def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None) -> None:
     """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one
     argument.
     """
@@ -185,7 +185,9 @@ def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -
             )
 
 
-def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+def env_of(
+    target: str, settings: Settings, kwargs: Mapping[str, object] | None = None
+) -> EnvFactory:
     """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing
     else to set.
     """
@@ -213,7 +215,7 @@ def _split(setting: str) -> tuple[str, str]:
     return key.strip(), text.strip()
 
 
-def setting_types(program: Program) -> dict[str, Any]:
+def setting_types(program: Program) -> dict[str, object]:
     """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*``
     besides.
     """
@@ -224,7 +226,7 @@ def setting_types(program: Program) -> dict[str, Any]:
     }
 
 
-def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
+def policy_types(policy: Policy | Frozen) -> dict[str, object]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
@@ -238,7 +240,7 @@ def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
     return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
-def field_types(cls: type[Any]) -> dict[str, Any]:
+def field_types(cls: type[object]) -> dict[str, object]:
     """The init fields of a dataclass and their types."""
     return {name: fact.kind for name, fact in facts(cls).items()}
 
@@ -259,7 +261,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         ) from None
 
 
-def asked(value: Any, fact: Fact, where: str) -> Any:
+def asked(value: object, fact: Fact, where: str) -> object:
     """``convert`` to a setting's type, or ``auto`` where it may be measured."""
     if not (fact.auto and isinstance(value, str)):
         return convert(value, fact.kind, where)
@@ -272,7 +274,7 @@ def asked(value: Any, fact: Fact, where: str) -> Any:
     return convert(value, fact.kind, where)
 
 
-def at_least(value: Any, where: str, least: int = 1) -> int:
+def at_least(value: object, where: str, least: int = 1) -> int:
     """A whole number from a text; ValueError for one below ``least``."""
     number: int = convert(value, int, where)
     if number < least:
@@ -280,7 +282,7 @@ def at_least(value: Any, where: str, least: int = 1) -> int:
     return number
 
 
-def describe(kind: Any) -> str:
+def describe(kind: object) -> str:
     """A type in the words of a user."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
@@ -295,15 +297,17 @@ def describe(kind: Any) -> str:
         return (
             f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
         )
-    words = {
-        float: "a number",
-        int: "a whole number",
-        bool: "true or false",
-        str: "a text",
-        type(None): "none",
-        Any: "a value",
-    }
-    return words.get(kind, "a JSON object" if (origin or kind) in (dict, Mapping) else str(kind))
+    words = (
+        (float, "a number"),
+        (int, "a whole number"),
+        (bool, "true or false"),
+        (str, "a text"),
+        (type(None), "none"),
+        (Any, "a value"),
+    )
+    if (origin or kind) in (dict, Mapping):
+        return "a JSON object"
+    return next((text for one, text in words if one is kind), str(kind))
 
 
 class _Reason(ValueError):
@@ -330,7 +334,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
     )
 
 
-def _union(args: Sequence[Any], value: Any) -> Any:
+def _union(args: Sequence[object], value: object) -> object:
     # None first: "none" is a text, too.
     for kind in sorted(args, key=lambda arg: arg is not type(None)):
         try:
@@ -340,7 +344,7 @@ def _union(args: Sequence[Any], value: Any) -> Any:
     raise ValueError
 
 
-def _literal(args: Sequence[Any], value: Any) -> Any:
+def _literal(args: Sequence[object], value: object) -> object:
     for arg in args:
         if value == arg and isinstance(value, bool) == isinstance(arg, bool):
             return arg
@@ -351,7 +355,7 @@ def _literal(args: Sequence[Any], value: Any) -> Any:
     raise _Reason(f"did you mean {near!r}?")
 
 
-def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
+def _tuple(args: Sequence[object], value: object) -> tuple[object, ...]:
     if isinstance(value, str) and (given := _json_list(value)) is not None:
         value = given
     elif isinstance(value, str):
@@ -374,7 +378,7 @@ def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
     return tuple(_converter(kind)(item) for kind, item in zip(kinds, value, strict=True))
 
 
-def _json_list(text: str) -> list[Any] | None:
+def _json_list(text: str) -> list[object] | None:
     """The list that a text is in JSON, such as ["a,b"]; None where it is none."""
     try:
         found = json.loads(text)
@@ -383,12 +387,12 @@ def _json_list(text: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def _none(value: Any) -> None:
+def _none(value: object) -> None:
     if value is not None and not (isinstance(value, str) and value.lower() in NONE_WORDS):
         raise ValueError
 
 
-def _bool(value: Any) -> bool:
+def _bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
@@ -396,7 +400,7 @@ def _bool(value: Any) -> bool:
     raise ValueError
 
 
-def whole(value: Any) -> int:
+def whole(value: object) -> int:
     """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole
     number.
     """
@@ -415,7 +419,7 @@ def whole(value: Any) -> int:
     raise _Reason("64, 500k, 1M, 500MiB and 2GB are some")
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     number = float(value)  # "inf" is welcome: a clip that is off; JSON has no other way to write it
@@ -424,13 +428,13 @@ def _float(value: Any) -> float:
     return number
 
 
-def _str(value: Any) -> str:
+def _str(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
     return value
 
 
-def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
+def _mapping(args: Sequence[object], value: object) -> dict[str, object]:
     value = json.loads(value) if isinstance(value, str) else value
     if not isinstance(value, Mapping):
         raise ValueError
@@ -438,7 +442,7 @@ def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
     return {_str(key): read(item) for key, item in value.items()}
 
 
-def _anything(value: Any) -> Any:
+def _anything(value: object) -> object:
     """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
     if not isinstance(value, str):
         return value

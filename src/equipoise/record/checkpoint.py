@@ -279,7 +279,7 @@ def read_meta(path: Path) -> dict[str, Any]:
             "env_steps": lineage["artifact"]["lineage"]["step"],
             "status": "exported",
         }
-    meta: dict[str, Any] = check(
+    meta: dict[str, object] = check(
         parse_json(read(path, META), path / META), META_SCHEMA, str(path / META)
     )
     return meta
@@ -342,7 +342,7 @@ class Source:
     def version(self) -> int:
         return int(self.meta["version"])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Travel without what the driver keeps."""
         return partial(
             Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta
@@ -358,7 +358,7 @@ class SourceInHand(Source):
             raise ValueError(f"{self.path}: expected a file of {sorted(self.kept)}, got {name}")
         return self.kept[name]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         made = partial(
             SourceInHand,
             path=self.path,
@@ -414,7 +414,7 @@ def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
     return files
 
 
-def _of_run(files: Mapping[str, Any]) -> bool:
+def _of_run(files: Mapping[str, object]) -> bool:
     return files.keys() >= REQUIRED and all(KNOWN.fullmatch(name) for name in files)
 
 

@@ -47,7 +47,7 @@ def clone_of(source: Path) -> Mapping[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _name(algorithm: Any) -> str:
+def _name(algorithm: Algorithm) -> str:
     return type(algorithm).__name__.lower()
 
 
@@ -66,7 +66,7 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
         return program, ""
     wanted = {key: _as(was[key]) for key in SHAPE if key in was} | {"sde_every": 0}
     wanted["value_warmup"] = WITH_REPLAY if now.needs_replay else ON_POLICY
-    changed = {
+    changed: dict[str, Any] = {
         key: value
         for key, value in wanted.items()
         if hasattr(now, key) and getattr(now, key) != value and f"algorithm.{key}" not in given
@@ -80,11 +80,11 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
     ), f"goes on from a clone with {said}"
 
 
-def _as(value: Any) -> Any:
+def _as(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -70,7 +70,7 @@ PROGRAM: Schema = {
 
 def checked(program: Any, file: Path) -> Mapping[str, Any]:
     """The program of a ``run.json`` as far as a list of runs reads it; ValueError for another."""
-    found: Mapping[str, Any] = check(program, PROGRAM, f"{file}: program")
+    found: Mapping[str, object] = check(program, PROGRAM, f"{file}: program")
     return found
 
 
@@ -101,16 +101,16 @@ def flat(program: Mapping[str, Any]) -> dict[str, str]:
     return {name: said(value) for name, value in settings_of(program).items()}
 
 
-def said(value: Any) -> str:
+def said(value: object) -> str:
     """A value as ``--set`` has it."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def settings_of(program: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a program by their names in ``--set``, in the order of the file."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
 
-    def put(name: str, value: Any) -> None:
+    def put(name: str, value: object) -> None:
         if isinstance(value, Mapping) and value:
             for key, item in value.items():
                 put(f"{name}.{key}" if name else str(key), item)
@@ -141,7 +141,7 @@ def short_name(env: str, algorithm: str) -> str:
     return f"{clipped(env.rpartition(':')[2], 40)} {clipped(algorithm.rpartition(':')[2], 40)}"
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """The settings in which some runs differ, in the order of the first that has them."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({said(one.get(key)) for one in settings}) > 1]

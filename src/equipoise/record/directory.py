@@ -52,7 +52,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, program: Program | None, run: dict[str, Any]) -> None:
         self.path, self.run, self._program = path, run, program
-        self._spec: Mapping[str, Any] | None = None  # of a directory that is written
+        self._spec: Mapping[str, object] | None = None  # of a directory that is written
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._wandb: wandb_log.WandbLog | None = None
@@ -71,8 +71,8 @@ class RunDirectory:
         on: str = "process",
         tensorboard: bool = True,
         wandb: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        extra: Mapping[str, object] | None = None,
+        spec: Mapping[str, object] | None = None,
         mirror: str | None = None,
     ) -> Self:
         """A new directory with its run.json; ``extra`` is what else that holds: notes on the env,
@@ -122,9 +122,9 @@ class RunDirectory:
         *,
         on: str,
         step: int,
-        changes: Mapping[str, Any],
-        extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        changes: Mapping[str, object],
+        extra: Mapping[str, object] | None = None,
+        spec: Mapping[str, object] | None = None,
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
@@ -168,7 +168,7 @@ class RunDirectory:
         """The last step of a beginning, so that nothing is copied of one that fails."""
         self.mirror = None if url is None else Mirror(self.path, url)
 
-    def _write_spec(self, spec: Mapping[str, Any] | None) -> None:
+    def _write_spec(self, spec: Mapping[str, object] | None) -> None:
         self._spec = spec
         if spec is not None:
             write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
@@ -185,7 +185,7 @@ class RunDirectory:
         self,
         step: int,
         source: Source | None = None,
-        told: Sequence[Mapping[str, Any]] | None = None,
+        told: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
         """Cut off the reports and the checkpoints after a step, and the last word of a run that had
         ended there.
@@ -371,12 +371,14 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     def save_checkpoint(
-        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]
+        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
-    def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+    def save_best(
+        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
+    ) -> Path:
         """checkpoints/best/step_N: the weights that a run is remembered for, in place of those
         before.
         """
@@ -410,8 +412,8 @@ class RunDirectory:
         step: int,
         files: dict[str, Entry],
         segments: dict[str, Entry],
-        driver: Any,
-        meta: Mapping[str, Any],
+        driver: object,
+        meta: Mapping[str, object],
     ) -> Path:
         """Give the checkpoint that is aside the driver's state, and its name; of the older ones a
         few are kept.

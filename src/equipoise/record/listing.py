@@ -48,18 +48,18 @@ class RunRow:
     wall_s: float
     size: int  # bytes of its files
     changed: float  # time.time() of the last report
-    settings: Mapping[str, Any] = field(default_factory=dict)  # by their names in --set
+    settings: Mapping[str, object] = field(default_factory=dict)  # by their names in --set
     problem: str = ""  # why the summary cannot be read
 
     @property
     def name(self) -> str:
         return str(self.path)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The row for JSON: its columns and its settings."""
         return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
 
-    def value(self, key: str) -> Any:
+    def value(self, key: str) -> object:
         """The value of a column, or of a setting by its name in ``--set``; None where the run has
         none.
         """
@@ -106,7 +106,7 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     return found
 
 
-def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> RunRow:
+def row(directory: Path, lines: Sequence[Mapping[str, object]] | None = None) -> RunRow:
     """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say.
 
     ``lines``: its reports, where they are read already.
@@ -189,7 +189,7 @@ def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> lis
     return sorted(there, key=lambda row: _order(row.value(key)), reverse=down) + rest
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
+def _order(value: object) -> tuple[bool, float, str]:
     """Numbers before texts."""
     return (False, value, "") if isinstance(value, int | float) else (True, 0.0, said(value))
 
@@ -224,7 +224,7 @@ def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
     return compared
 
 
-def _same(value: Any, wanted: str, number: float | None) -> bool:
+def _same(value: object, wanted: str, number: float | None) -> bool:
     """Is a value the one that is wanted? 0.001 and 1e-3 are the same number,
     and "—" is no value.
     """

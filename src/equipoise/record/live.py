@@ -144,11 +144,11 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _arrow(one: Arrow) -> dict[str, Any]:
+def _arrow(one: Arrow) -> dict[str, object]:
     return {"level": one.level, "waits": one.waits, "said": one.said()}
 
 
-def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, Any]:
+def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, object]:
     """One worker: its shares, the parts of its work, how long each of these takes, and what its
     process uses.
     """
@@ -164,7 +164,7 @@ def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, A
         "shares": _shares(one) or {},
         "parts": {part: round(share, 4) for part, share in parts.items()},
         "each_s": each,
-        "cores": None if usage is None else round(rates.rate("usage", name, "cpu_s"), 3),
+        "cores": None if usage is None else round(rates.cores(name), 3),
         "rss": None if usage is None else usage["rss"],
         "printed": lines,
         "last": last[:200],

@@ -6,7 +6,6 @@ import platform
 import socket
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from equipoise.cores import usable
 
@@ -27,7 +26,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def host() -> dict[str, Any]:
+def host() -> dict[str, object]:
     """The machine: its name, its platform and the cores that this process may use."""
     named = {
         "name": socket.gethostname(),

@@ -69,7 +69,9 @@ class Playable:
         return FixedPolicy(algorithm=self.algorithm, net=net, noise=noise, precision=self.precision)
 
 
-def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> dict[str, Any]:
+def policy_json(
+    algorithm: Algorithm, spec: EnvSpec, *, learns: bool, where: str
+) -> dict[str, object]:
     """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that
     JSON cannot say.
     """
@@ -80,7 +82,7 @@ def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> d
     }
 
 
-def signed(policies: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
+def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, object]:
     """``spec.json`` with these policies, signed where it names code of the user's."""
     data = {"format": FORMAT, "precision": precision, "policies": policies}
     return data | {"signature": trust.signature(data)}

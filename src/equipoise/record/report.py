@@ -43,12 +43,12 @@ class Evaluation:
         return self.env_steps or self.version
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Is it a number that a curve takes? A file that somebody edited may have anything."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def all_made(summary: Mapping[str, Any]) -> bool:
+def all_made(summary: Mapping[str, object]) -> bool:
     """Were all evaluations made that a run was asked for, by its summary?"""
     counts = summary.get("evaluations")
     asked, made = (

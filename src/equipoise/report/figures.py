@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -370,7 +369,7 @@ def tick_text(value: float) -> str:
 
 
 def chart(
-    lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick_text
+    lines: Sequence[Line], *, label: str, x_label: str, x_text: Callable[[float], str] = tick_text
 ) -> Html | None:
     """Lines over an axis, with the labels of both axes; None where there is no point to draw."""
     drawn = [line for one in lines if len((line := one.drawable()).x)]
@@ -466,7 +465,7 @@ def hatchings() -> Html:
     It stands once in a page.
     """
 
-    dot: dict[str, Any] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
+    dot: dict[str, str | float | None] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
     stripe = tag("rect", class_="preempted-mark", width=1.6, height=4)
     dots = (tag("rect", x=1, y=1, **dot), tag("rect", x=4, y=4, **dot))
     dash = tag("rect", class_="blocked-mark", y=2, width=5, height=1.1)
@@ -482,7 +481,7 @@ def hatchings() -> Html:
 
 def _fill(state: str, size: float, turn: str | None, *marks: Html) -> Html:
     ground = tag("rect", class_=f"{state}-ground", width=size, height=size)
-    box: dict[str, Any] = {
+    box: dict[str, str | float | None] = {
         "width": size,
         "height": size,
         "patternUnits": "userSpaceOnUse",

@@ -5,8 +5,7 @@ over time
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
@@ -128,7 +127,7 @@ def _histograms(group: Group) -> list[Html]:
 
 
 def histogram(
-    counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Any
+    counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Callable[[float], str]
 ) -> dict[str, float]:
     """The share of each bin from the first to the last that is not empty, by the label of its upper
     end; several added up.

@@ -249,7 +249,7 @@ class _Search:
         )
 
 
-def taken(race: Race, values: Sequence[Any]) -> Choice:
+def taken(race: Race, values: Sequence[object]) -> Choice:
     """The value that a race decides for; the usual one, which is the first, where none learned."""
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
@@ -333,7 +333,7 @@ def ways_of(program: Program, names: Collection[str]) -> list[Way]:
     return found
 
 
-def candidates(program: Program, name: str, on: str) -> tuple[list[Any], str]:
+def candidates(program: Program, name: str, on: str) -> tuple[list[object], str]:
     """The values that a setting can have, the usual one first, and why there is no other."""
     usual_one, *others = VALUES[name](program)
     if on == "ray" and name in ("actors", "envs_per_actor"):
@@ -372,7 +372,7 @@ def _problem(program: Program) -> str:
     return ""
 
 
-def variant(program: Program, **changes: Any) -> Program:
+def variant(program: Program, **changes: object) -> Program:
     """The program with another placement, and as many updates a row as before. ValueError where
     that is no whole number.
     """
@@ -409,7 +409,7 @@ def _around(number: int) -> list[int]:
     ]
 
 
-VALUES: dict[str, Callable[[Program], Sequence[Any]]] = {
+VALUES: dict[str, Callable[[Program], Sequence[object]]] = {
     "inference": lambda program: get_args(Inference),
     "learners": _learners,
     "actors": lambda program: _around(program.placement.actors),
