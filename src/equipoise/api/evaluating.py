@@ -179,8 +179,7 @@ def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
                 where, wanted, got = place
                 raise ValueError(
                     f"{program.env.target}: {where}: expected what the policy {name!r} was trained "
-                    f"with, {wanted}, got {got}; "
-                    "has the env changed?"
+                    f"with, {wanted}, got {got}; has the env changed?"
                 )
 
 

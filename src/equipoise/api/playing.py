@@ -85,8 +85,7 @@ class Player:
         ):
             raise ValueError(
                 f"obs: expected as many rows as before, {len(before.streams)}, since the policy is "
-                "recurrent and keeps a state "
-                f"for each, got {count}; reset() forgets them"
+                f"recurrent and keeps a state for each, got {count}; reset() forgets them"
             )
         if before is None or len(before.streams) != count:
             row, step = (0 if before is None else before.row), step_of(self.meta)

@@ -139,8 +139,7 @@ def generate(
         if not 0 < len(one) <= room:
             raise ValueError(
                 f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} "
-                "of a completion, got "
-                f"{len(one):,}"
+                f"of a completion, got {len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))
     engine = source.engine(

@@ -139,9 +139,8 @@ def collapse(
         return ""
     return (
         f"the entropy fell to {entropy[-1]:.3g} (below {least:.3g} hardly anything is left to "
-        "chance), and the return is "
-        f"{returns[-1]:.4g}, after {first.mean:.4g} in the first {first.episodes} episodes and "
-        f"{best:.4g} at best"
+        f"chance), and the return is {returns[-1]:.4g}, after {first.mean:.4g} in the first "
+        f"{first.episodes} episodes and {best:.4g} at best"
     )
 
 
@@ -203,8 +202,7 @@ def ratio(samples: float | None, updates: float) -> str:
         return ""
     return (
         f"a row is learned from {_plain(samples)} times on average, with {_plain(updates)} updates "
-        "an env step; usual are "
-        f"{low:g} to {high:,.0f} times, and at most {UPDATES:g} updates"
+        f"an env step; usual are {low:g} to {high:,.0f} times, and at most {UPDATES:g} updates"
     )
 
 
@@ -452,8 +450,7 @@ class Alarms:
             "below random play",
             self._all,
             f"the return is {mean:.4g} after {now.step:,} steps, and was {first.mean:.4g} in the "
-            f"first {first.episodes} "
-            f"episodes (deviation {first.std:.3g})",
+            f"first {first.episodes} episodes (deviation {first.std:.3g})",
             "look at the sign of the rewards and at what ends an episode; a lower learning rate "
             "may help",
         )

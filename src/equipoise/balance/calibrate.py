@@ -43,8 +43,7 @@ class Calibrated:
             return ""
         return (
             f"other processes had the cores for {self.missing:.0%} of the time, so what a change "
-            "gains cannot be told from "
-            "what its workers did; run it while the machine is idle"
+            "gains cannot be told from what its workers did; run it while the machine is idle"
         )
 
     @property

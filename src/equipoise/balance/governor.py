@@ -213,6 +213,5 @@ class Governor:
             )
             self._news = (
                 f"balance: {now} after {len(self.decisions)} steps, {rate / self._first:.2f} times "
-                "the updates/s of the "
-                "beginning; they stay so until the speed changes"
+                "the updates/s of the beginning; they stay so until the speed changes"
             )

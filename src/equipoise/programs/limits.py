@@ -63,9 +63,8 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(
             f"expected a limit of at least {files} open files for {workers} worker processes, got "
-            f"{allowed} (ulimit -n); "
-            f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens "
-            "none for workers"
+            f"{allowed} (ulimit -n); raise it with 'ulimit -n {files}', use fewer actors, or --on "
+            "serial, which opens none for workers"
         )
 
 
@@ -80,8 +79,7 @@ def check_devices(place: Placement) -> None:
     if place.learners > (devices := torch.cuda.device_count()):
         raise ValueError(
             f"placement.learners: expected at most {devices}, as many as CUDA devices, since each "
-            "learner has one of its own, "
-            f"got {place.learners}"
+            f"learner has one of its own, got {place.learners}"
         )
 
 
@@ -134,9 +132,8 @@ def block_problems(program: Program, policy: Policy) -> list[str]:
     if place.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
         return [
             f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue "
-            f"has room for {MOST_BLOCKS:,} "
-            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes "
-            "fewer and larger blocks"
+            f"has room for {MOST_BLOCKS:,} blocks and a batch has {blocks:,}, got "
+            f"{place.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
         ]
     fits = MOST_BLOCKS // (place.max_lag + 1) * place.group_envs
     return [

@@ -98,8 +98,7 @@ def _run_problems(program: Program) -> list[str]:
     if place.device == "cpu" and nearest is not None:
         problems.append(
             f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, "
-            "which has no "
-            f"{place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
+            f"which has no {place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
         )
     measurable = fields.measurable(program)
     problems += [
@@ -155,8 +154,7 @@ def _balance_problems(program: Program) -> list[str]:
         lag = "none" if place.max_lag is None else place.max_lag
         return [
             f"{key}: expected something to change, such as more actors than {least}, which are the "
-            "least here, or "
-            f"max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
+            f"least here, or max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
         ]
     return []
 
@@ -223,8 +221,7 @@ def _learners_problems(program: Program) -> list[str]:
     )
     return [
         f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner "
-        "has its share of them, got "
-        f"{learners}; {' and '.join(map(str, near))} would work{more}"
+        f"has its share of them, got {learners}; {' and '.join(map(str, near))} would work{more}"
     ]
 
 
@@ -243,14 +240,12 @@ def _central_problems(program: Program) -> list[str]:
     elif place.inference_workers > program.actors:
         problems.append(
             f"placement.inference_workers: expected at most {program.actors}, as many as actors, "
-            "since each acts for the "
-            f"envs of whole actors, got {place.inference_workers}"
+            f"since each acts for the envs of whole actors, got {place.inference_workers}"
         )
     if 0 < place.inference_batch < place.group_envs:
         problems.append(
             f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that "
-            "are stepped together, got "
-            f"{place.inference_batch}"
+            f"are stepped together, got {place.inference_batch}"
         )
     return problems
 
@@ -268,8 +263,7 @@ def _source_problems(program: Program) -> list[str]:
         elif policy.replay.dataset:
             problems.append(
                 f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all "
-                "there is, got "
-                f"{policy.replay.dataset}"
+                f"there is, got {policy.replay.dataset}"
             )
     return problems
 
@@ -341,8 +335,7 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
     )
     problems = [
         f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the "
-        "same steps of the same envs, "
-        f"got {getattr(policy, field)}"
+        f"same steps of the same envs, got {getattr(policy, field)}"
         for field in fields
         if getattr(policy, field) != getattr(one, field)
     ]
@@ -440,9 +433,8 @@ def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
         ]
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can "
-            f"change: {', '.join(free)}, "
-            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train "
-            "--init-from DIR'"
+            f"change: {', '.join(free)}, algorithm.* and optimizer.* otherwise; for the rest begin "
+            "a new run with 'train --init-from DIR'"
         )
     inside = [
         policy
@@ -452,9 +444,8 @@ def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
     if inside and "placement.learners" in changes:
         raise ValueError(
             f"placement.learners: expected {old.placement.learners} as before, since each learner "
-            "keeps the rows of its actors "
-            f"in its own process, got {new.placement.learners}; a run that is begun with more "
-            "replay.shards can change it"
+            f"keeps the rows of its actors in its own process, got {new.placement.learners}; a run "
+            "that is begun with more replay.shards can change it"
         )
     check_read(new, changes)
     return changes

@@ -109,9 +109,8 @@ def params(
         if key in was and hasattr(now, key) and getattr(now, key) != _as(was[key]):
             raise ValueError(
                 f"{source}: expected algorithm.{key}={_text(_as(was[key]))}, as the cloned policy "
-                "has, got "
-                f"{_text(getattr(now, key))}; --set algorithm.{key}={_text(_as(was[key]))} is what "
-                "fits"
+                f"has, got {_text(getattr(now, key))}; --set "
+                f"algorithm.{key}={_text(_as(was[key]))} is what fits"
             )
     mine = tree.named_tensors(net)
     actor: dict[str, Tensor] = {

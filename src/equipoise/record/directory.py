@@ -452,8 +452,7 @@ class RunDirectory:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
                 f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin "
-                "anew with 'train', with "
-                "--init-from where its weights can be read"
+                "anew with 'train', with --init-from where its weights can be read"
             )
         _warn(skipped, found.path)
         return found

@@ -69,10 +69,9 @@ class Store:
         if SECRET.search(url):  # the message does not repeat it
             raise ValueError(
                 f"{url.partition('://')[0]}://...: expected a URL without a password, key or "
-                "token, since run.json and logs "
-                "would show it, got one with; give it by the environment (such as "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) "
-                "or by fsspec's configuration in ~/.config/fsspec"
+                "token, since run.json and logs would show it, got one with; give it by the "
+                "environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or by fsspec's "
+                "configuration in ~/.config/fsspec"
             )
         try:
             from fsspec.core import url_to_fs

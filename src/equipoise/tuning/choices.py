@@ -240,8 +240,7 @@ class _Search:
     def _raced(self, programs: Mapping[str, Program], names: Sequence[str], until: float) -> Race:
         self._tell(
             f"{' and '.join(names)}: {', '.join(programs)} are measured as whole runs in turns, "
-            "for "
-            f"{max(until - time.monotonic(), 0.0):.0f} s at most"
+            f"for {max(until - time.monotonic(), 0.0):.0f} s at most"
         )
         what = " and ".join(names)
         return runs.raced(

@@ -68,11 +68,9 @@ def judged(
     least_s = CACHED * found.compiler_s if found.cached else first_s + second_s
     if at is None and place.max_lag != 0 and least_s > saves_s:
         raise ValueError(
-            "placement.compile: expected a run that it can shorten, got one whose network "
-            "computes for about "
-            f"{network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or more and "
-            f"saves at most {saves_s:,.0f} s; "
-            "try placement.compile=false"
+            "placement.compile: expected a run that it can shorten, got one whose network computes "
+            f"for about {network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or "
+            f"more and saves at most {saves_s:,.0f} s; try placement.compile=false"
         )
     before = f"about {first_s:,.0f} s before the first step and " if acts else ""
     cached = " (less where torch has it from an earlier run)" if found.cached else ""
@@ -81,7 +79,6 @@ def judged(
         measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)},
         unit="s",
         why=f"torch.compile takes {before}about {second_s:,.0f} s before the first update on free "
-        f"cores{cached}, and "
-        f"saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the network computes "
-        "uncompiled",
+        f"cores{cached}, and saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the "
+        "network computes uncompiled",
     )

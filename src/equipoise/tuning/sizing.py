@@ -89,9 +89,8 @@ def untuned(program: Program) -> str:
     tuned = sorted(f"{env} with {name}" for env, name in recipes.RECIPES if env.startswith("ALE/"))
     return (
         f"no recipe for {program.name} with {algorithm}: it begins with general defaults, which "
-        "are not tuned for Atari; there "
-        f"are recipes for {', '.join(tuned)}, and --save-config FILE writes the settings of one of "
-        "these, to begin from"
+        f"are not tuned for Atari; there are recipes for {', '.join(tuned)}, and --save-config "
+        "FILE writes the settings of one of these, to begin from"
     )
 
 
