@@ -100,9 +100,7 @@ def from_recipe(
     env_kwargs: Fields | None,
     fields: Fields,
 ) -> Draft:
-    """The draft that begins with the recipe for this env and algorithm, or with the algorithm's
-    defaults if there is none.
-    """
+    """Begin with the recipe for this env and algorithm, or else the algorithm's defaults."""
     if (named := target.lower()) in algorithm_names():
         raise ValueError(
             f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV "
@@ -207,9 +205,7 @@ def sizes(draft: Draft) -> Draft:
 
 
 def batch(draft: Draft) -> Draft:
-    """A batch that was not given is one unroll of every stream, unless the recipe's suits the
-    streams.
-    """
+    """A batch that was not given is one unroll of all streams, or the recipe's if that fits."""
     base, place = draft.program, draft.program.placement
     envs, whole = (
         base.actors * place.envs_per_actor,
@@ -235,9 +231,7 @@ def batch(draft: Draft) -> Draft:
 
 
 def group(draft: Draft) -> Draft:
-    """An actor's streams are one group of samples, where the algorithm learns from groups and
-    nothing else was given.
-    """
+    """An actor's streams are one group, if the algorithm learns from groups, unless given."""
     found = (policy.algorithm.group_size for policy in learning(draft.program).values())
     size = next((size for size in found if size is not None), None)
     return (
@@ -248,9 +242,7 @@ def group(draft: Draft) -> Draft:
 
 
 def minibatches(draft: Draft) -> Draft:
-    """Cut a large batch, unless a recipe,
-    a whole policy or an ``Algorithm`` says its minibatches.
-    """
+    """Cut a large batch, unless a recipe, a policy or an ``Algorithm`` has minibatches."""
     said = any(isinstance(one, Policy | Algorithm) for one in draft.policies.values())
     if draft.begun == "recipe" or said or draft.sets("minibatches"):
         return draft
@@ -306,9 +298,7 @@ def finished(draft: Draft) -> Program:
 
 
 def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none
-    of them.
-    """
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for other names."""
     settable = setting_types(base)
     kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {
         name: settable[name] for name in also
@@ -340,9 +330,7 @@ def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict
 
 
 def _peer_hint(name: str, value: object, settable: Collection[str]) -> str:
-    """What peers call so, as an argument, as a setting or in words;
-    empty where it is not theirs.
-    """
+    """The name here of another library's argument, in words; "" for an unknown one."""
     if option := option_of_peer(name):
         return f"; it is {option!r} here"
     key, note = key_of_peer(name, settable)
@@ -385,7 +373,6 @@ def _usual(policies: Iterable[Given]) -> str:
 
 
 def _algorithms(policies: Iterable[Given]) -> set[type[Algorithm]]:
-    """The classes of those that learn."""
     named = (
         given.algorithm if isinstance(given, Policy) else given
         for given in policies
@@ -401,7 +388,7 @@ def _sets_batch(key: str) -> bool:
 
 
 def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | Frozen:
-    """What stands for a policy, with the sizes of ``like`` where it has none."""
+    """The policy that was given, with the sizes of ``like`` where it has none."""
     if isinstance(given, Policy | Frozen):
         return given
     if isinstance(given, str):
@@ -444,9 +431,7 @@ REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "repl
 
 
 def _default(target: str, algorithm: str) -> Program:
-    """What a run without a recipe starts from: the defaults of the algorithm over those of its
-    kind.
-    """
+    """The defaults of the algorithm over those of its kind, for a run without a recipe."""
     cls = algorithm_class(algorithm)
     if without := [name for name, fact in facts(cls).items() if fact.default is MISSING]:
         raise ValueError(

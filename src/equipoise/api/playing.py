@@ -26,16 +26,12 @@ __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
 
 class Player:
-    """A trained policy: one observation in, one action out, or a batch of each. It keeps a
-    recurrent policy's state.
-    """
+    """A trained policy: an observation in, an action out, or a batch; keeps recurrent states."""
 
     def __init__(
         self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0
     ) -> None:
-        """``meta`` is what the checkpoint says of itself; ``seed``:
-        of the actions that are drawn.
-        """
+        """``meta``: what the checkpoint says of itself; ``seed``: of actions that are drawn."""
         self.policy, self.spec, self.meta = policy, spec, meta
         self._seed, self._reader = seed, reader_of(spec)
         self._playing: Playing | None = None
@@ -73,9 +69,7 @@ class Player:
         return form.one(done) if single else form.together(done)
 
     def _streams(self, count: int) -> Playing:
-        """The streams as the last call left them; others where all begin anew, or where there is
-        nothing to keep of them.
-        """
+        """The streams of the last call; new ones where all begin, or nothing has to be kept."""
         before = self._playing
         if (
             before is not None
@@ -116,9 +110,7 @@ class Loaded:
 def read_policies(
     directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
 ) -> Loaded:
-    """Read the policies of a run, or of one checkpoint; no env is made, and its package is not
-    needed.
-    """
+    """Read the policies of a run or of one checkpoint; no env is made or imported."""
     source = weights_of(directory, best=best)
     params, meta = checkpoint.load(source)
     where = source / checkpoint.SPEC

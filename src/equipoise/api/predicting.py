@@ -61,7 +61,6 @@ def whatif(
 
 
 def _setting(name: str, value: object) -> tuple[str, object]:
-    """The key of an option of ``train``."""
     known = {option.replace("-", "_"): key for option, (_, key) in flags().items()}
     if name not in known:
         raise ValueError(f"whatif: unknown option {name!r}{hint(name, known)}")

@@ -60,9 +60,7 @@ class Played:
         return int(self.first.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the actions as an npz file: "action", or "action/KEY" for each part,
-        and "first".
-        """
+        """Write an npz file: "action", or "action/KEY" for each part, and "first"."""
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer, **dict(tree.items({"action": self.action, "first": self.first}))
@@ -118,9 +116,7 @@ def play(
 
 
 def recordings(recorded: str | os.PathLike[str], spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of an npz file or of a Minari data set; ValueError where they are not of the
-    spaces of ``spec``.
-    """
+    """The episodes of an npz file or a Minari data set; ValueError if ``spec`` does not fit."""
     place = os.fspath(recorded)
     return (
         _of_file(Path(place).expanduser(), spec)
@@ -135,9 +131,7 @@ def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:
 
 
 def _side_by_side(playing: Playing, spec: EnvSpec, group: list[Recording]) -> list[Tree]:
-    """The actions of each episode; those that are over wait for the longest,
-    with their last row.
-    """
+    """The actions of each episode; one that is over repeats its last row."""
     lengths = [len(tree.leaves(one.obs)[0]) for one in group]
     form, rows = ActionForm(spec.action, len(group)), []
     for t in range(max(lengths)):
@@ -178,7 +172,6 @@ def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float]
 
 
 def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of an npz file."""
     arrays = read_arrays(path)
     if "obs" not in arrays or (unknown := arrays.keys() - set(KEYS)):
         got = f"the unknown {sorted(unknown)}" if "obs" in arrays else f"{sorted(arrays)}"
@@ -219,7 +212,7 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
 
 
 def _of_dataset(name: str, spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of a Minari data set; the final observation of each is not acted on."""
+    """The episodes of a Minari data set, without their final observations."""
     found = datasets.find(name)
     for what in ("observation", "action"):
         if place := differ(what, getattr(found, what), getattr(spec, what)):

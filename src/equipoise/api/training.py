@@ -198,9 +198,7 @@ def run_of(made: Program, order: Order) -> Run:
 def _beginning(
     made: Program, order: Order, out: Path | None
 ) -> tuple[Program, Fresh | FromWeights]:
-    """The beginning of a new run, and its program: with a learner it has the schedule of that one,
-    if it has none.
-    """
+    """The beginning of a new run, and its program, with a learner's schedule if it has none."""
     what: InitWhat = convert(order.init_what, InitWhat, "init_what")
     if order.init_from is None and what != "weights":
         raise ValueError(
@@ -247,7 +245,7 @@ def asked_for(options: Mapping[str, object], settings: Settings) -> list[str]:
 
 @contextlib.contextmanager
 def _disconnected(nodes: RayNodes | None) -> Iterator[None]:
-    """Disconnect from the cluster where a run does not come to be."""
+    """Disconnect from the cluster if no run begins."""
     try:
         yield
     except BaseException:
@@ -313,9 +311,7 @@ def resume(
 
 @contextlib.contextmanager
 def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """The directory itself, or a copy of the one at a URL, which is removed where no run comes to
-    be.
-    """
+    """The directory itself, or a copy of the one at a URL, removed if no run begins."""
     if not is_url(directory):
         yield Path(directory)
         return
@@ -328,9 +324,7 @@ def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _changed(was: Program, given: Mapping[str, object], settings: Settings) -> Program:
-    """The program of a run that goes on, with what is to change; ValueError for what cannot be or
-    does not fit its state.
-    """
+    """The program of a resume with its changes; ValueError for one that does not fit its state."""
     check_replays(was, [key for key, _ in pairs(settings)])
     made = apply_settings(alter(was, **given), settings)
     if made.schedule.steps != was.schedule.steps and made.schedule.schedule_steps is None:
@@ -347,9 +341,7 @@ def _check_unfinished(
     given: Mapping[str, Any],
     place: str | os.PathLike[str],
 ) -> None:
-    """``NothingToDo`` where the run has reached what it is told to, ValueError where it is told to
-    reach less.
-    """
+    """``NothingToDo`` if the run has reached its steps, ValueError if it is to reach fewer."""
     summary, at = run.summary(), step_of(source.meta)
     solved = (
         summary is not None

@@ -54,9 +54,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """Returns of the first episodes of every stream: what the policy did before it had learned
-    much.
-    """
+    """Returns of the first episodes of every stream: what an untrained policy does."""
 
     episodes: int
     mean: float
@@ -145,9 +143,7 @@ def collapse(
 
 
 def exploding(values: Sequence[float], scale: float) -> str:
-    """An error of the values, in the unit of returns, is far above every return,
-    and does not fall.
-    """
+    """An error of the values, in the unit of returns, is far above every return and stays."""
     last = [abs(x) if math.isfinite(x) else math.inf for x in values][-EXPLODING:]
     if len(last) < EXPLODING or min(last) <= EXPLODED * scale or last[-1] < last[0]:
         return ""
@@ -158,9 +154,7 @@ def exploding(values: Sequence[float], scale: float) -> str:
 
 
 def small_sample(shares: Sequence[float]) -> str:
-    """The importance weights leave few rows that count. ``shares``: effective sample size by rows,
-    0..1.
-    """
+    """The importance weights leave few rows that count. ``shares``: effective rows, 0..1."""
     if len(shares) < FEW or max(shares[-FEW:]) >= LEAST_SAMPLE:
         return ""
     return (
@@ -170,9 +164,7 @@ def small_sample(shares: Sequence[float]) -> str:
 
 
 def disagreeing(factors: Sequence[float]) -> str:
-    """An engine draws tokens by other probabilities than the learner's. ``factors``: mean of exp
-    |difference of their logs|.
-    """
+    """Engine and learner differ in probabilities. ``factors``: mean exp |difference of logs|."""
     if len(factors) < EXPLODING or min(factors[-EXPLODING:]) <= DISAGREES:
         return ""
     return (
@@ -211,9 +203,7 @@ def _plain(x: float) -> str:
 
 
 def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
-    """Two unrolls and more were begun after ``since``, with a version that was older than the
-    published one even then.
-    """
+    """Two unrolls and more began after ``since`` by a version that was outdated even then."""
     if (
         since is None
         or now.row - since.row < 2 * unroll
@@ -227,9 +217,7 @@ def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
 
 
 def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
-    """Memory grew in each third of the window, at ``rate`` bytes a second or faster. ``samples``:
-    (seconds, bytes).
-    """
+    """Memory grew in each third of the ``samples`` (s, bytes), at ``rate`` bytes/s or faster."""
     if len(samples) < SAMPLES_KEPT:
         return ""
     marks = [samples[i * (SAMPLES_KEPT - 1) // 3] for i in range(4)]
@@ -301,9 +289,7 @@ class Alarms:
         return self.raised[before:]
 
     def failed(self, said: str, *, step: int, wall_s: float) -> Alarm:
-        """Note an update whose loss or gradient was not finite, which ends the run; ``said``: the
-        error's words.
-        """
+        """Note an update whose loss or gradient was not finite, by the error's words ``said``."""
         action = "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help"
         alarm = Alarm(
             name="loss not finite",
@@ -411,9 +397,7 @@ class Alarms:
         )
 
     def _acting(self, now: Moment) -> Found:
-        """An actor that goes on beginning unrolls with weights older than those published before
-        they began.
-        """
+        """An actor that begins unroll after unroll with outdated weights."""
         for who, (version, row) in now.acting.items():
             seen, since = Seen(version, row, now.published, now.wall_s), self._old.get(who)
             if since is not None and (version != since.version or row < since.row):
@@ -488,16 +472,13 @@ class Alarms:
 
 
 def _look_for(shares: Shares | None) -> str:
-    """Where to look for what keeps a worker's memory."""
     if shares is not None and shares.side == "sampling" and not shares.serves:
         return "look in the env and its wrappers for what is kept from step to step"
     return "look in the algorithm and the network for what is kept from update to update"
 
 
 def effective(rho: float, rho_squared: float) -> float:
-    """Effective sample size by rows, 0..1 (Kong 1992): (mean of rho)^2 / (mean of rho^2); 0 where a
-    weight overflowed.
-    """
+    """Effective sample size by rows, 0..1 (Kong 1992): E[rho]^2 / E[rho^2]; 0 on overflow."""
     if not (math.isfinite(rho) and math.isfinite(rho_squared)) or rho_squared <= 0:
         return 0.0
     return min(rho * rho / rho_squared, 1.0)

@@ -16,9 +16,7 @@ MISSING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A ring with measured costs. ``fit`` and ``unexplained`` say how far the model is from what
-    was measured.
-    """
+    """A ring with measured costs; ``fit`` and ``unexplained`` say how well it fits."""
 
     ring: Ring
     program: Program
@@ -142,9 +140,7 @@ def calibrate(
 
 
 def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
-    """The share of time that workers waited for a core, beyond what those of the ring explain
-    themselves; by title.
-    """
+    """The share of time that workers waited for a core beyond what the ring explains."""
     known = [outcome.workers[title].preempted for title in alike if title in outcome.workers]
     return max(
         add(alike.values()).share("preempted") - (statistics.fmean(known) if known else 0.0), 0.0
@@ -184,7 +180,7 @@ def _nodes(ring: Ring) -> tuple[Node, ...]:
 
 
 def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
-    """Where so many actors are: more of them go to the nodes with the fewest."""
+    """Where ``actors`` are: further ones go to the nodes with the fewest."""
     found = list(at[:actors])
     nodes = range(max(at, default=HOME) + 1)
     while len(found) < actors:
@@ -198,9 +194,7 @@ def steps_of_block(program: Program) -> int:
 
 
 def blocks_of_batch(program: Program) -> int:
-    """Blocks that are learned from together: a batch of the queue, or with a replay a round, which
-    has one of each group.
-    """
+    """Blocks of a batch; with a replay of a round, which has one of each group."""
     policy = next(iter(learning(program).values()))
     return (
         program.groups
@@ -210,9 +204,7 @@ def blocks_of_batch(program: Program) -> int:
 
 
 def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
-    """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps
-    meanwhile.
-    """
+    """A worker's seconds a piece of work. ``waits``: for an env that steps meanwhile."""
     asleep = min(max(one.asleep, 0.0), one.worked)
     return Work(
         cpu_s=max(one.worked - asleep, 0.0) / pieces, sleep_s=max(asleep + waits, 0.0) / pieces
@@ -220,9 +212,7 @@ def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
 
 
 def _learn(one: Shares, sums: float, threads: int) -> Work:
-    """A learner's part of a batch. How long it waits for the others' parts of sums follows from
-    theirs, but for ``sums``.
-    """
+    """A learner's part of a batch; of waiting for other learners only the ``sums``."""
     asleep = max(one.asleep - one.spent("all-reduce"), 0.0)
     works = max(one.worked - max(one.asleep, one.spent("all-reduce")), 0.0)
     return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + max(sums, 0.0), threads=threads)
@@ -300,7 +290,7 @@ PREDICTED = frozenset(
 
 
 def _share(learners: int) -> float:
-    """What each of so many learners computes, over what one alone would."""
+    """The computing of each of ``learners``, over that of one alone."""
     return FIXED + (1 - FIXED) / learners
 
 
@@ -348,9 +338,7 @@ def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
 
 
 def _differences(room: str, before: object, after: object) -> list[str]:
-    """The fields of this part of two dataclasses that differ;
-    the part itself where its types do.
-    """
+    """The fields in which a part of two dataclasses differs, or the part if its types do."""
     one, other = getattr(before, room), getattr(after, room)
     if type(one) is not type(other) or not is_dataclass(one):
         return [room] if one != other else []

@@ -144,7 +144,6 @@ class Governor:
 
     @property
     def _trying(self) -> bool:
-        """Is the last step being measured?"""
         return bool(self.decisions) and self.decisions[-1].kept is None
 
     def _left(self, rate: float) -> bool:

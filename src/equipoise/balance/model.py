@@ -32,9 +32,7 @@ LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one piece of work takes: seconds of computing with a core for each thread, and seconds
-    elsewhere.
-    """
+    """A piece of work: seconds of computing with a core for each thread, and seconds elsewhere."""
 
     cpu_s: float
     sleep_s: float = 0.0
@@ -129,16 +127,12 @@ class Outcome:
 
 
 def predict(ring: Ring, *, events: int = EVENTS) -> Outcome:
-    """Simulate the ring until it runs evenly, and measure it then,
-    for so many ``events`` at most.
-    """
+    """Simulate the ring until it runs evenly, and measure it then, for at most ``events``."""
     return _Run(ring).outcome(events)
 
 
 class _Clock:
-    """Seconds of one worker by state; what is not added is the rest. ``groups`` of envs that it
-    steps, if it does.
-    """
+    """Seconds of one worker by state; ``groups`` of envs that it steps."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -259,7 +253,7 @@ class _Run:
         )
 
     def _until(self, version: int, events: int) -> bool:
-        """Simulate until this version, or until so many events -> can it go on?"""
+        """Simulate until this version, or for so many events -> can it go on?"""
         while self._version < version and self._simulation.events <= events:
             if not self._simulation.step():
                 return False
@@ -337,7 +331,7 @@ class _Run:
         self._complete.open()
 
     def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
-        """A block goes home, while its actor goes on."""
+        """Carry a block home, while its actor goes on."""
         yield Use(self._up, self._ring.home_block_s)
         # both carry it at once, the slower one longer
         yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))
@@ -345,9 +339,7 @@ class _Run:
         self._arrives(actor, sequence, versions)
 
     def _fetches(self, node: _Node) -> Process:
-        """An actor begins once its node has the version of now;
-        one of its actors gets it for all.
-        """
+        """Wait until the node has today's version; one of its actors fetches it for all."""
         wanted = self._version
         while node.version < wanted:
             if node.fetching:
@@ -362,7 +354,7 @@ class _Run:
             node.gate.open()
 
     def _loses(self, node: _Node, draw: random.Random) -> Process:
-        """The node is lost now and then, with the blocks that are begun there."""
+        """Lose the node now and then, with the blocks that are begun there."""
         while True:
             yield draw.expovariate(1 / node.of.lost_s)
             node.lives, node.gone = node.lives + 1, True
@@ -371,9 +363,7 @@ class _Run:
             node.gate.open()
 
     def _batch(self) -> list[int] | None:
-        """The blocks of the next batch, in the order in which they were dealt, or without a bound
-        in that of completion.
-        """
+        """The next batch's blocks in the order of dealing, or without a bound of completion."""
         ring = self._ring
         if ring.max_lag is None:
             found = list(itertools.islice(self._order, ring.per_batch))
@@ -387,9 +377,7 @@ class _Run:
         return found
 
     def _learns(self, rank: int, work: Work, clock: _Clock) -> Process:
-        """One of those who work on a batch: it is begun by the first of them, and over when the
-        last one is through.
-        """
+        """Take part in each batch, from when the first begins it until the last is done."""
         simulation = self._simulation
         for number in itertools.count():
             began = simulation.now

@@ -92,9 +92,7 @@ def remedies(
 
 
 def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
-    """Return those that help, from the order of their costs: a cheaper one that gains nearly as
-    much stays first.
-    """
+    """Those that help, the cheapest first: a dearer one goes ahead only if it gains more."""
     found = [one for one in found if one.gain >= HELPS]
     ranked: list[Remedy] = []
     while found:
@@ -116,9 +114,7 @@ def advice(found: Sequence[Remedy]) -> str:
 
 
 def bound(known: Calibrated, program: Program) -> float:
-    """The most that a change can gain: if it gives up lockstep alone, at most the time that the
-    sides wait for each other.
-    """
+    """The most that a change can gain: without lockstep, the time that the sides wait."""
     alone = _place(program, max_lag=known.program.placement.max_lag) == known.program
     return known.overlap if alone and known.ring.max_lag == 0 else float("inf")
 
@@ -181,9 +177,7 @@ def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
 
 
 def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
-    """Changes of settings: what to type, what it costs, and the Program with it. The cheapest come
-    first.
-    """
+    """Changes of settings: what to type, its cost, and the Program with it; cheapest first."""
     place = program.placement
     policy = next(iter(learning(program).values()))
     if policy.replay is None:
@@ -263,7 +257,7 @@ def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
 
 
 def _faster(ring: Ring, *, learners: float = 1.0, shards: float = 1.0) -> Ring:
-    """The ring whose learners, or shards, take so much of their time."""
+    """The ring whose learners, or shards, take this factor of their time."""
     count = ring.learners
     learn = (
         *(work.times(learners) for work in ring.learn[:count]),

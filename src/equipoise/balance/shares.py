@@ -47,15 +47,11 @@ class Shares:
         return seconds / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:
-        """The seconds of a part of the work, at most those that were worked: waiting for a core
-        counts in parts as well.
-        """
+        """The seconds of a part, at most those that were worked: parts count waits for cores."""
         return min(self.parts.get(part, 0.0), self.worked)
 
     def part(self, name: str) -> float:
-        """The share of a part of the work in the worker's time, 0..1; 0 where there is no such
-        part.
-        """
+        """The share of a part of the work in the worker's time, 0..1; 0 if it has no such part."""
         return min(self.parts.get(name, 0.0) / self.total, 1.0) if self.total > 0 else 0.0
 
 

@@ -24,9 +24,7 @@ class Use:
 
 
 class Gate:
-    """Processes wait here until it is opened; then they go on, and look for themselves what they
-    find.
-    """
+    """Processes wait here until it opens; then they go on, and look themselves what there is."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -45,9 +43,7 @@ Process = Generator["float | Use | Gate", None, None]
 
 
 class Cores:
-    """The cores of one machine; with one core it is a link, which all that is under way on it
-    shares.
-    """
+    """The cores of one machine; with one core a link, which all traffic on it shares."""
 
     def __init__(self, simulation: Simulation, count: float) -> None:
         self._simulation, self._count = simulation, count
@@ -115,9 +111,7 @@ class Simulation:
         self.ready.append(process)
 
     def step(self) -> bool:
-        """Let all that may go on do so, and then let time pass until the next event -> is there
-        any?
-        """
+        """Run all that may go on, then pass the time to the next event -> is there any?"""
         while self.ready:
             self._resume(self.ready.popleft())
         while self._times:

@@ -99,9 +99,7 @@ def verdict(
 
 
 def _used(balance: Mapping[str, Shares]) -> float:
-    """The cores that the workers have had;
-    of a learner with several threads only one is counted.
-    """
+    """The cores that the workers have had; of a learner with several threads one is counted."""
     return sum(
         one.share("worked") - one.share("asleep")
         for one in balance.values()
@@ -110,7 +108,6 @@ def _used(balance: Mapping[str, Shares]) -> float:
 
 
 def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> Verdict:
-    """What the rules say."""
     max_lag, cores, paid = setup.max_lag, setup.cores, setup.paid
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
@@ -206,9 +203,7 @@ def _cause(
     serves: bool,
     behind: tuple[str, float] | None,
 ) -> str:
-    """What holds the run back by who waits for whom: a name as of ``remedies.cause``, "resets", or
-    "".
-    """
+    """The bottleneck by who waits: a name of ``remedies.cause``, "resets", or ""."""
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
     # Where actors wait for each other's resets they wait for the learner as well: the larger share
@@ -238,9 +233,7 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
 
 
 def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
-    """The actor that takes longest for its rows, and how many times as long as the usual one; None
-    where none is behind.
-    """
+    """The slowest actor, and how many times as long as the usual one it takes; None if none is."""
     actors = {
         name: one
         for name, one in balance.items()
@@ -266,9 +259,7 @@ def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> Verdict
 
 
 def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> Verdict:
-    """Most of the actors' time goes into resets, which one actor does in turn and several actors
-    side by side.
-    """
+    """Most of the actors' time goes into resets; several actors reset side by side."""
     resetting = actors.parts.get("reset", 0.0)
     each = resetting / max(actors.counts.get("reset", 0.0), 1.0)
     evidence = (
@@ -295,9 +286,7 @@ def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) 
 
 
 def _summing(balance: Mapping[str, Shares]) -> Verdict:
-    """Where the learners wait for each other in their steps: for one of them, or for the sums
-    themselves.
-    """
+    """The learners wait for each other: for a slow one, or for the sums themselves."""
     waits = {
         name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"
     }
@@ -321,9 +310,7 @@ def _seconds(x: float) -> str:
 
 
 def _held_with_cores(held: float, worked: float) -> float:
-    """The actors' share of waiting for the learner, were a round as long as what the learner does
-    in it, and theirs as now.
-    """
+    """The actors' share of waiting, were a round as long as the learner's work in it."""
     return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
@@ -333,9 +320,7 @@ def _learning_bound(held: float, faster: Sequence[str]) -> Verdict:
 
 
 def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> Verdict:
-    """The learner is behind with the updates that are paid for, so its limiter lets no more rows
-    in; or with the rows.
-    """
+    """The learner is behind with the updates, so its limiter lets no more rows in."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.spent("insert") >= learning.worked / 2:
         return Verdict(

@@ -29,9 +29,7 @@ def need(condition: object, why: str) -> None:
 
 
 def kill_in_turn(attack: Attack, workers: Sequence[str], seconds: float) -> int:
-    """Kill these workers in turn, each at least once, until the time is over -> how many were
-    killed.
-    """
+    """Kill these workers in turn, each at least once, until the time is over -> the number."""
     until, n = time.monotonic() + seconds, 0
     while time.monotonic() < until or n < len(workers):
         worker = workers[n % len(workers)]
@@ -165,9 +163,7 @@ def terminate_driver(attack: Attack, seconds: float) -> None:
 
 
 def full_disk(attack: Attack, seconds: float) -> None:
-    """A file-size limit of 64 bytes: writes fail half-way, as on a full disk, for every process of
-    the run and its log.
-    """
+    """Limit files to 64 bytes: each write of the run fails half-way, as on a full disk."""
     attack.train()
     attack.wait(attack.newest, "a checkpoint")
     attack.limit_files(64)

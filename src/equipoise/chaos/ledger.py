@@ -22,9 +22,7 @@ NONE = -(1 << 40)
 
 
 class Ledger(nn.Module):
-    """The due row and the last windows of each stream. Windows come in order, except where a dead
-    actor held the place.
-    """
+    """The due row and the last windows of each stream; in order, except after a dead actor."""
 
     due: Tensor
     start: Tensor
@@ -64,9 +62,7 @@ class Ledger(nn.Module):
         return wrong
 
     def merge(self, data: Trajectory, before: Tensor, pool: Pool) -> None:
-        """Enter what other learners entered of their streams; ``before``: the counts before this
-        one's batch.
-        """
+        """Enter other learners' streams; ``before``: the counts before this one's batch."""
         mine = torch.zeros(len(self.due), dtype=torch.bool)
         mine[data.context["stream"]] = True
         there = pool.sum(mine.long()) > 0

@@ -32,9 +32,7 @@ class Result:
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:
-    """Return the chosen faults in the order of the matrix; ValueError names the nearest of an
-    unknown one.
-    """
+    """The chosen faults in the order of the matrix; ValueError names the nearest of another."""
     known = [fault.name for fault in FAULTS]
     for name in names:
         if name not in known:
@@ -80,9 +78,7 @@ def matrix(
     inference: Inference = "local",
     nodes: Nodes | None = None,
 ) -> list[Result]:
-    """Run all rows and report each as soon as it is known. ``nodes``: the machines of the actors,
-    if not this one.
-    """
+    """Run all rows and report each at once. ``nodes``: machines of actors, if not this one."""
     if sys.platform != "linux":
         raise ValueError(
             f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}"

@@ -72,7 +72,6 @@ def read_cluster(given: Mapping[str, object]) -> Cluster:
 
 
 def _labels(text: str) -> dict[str, str]:
-    """Read KEY=VALUE, with commas between several."""
     found = {}
     for one in text.split(","):
         key, equals, value = (part.strip() for part in one.partition("="))

@@ -38,9 +38,7 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
 
 
 def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, object]:
-    """The path and the value of the other setting: the same part's, else the Program's; None if
-    this run has none.
-    """
+    """The path and value of the other setting, of the same part or of the Program; else None."""
     if hasattr(setting.part, other.setting):
         return setting.room + other.setting, getattr(setting.part, other.setting)
     return other.setting, fields.valued(program, other.setting)

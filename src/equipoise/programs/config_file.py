@@ -76,9 +76,7 @@ def _suffix(file: Path) -> str:
 
 
 def _toml(value: Any) -> Any:
-    """The same with "none" for None, which TOML cannot say and the settings read as None; parts
-    that are None are left out.
-    """
+    """TOML has no None: write "none", and leave out parts that are None."""
     if isinstance(value, dict):
         return {
             key: _toml(item)

@@ -60,9 +60,7 @@ class Setting:
 
 
 def classes(kind: object) -> list[type[object]]:
-    """The dataclasses that a field of this type may hold: one, several of a union, the built-in
-    sources, or none.
-    """
+    """The dataclasses that a field of this type may hold; [] for a plain value."""
     if kind is SourceSettings:
         return [*SOURCES]
     args = (
@@ -74,9 +72,7 @@ def classes(kind: object) -> list[type[object]]:
 
 
 def rooms(*, replay: bool = False) -> list[tuple[str, type[object]]]:
-    """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``:
-    a replay's as well.
-    """
+    """The dataclasses of every run (``replay``: a replay's also) with the start of their keys."""
     besides = [("replay.", ReplaySettings)] if replay else []
     return [
         *_below("", Program),
@@ -95,9 +91,7 @@ def _below(room: str, cls: type[object]) -> Iterator[tuple[str, type[object]]]:
 
 
 def shorts() -> dict[str, tuple[str, Fact]]:
-    """Keys and facts of the run's settings by the names that its options and keywords have:
-    ``evaluate_every``, ``actors``.
-    """
+    """Keys and facts of the run's settings by the names of their options: ``evaluate_every``."""
     return {
         (fact.flag.name if fact.flag and fact.flag.name else name).replace("-", "_"): (
             f"{room}{name}",
@@ -110,9 +104,7 @@ def shorts() -> dict[str, tuple[str, Fact]]:
 
 
 def alter(program: Program, **changes: object) -> Program:
-    """The program with these settings changed, by the names that ``shorts`` gives; also ``env``,
-    ``policies`` and ``route``.
-    """
+    """The program with settings changed by their names in ``shorts``, or env, policies, route."""
     keys = {name: key for name, (key, _) in shorts().items()} | {
         "env": "source.env",
         "policies": "policies",
@@ -122,9 +114,7 @@ def alter(program: Program, **changes: object) -> Program:
 
 
 def replaced(program: Program, changes: Mapping[str, object]) -> Program:
-    """The program with these changes, by their keys. A ``source.dataset`` makes the source a
-    recorded one.
-    """
+    """The program with these changes, by key; ``source.dataset`` makes a recorded source."""
     rest = _with_auto(program, changes)
     if dataset := rest.pop("source.dataset", ""):
         source = RecordedSource(
@@ -149,9 +139,7 @@ def replaced(program: Program, changes: Mapping[str, object]) -> Program:
 
 
 def _with_auto(program: Program, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Write ``auto`` for a value as a name in ``placement.auto``; a value takes the name from
-    there.
-    """
+    """Move each value ``auto`` into ``placement.auto``; another value takes its name from there."""
     room, auto = "placement.", tuple(changes.get("placement.auto", program.placement.auto))
     told = {name: changes[room + name] for name in measurable(program) if room + name in changes}
     asked = [name for name, value in told.items() if isinstance(value, str) and value == AUTO.word]
@@ -180,9 +168,7 @@ def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
 
 
 def parts(program: Program) -> Iterator[tuple[str, object]]:
-    """The parts of the run, each with what its keys begin with: its source, the env of that, its
-    placement, and so on.
-    """
+    """The parts of the run (source, its env, placement, ...), each with the start of its keys."""
     yield from _parts(program, "")
 
 
@@ -202,9 +188,7 @@ def valued(program: Program, key: str) -> object:
 
 
 def settings(program: Program) -> Iterator[Setting]:
-    """All of them: the run's, then each policy's, its algorithm's, its optimizer's, its rewards'
-    and its replay's.
-    """
+    """The settings of the run, then of each policy, its algorithm, optimizer, rewards, replay."""
     for room, part in parts(program):
         yield from of(part, room)
     several = len(program.policies) > 1
@@ -270,7 +254,7 @@ def why_unread(program: Program, setting: Setting) -> str:
 
 
 def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
-    """The path and the value of the setting that decides: the same part's, else the Program's."""
+    """The path and the value of the deciding setting: the same part's, else the Program's."""
     if hasattr(setting.part, read.setting):
         return setting.room + read.setting, getattr(setting.part, read.setting)
     value: object = program

@@ -36,9 +36,7 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
-        """Descriptors of the worker that is given most: all pipes, the doorbells of all that write,
-        and those that it rings.
-        """
+        """Descriptors of the worker that needs most: pipes, all doorbells, those that it rings."""
         rung = shards + learners - 1  # a learner rings the others and its shards
         here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers
@@ -93,7 +91,6 @@ def check_nvtx(place: Placement) -> None:
 
 
 def _files_allowed() -> int | None:
-    """Files that this process may have open at once; None: no limit."""
     if sys.platform == "win32":
         return None
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -101,17 +98,13 @@ def _files_allowed() -> int | None:
 
 
 def _files_open() -> int:
-    """Files that this process has open now; as many as a Python process has by itself where the
-    system does not tell.
-    """
+    """Files that this process has open now; 3 where the system does not list them."""
     place = Path("/dev/fd")
     return len(list(place.iterdir())) if place.is_dir() else 3
 
 
 def block_problems(program: Program, policy: Policy) -> list[str]:
-    """A queue of more blocks than their tokens have room for; a block is the unroll of one group of
-    envs.
-    """
+    """A queue of more blocks (the unroll of one group of envs) than it has room for."""
     place = program.placement
     # of a batch
     blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs

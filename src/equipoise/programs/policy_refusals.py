@@ -140,7 +140,6 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
 
 
 def _latent_problems(program: Program, policy: Policy) -> list[str]:
-    """What does not go with a replay that keeps latents."""
     replay, name = policy.replay, type(policy.algorithm).__name__
     if replay is None:
         return [
@@ -174,7 +173,6 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
 
 
 def _alone_problems(program: Program, replay: ReplaySettings) -> list[str]:
-    """What takes an env of one agent, which has one policy."""
     given = {"replay.dataset": replay.dataset, "replay.relabel": replay.relabel}
     learn = ", ".join(learning(program))
     return [

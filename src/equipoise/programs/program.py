@@ -125,7 +125,7 @@ def _outside(name: str) -> type[Algorithm]:
 
 
 def _no_fields(cls: type[object]) -> list[str]:
-    """Annotated names of a class, or a base, that have no effect since a decorator is missing."""
+    """Annotated names that have no effect, since their class lacks the decorator."""
     return [
         name
         for base in cls.__mro__
@@ -148,7 +148,7 @@ def _as_module(name: str) -> str:
 
 
 def _not_one(value: object) -> str:
-    """What is no algorithm, and the methods that a subclass of Algorithm lacks."""
+    """The value, and the methods that a subclass of Algorithm lacks."""
     missing = (
         sorted(value.__abstractmethods__)
         if inspect.isclass(value) and issubclass(value, Algorithm)
@@ -182,9 +182,7 @@ def _class_name(cls: type[object], what: str) -> str:
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot
-    hold.
-    """
+    """Write a Program as plain dicts, lists and scalars; ValueError for what JSON cannot hold."""
     data = {
         name: _part_json(getattr(program, name))
         for name, fact in facts(type(program)).items()
@@ -200,7 +198,6 @@ def to_json(program: Program) -> dict[str, Any]:
 
 
 def _part_json(part: Any) -> Any:
-    """The fields of a part of a Program, and of its parts."""
     if not dataclasses.is_dataclass(part):
         return to_plain(part, "env")
     return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
@@ -314,7 +311,7 @@ def _policy(data: object, where: str) -> Policy | Frozen:
 
 
 def _read(cls: type[Any], data: Any, where: str) -> Any:
-    """The fields of a dataclass; None where there are none."""
+    """The dataclass that JSON describes; None for None."""
     if data is None:
         return None
     known = facts(cls)
@@ -328,9 +325,7 @@ def _read(cls: type[Any], data: Any, where: str) -> Any:
 
 
 def _field(fact: Fact, value: Any, where: str) -> Any:
-    """A value of a field, which may be a part of its own; of a source, the kind that has the keys
-    of ``value``.
-    """
+    """A value of a field, or its dataclass; of a source the kind that has the keys of ``value``."""
     parts = classes(fact.kind)
     if not parts:
         return asked(value, fact, where)
@@ -351,7 +346,6 @@ def _field(fact: Fact, value: Any, where: str) -> Any:
 
 
 def _source_class(name: object, where: str) -> type[SourceSettings]:
-    """The settings of a source that is not built in, by ``module:Class``."""
     if not trust.is_class_name(name):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {shortened(repr(name), 80)}"
@@ -367,7 +361,7 @@ def _source_class(name: object, where: str) -> type[SourceSettings]:
 def _known(
     data: object, known: Collection[str], where: str, required: tuple[str, ...] = ()
 ) -> Mapping[str, Any]:
-    """The JSON object with these keys alone; ValueError for anything else."""
+    """The JSON object, which has these keys alone; ValueError for anything else."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a JSON object, got {data!r}")
     for key in data:
@@ -417,7 +411,6 @@ def _flat(program: Program) -> dict[str, Any]:
 
 
 def _paths(data: Mapping[str, object], room: str) -> dict[str, object]:
-    """Every value by its path."""
     found: dict[str, object] = {}
     for key, value in data.items():
         found |= (

@@ -11,9 +11,7 @@ from equipoise.facts import Range, facts
 
 
 def out_of_range(instance: object, before: str = "") -> list[str]:
-    """A sentence for each field of a dataclass whose value is outside the choices or the ``Range``
-    of its annotation.
-    """
+    """A sentence for each field of a dataclass whose value its annotation does not allow."""
     given = [(name, getattr(instance, name), fact) for name, fact in facts(type(instance)).items()]
     wrong = [
         f"{before}{name}: expected one of {', '.join(typing.get_args(fact.kind))}, got {value!r}"
@@ -28,9 +26,7 @@ def out_of_range(instance: object, before: str = "") -> list[str]:
 
 
 def beyond(value: object, kind: object) -> Iterator[tuple[object, Range]]:
-    """The numbers in a value that are outside of a range in the annotation,
-    each with that range.
-    """
+    """The numbers in a value outside of a range in its annotation, each with that range."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         if isinstance(value, int | float):

@@ -49,9 +49,7 @@ __all__ = [
 
 
 def check(program: Program) -> None:
-    """Check a program; one ValueError lists everything that cannot work, each with a value that
-    would.
-    """
+    """Check a program; one ValueError lists every problem, each with a value that works."""
     refuse(problems(program))
 
 
@@ -135,7 +133,6 @@ def _run_problems(program: Program) -> list[str]:
 
 
 def _balance_problems(program: Program) -> list[str]:
-    """What cannot be changed while the run goes on."""
     place, key = program.placement, "placement.balance"
     if place.balance != "auto" or not program.actors:
         return []
@@ -160,7 +157,7 @@ def _balance_problems(program: Program) -> list[str]:
 
 
 def _learners_problems(program: Program) -> list[str]:
-    """What several learners cannot be dealt evenly."""
+    """What cannot be dealt evenly to several learners."""
     place, learners = program.placement, program.placement.learners
     if learners == 1:
         return []
@@ -286,9 +283,7 @@ def _env_problems(env: EnvFactory) -> list[str]:
 
 
 def _together_problems(program: Program) -> list[str]:
-    """List problems between policies: learning ones take the same steps of the same envs, so that
-    their versions rise together.
-    """
+    """Problems between policies, which learn from the same steps and publish together."""
     learn, problems = learning(program), []
     if not learn:
         return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
@@ -318,9 +313,7 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
-    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from
-    the same rounds.
-    """
+    """Why ``policy`` cannot learn beside ``one``, which has the name ``first``."""
     if (one.replay is None) != (policy.replay is None):
         wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
         return [
@@ -357,9 +350,7 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
 
 
 def check_read(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError for each of these settings (KEY each) that nothing reads while the others
-    are as they are.
-    """
+    """Raise ValueError if nothing reads some of these settings (KEY each), as the others are."""
     if found := unread(program, settings):
         raise ValueError(f"expected settings that change something, got {'; '.join(found)}")
 
@@ -384,12 +375,10 @@ def check_replays(program: Program, settings: Collection[str]) -> None:
 
 
 def _replaying() -> list[str]:
-    """The built-in algorithms that learn from a replay."""
     return [name for name in algorithm_names() if algorithm_class(name).needs_replay]
 
 
 def _theirs(program: Program) -> str:
-    """Name the algorithms of the learning policies, and say that they have no replay."""
     names = sorted(
         {algorithm_name(type(policy.algorithm)) for policy in learning(program).values()}
     )
@@ -397,7 +386,7 @@ def _theirs(program: Program) -> str:
 
 
 def _unread(program: Program, key: str) -> str:
-    """The reason why nothing reads a setting; empty where something does, or may."""
+    """The reason why nothing reads a setting; "" if something may."""
     reasons = [why_unread(program, setting) for setting in fields.named(program, key)]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -414,9 +403,7 @@ def fixed(old: Program, new: Program) -> list[str]:
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
-    """Return the differences; ValueError for one that a saved state does not fit, and for a resume
-    that would go backwards.
-    """
+    """Return the differences; ValueError for one that does not fit the saved state."""
     changes = differences(old, new)
     for setting in fields.of(new.placement, "placement."):
         if setting.rule == "kept" and setting.fact.name in new.placement.auto:

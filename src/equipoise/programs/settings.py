@@ -99,9 +99,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
 
 
 def _nested_hint(key: str) -> str:
-    """The path of a setting whose option has the name ``key``, in words;
-    empty where there is none.
-    """
+    """The path of the setting whose option has the name ``key``, in words; "" if none has."""
     if key == "algorithm":
         return (
             "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set "
@@ -112,7 +110,7 @@ def _nested_hint(key: str) -> str:
 
 
 def _peer_hint(key: str, known: Collection[str]) -> str:
-    """What there is here of what peers call so, in words; empty where it is not theirs."""
+    """The name that other libraries' ``key`` has here, in words; "" for an unknown one."""
     ours, note = key_of_peer(key, known)
     if ours:
         return f"; it is {ours!r} here" + (f" ({note})" if note else "")
@@ -123,7 +121,7 @@ def _peer_hint(key: str, known: Collection[str]) -> str:
 
 
 def _targets(program: Program, key: str) -> list[tuple[str, str]]:
-    """The policies that a key is of, each with the key within it."""
+    """The policies that a key belongs to, each with the key within it."""
     if key.startswith("policies."):
         _, name, short = key.split(".", 2)
         return [(name, short)]
@@ -136,9 +134,7 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
 
 
 def _kind(key: str, kinds: Mapping[str, object]) -> object:
-    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``);
-    None where there is none.
-    """
+    """The type of a setting, also of a mapping's entry (``optimizer.rates.actor``); else None."""
     field, _, entry = key.rpartition(".")
     whole = kinds.get(field)
     if key not in kinds and entry and typing.get_origin(whole) is Mapping:
@@ -168,9 +164,7 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
 
 
 def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None) -> None:
-    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one
-    argument.
-    """
+    """ValueError if ``env.KEY=VALUE`` and the env's ``kwargs`` differ in an argument."""
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
         if (
@@ -188,9 +182,7 @@ def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None
 def env_of(
     target: str, settings: Settings, kwargs: Mapping[str, object] | None = None
 ) -> EnvFactory:
-    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing
-    else to set.
-    """
+    """The env with settings of ``env.KEY`` and ``source.env.action_mask``, the only ones here."""
     check_env_given_once(settings, kwargs)
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
@@ -216,9 +208,7 @@ def _split(setting: str) -> tuple[str, str]:
 
 
 def setting_types(program: Program) -> dict[str, object]:
-    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*``
-    besides.
-    """
+    """The type of each key that ``apply_settings`` takes, besides ``env.*`` and ``route.*``."""
     # also of the kind of source that this program has not
     run = {key: fact.kind for key, fact in fields.shorts().values()}
     return run | {
@@ -249,9 +239,7 @@ def field_types(cls: type[object]) -> dict[str, object]:
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
-    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what
-    came.
-    """
+    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it is none."""
     try:
         return _converter(kind)(value)
     except MISFITS as error:
@@ -379,7 +367,6 @@ def _tuple(args: Sequence[object], value: object) -> tuple[object, ...]:
 
 
 def _json_list(text: str) -> list[object] | None:
-    """The list that a text is in JSON, such as ["a,b"]; None where it is none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -401,9 +388,7 @@ def _bool(value: object) -> bool:
 
 
 def whole(value: object) -> int:
-    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole
-    number.
-    """
+    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9) or 2GiB (2^30); ValueError if it is not whole."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     text = str(value)
@@ -443,7 +428,7 @@ def _mapping(args: Sequence[object], value: object) -> dict[str, object]:
 
 
 def _anything(value: object) -> object:
-    """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
+    """JSON, or one of Python's True, False and None, else the text itself."""
     if not isinstance(value, str):
         return value
     words = {

@@ -81,9 +81,7 @@ def params_sha256(params: Mapping[str, Tensor]) -> str:
 
 
 def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
-    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses
-    shared memory.
-    """
+    """Parameters as safetensors; cloned, since safetensors refuses views of one buffer."""
     import safetensors.torch
 
     return safetensors.torch.save(
@@ -92,9 +90,7 @@ def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
 
 
 def begin(directory: Path, step: int) -> Path:
-    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One
-    at a time.
-    """
+    """A new place aside for checkpoint ``step``, after what killed writers left is tidied."""
     if step < 0:
         raise ValueError(f"step: expected at least 0, got {step}")
     if not directory.is_dir():
@@ -111,9 +107,7 @@ def aside(directory: Path, step: int) -> Path:
 
 
 def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
-    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any
-    process.
-    """
+    """Write one file of a checkpoint that is aside -> {name: entry}. From any process."""
     assert KNOWN.fullmatch(name), name
     write_synced(place / name, data)
     return {name: {"sha256": _sha256(data), "size": len(data)}}
@@ -170,9 +164,7 @@ def save(
     meta: Mapping[str, Any],
     spec: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them
-    (``record/playable.py``).
-    """
+    """A checkpoint of weights alone, ``directory/step_N``; ``spec`` is what plays them."""
     place = begin(directory, step)
     try:
         files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
@@ -211,9 +203,7 @@ def retain(
 
 
 def _tidy(directory: Path) -> None:
-    """Finish what a killed writer began: an old one without its new one is put back, the rest is
-    removed.
-    """
+    """Finish what a killed writer began: put an old one without a new one back, remove others."""
     for path in directory.glob(".step_*"):
         target = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not target.is_dir():
@@ -256,9 +246,7 @@ def _found(directory: Path) -> list[tuple[int, bool, Path]]:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(params, meta) of a checkpoint;
-    ValueError naming the file that is not as its manifest says.
-    """
+    """(params, meta) of a checkpoint; ValueError naming a file that its manifest contradicts."""
     return statefile.parse_weights(read(path, WEIGHTS), path / WEIGHTS), read_meta(path)
 
 
@@ -294,9 +282,7 @@ def read(path: Path, name: str) -> bytes:
 
 
 def identity(path: Path) -> str:
-    """One number for a checkpoint or an exported policy: the hash of its manifest, which has those
-    of all files.
-    """
+    """The hash of the manifest, and so of all files, of a checkpoint or an exported policy."""
     return _sha256((path / MANIFEST).read_bytes())
 
 
@@ -445,7 +431,7 @@ def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
 
 
 def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
-    """What the manifest says of a file; ``grows``: there may be more behind it."""
+    """The verified bytes of a file; ``grows``: more may follow them."""
     _size(file, said, grows=grows)
     try:
         with file.open("rb") as opened:
@@ -464,7 +450,7 @@ def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
 
 
 def _size(file: Path, said: Entry, *, grows: bool = False) -> None:
-    """``Damaged`` unless it is a plain file of the size that the manifest says."""
+    """``Damaged`` unless it is a plain file of the size in the manifest."""
     if file.is_symlink() or not file.is_file():
         raise Damaged(f"{file}: expected a plain file, got none")
     size, expected = os.path.getsize(file), said["size"]

@@ -30,9 +30,7 @@ BEND = 1.4  # of a mean within its bounds: tanh(1.4 x) is nearest to x there
 
 
 def clone_of(source: Path) -> Mapping[str, Any] | None:
-    """The settings of the behaviour cloning whose only policy this checkpoint has; None for other
-    checkpoints.
-    """
+    """The settings of a checkpoint whose only policy was cloned; None for other checkpoints."""
     if checkpoint.SPEC not in checkpoint.manifest(source)[0]:
         return None
     said = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)

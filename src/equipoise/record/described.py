@@ -75,9 +75,7 @@ def checked(program: Any, file: Path) -> Mapping[str, Any]:
 
 
 def env_of(program: Mapping[str, Any]) -> str:
-    """The name of what a run of this program, as run.json has it, learns from: an env, recorded
-    rows, a task of text.
-    """
+    """What a run learns from, by its program in run.json: an env, recorded rows or a task."""
     source = program["source"]
     return str(
         (source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")
@@ -95,9 +93,7 @@ def algorithm_of(program: Mapping[str, Any]) -> str:
 
 
 def flat(program: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a program by their names in ``--set``, in the order of the file; values as
-    JSON.
-    """
+    """The settings of a program by their names in ``--set``, in the file's order; JSON values."""
     return {name: said(value) for name, value in settings_of(program).items()}
 
 
@@ -148,9 +144,7 @@ def differing(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The settings that tell the groups apart, at most four and at least two, if two differ: the
-    most telling one first.
-    """
+    """Two to four settings that tell the groups apart, the most telling one first."""
     left, found, kinds = differing(settings), list[str](), 1
     while left and len(found) < 4 and (kinds < len(settings) or len(found) < 2):
         counts = {
@@ -165,9 +159,7 @@ def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """A name of its own for each group of runs, from (name, settings): settings that differ follow
-    a name that repeats.
-    """
+    """A unique name for each group, from (name, settings): a repeated name gets settings."""
     names = []
     for name, mine in groups:
         keys = [

@@ -174,9 +174,7 @@ class RunDirectory:
             write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
 
     def confirm(self) -> None:
-        """Write down what was changed by going on, once it works: a change that fails at once is
-        not kept.
-        """
+        """Write run.json as it was changed by going on, once the run works."""
         if self._unconfirmed:
             self._unconfirmed = False
             write_atomic(self.path / RUN, json_bytes(self.run))
@@ -206,7 +204,6 @@ class RunDirectory:
         checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
-        """Lock the directory; ValueError where another process has done so."""
         self._lock = paths.lock(self.path)
         (self.path / LOGS).mkdir(exist_ok=True)
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -247,9 +244,7 @@ class RunDirectory:
 
     @classmethod
     def found(cls, path: str | os.PathLike[str]) -> Self:
-        """The files of the run that is there, without its program: nothing that it names is
-        imported.
-        """
+        """The run's files, without its program: nothing that it names is imported."""
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
             got = "one without" if directory.is_dir() else "no directory"
@@ -271,9 +266,7 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- as it runs
 
     def write_report(self, report: Report) -> None:
-        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for
-        TensorBoard and W&B.
-        """
+        """Add one line to metrics.jsonl, flushed; the same for TensorBoard and W&B."""
         if self._metrics is None:
             raise ValueError(
                 f"{self.path}: expected a directory made by create(), which writes; got one that "
@@ -310,7 +303,7 @@ class RunDirectory:
         return read_reports(self.path / METRICS)
 
     def _readable_metrics(self) -> list[dict[str, Any]]:
-        """The reports that can be read: a run that goes on does not need the others."""
+        """The undamaged reports, which are all that a resume needs."""
         damaged: list[str] = []
         found = read_reports(self.path / METRICS, damaged=damaged)
         if damaged:
@@ -325,9 +318,7 @@ class RunDirectory:
         return write_summary(self.path, summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """What summary.json says; None while the run has not ended, and with a warning where the
-        file is damaged.
-        """
+        """What summary.json says; None before the end, and with a warning if damaged."""
         return read_summary(self.path)
 
     def close(self) -> None:
@@ -345,9 +336,7 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Close and remove the directory of a run that did not begin,
-        of which nothing is copied.
-        """
+        """Close and remove the directory of a run that did not begin; copy nothing."""
         if self.mirror is not None:
             self.mirror.close(last_s=0.0)
         self.close()
@@ -379,9 +368,7 @@ class RunDirectory:
     def save_best(
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
-        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those
-        before.
-        """
+        """checkpoints/best/step_N: the best weights, in place of those before."""
         saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
         for other in saved.parent.glob("step_*"):
             if other != saved:
@@ -393,9 +380,7 @@ class RunDirectory:
         return checkpoint.latest(self.checkpoints / BEST)
 
     def best_evaluation(self) -> Evaluation | None:
-        """The best evaluation so far, whose weights ``best_checkpoint`` has; None where there was
-        none.
-        """
+        """The best evaluation so far, of ``best_checkpoint``; None before the first."""
         found = self.best_checkpoint()
         evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
         return (
@@ -415,9 +400,7 @@ class RunDirectory:
         driver: object,
         meta: Mapping[str, object],
     ) -> Path:
-        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a
-        few are kept.
-        """
+        """Add the driver's state to the checkpoint aside, name it, remove old ones."""
         self.sync_metrics()
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
@@ -432,9 +415,7 @@ class RunDirectory:
         return done
 
     def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
-        """The newest whose every file is as its manifest says; ``whole``: that a run can go on
-        from. Damage is warned of.
-        """
+        """The newest undamaged one; ``whole``: one to go on from. Warns of damage."""
         skipped: list[str] = []
         found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
         _warn(skipped, found)

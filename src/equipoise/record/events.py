@@ -31,9 +31,7 @@ _numbers = itertools.count()
 
 
 class Events:
-    """One event file in ``directory``; each ``write`` is a record, whole or not there, on its way
-    to the disk at once.
-    """
+    """One event file in ``directory``; each ``write`` adds a whole record and flushes it."""
 
     def __init__(self, directory: Path, *, purge_step: int | None = None) -> None:
         """``purge_step``: the first step that is told anew, in place of what older files say."""

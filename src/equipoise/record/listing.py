@@ -60,9 +60,7 @@ class RunRow:
         return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
 
     def value(self, key: str) -> object:
-        """The value of a column, or of a setting by its name in ``--set``; None where the run has
-        none.
-        """
+        """The value of a column, or of a setting by its name in ``--set``; None if it has none."""
         return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
@@ -88,9 +86,7 @@ TOLD: Schema = {  # what a row says of a summary or of a report
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that
-    cannot be read.
-    """
+    """All runs of a folder; ``damaged`` takes a sentence for each that cannot be read."""
     found = []
     problems: list[str] = [] if damaged is None else damaged
     for directory in directories(place, problems):
@@ -149,9 +145,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, object]] | None = None) ->
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files below a folder; a file with several names counts once, and one that goes
-    meanwhile does not.
-    """
+    """Bytes of the files below a folder; a file with several names counts once."""
     found: dict[tuple[int, int], int] = {}
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -190,7 +184,6 @@ def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> lis
 
 
 def _order(value: object) -> tuple[bool, float, str]:
-    """Numbers before texts."""
     return (False, value, "") if isinstance(value, int | float) else (True, 0.0, said(value))
 
 
@@ -225,9 +218,7 @@ def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
 
 
 def _same(value: object, wanted: str, number: float | None) -> bool:
-    """Is a value the one that is wanted? 0.001 and 1e-3 are the same number,
-    and "—" is no value.
-    """
+    """Is a value the wanted one? 0.001 and 1e-3 are the same number, and "—" is no value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
         return value == number
     return said(value).lower() == wanted.lower() or (value is None and wanted.lower() == "none")

@@ -29,9 +29,7 @@ SITE: Schema = {"machine": Text(100), "workers": Items(Text(100)), "*": Anything
 
 
 def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The machine of each worker that is not at home, by its title; of one without a machine its
-    site.
-    """
+    """The machine, or else the site, of each worker that is not at home, by its title."""
     return {
         title: site["machine"] or name for name, site in sites.items() for title in site["workers"]
     }

@@ -103,9 +103,7 @@ class Store:
         return bool(self.fs.exists(self.at(name)))
 
     def put(self, file: Path, name: str, size: int | None = None) -> None:
-        """Copy a file, or its first ``size`` bytes, whole or not at all; OSError where that many
-        did not arrive.
-        """
+        """Copy a file, or its first ``size`` bytes, whole or not at all; else OSError."""
         size = file.stat().st_size if size is None else size
         path = self.at(name)
         aside = f"{path}.part" if self._folders else path
@@ -187,9 +185,7 @@ class Store:
 
 @contextmanager
 def _plainly(url: str) -> Iterator[None]:
-    """What a store's package raises of its own (no credentials, no answer) becomes an OSError that
-    names the URL.
-    """
+    """Turn errors of a store's own package (no credentials) into an OSError with the URL."""
     try:
         yield
     except (OSError, ValueError):
@@ -204,9 +200,7 @@ Held = Literal["nothing", "a beginning", "a run"]
 
 
 def holds(place: str | os.PathLike[str]) -> Held:
-    """What is at a path or a URL: "a run" has a whole checkpoint, also a damaged one, or has
-    reached its end.
-    """
+    """What is at a path or a URL: "a run" has a whole checkpoint, or has reached its end."""
     if is_url(place):
         store = Store(place)
         with _plainly(place):
@@ -237,7 +231,7 @@ def _held(has: Callable[[str], bool], read: Callable[[str], bytes], steps: list[
 
 
 def _row_name(name: str, said: checkpoint.Entry) -> str:
-    """The name of a segment's rows at the URL: that of this length of it."""
+    """The name at the URL of a segment's rows at this length."""
     return f"{ROWS_ROOM}/{name}.{said['sha256'][:24]}"
 
 
@@ -265,9 +259,7 @@ class Mirror:
             tell(text)
 
     def finish(self, deadline_s: float, tell: Callable[[str], object] = lambda text: None) -> bool:
-        """Copy all that the directory has now -> is it all at the URL within ``deadline_s``
-        seconds?
-        """
+        """Copy all that the directory has now; return whether that took at most ``deadline_s``."""
         before, until = self.failures, time.monotonic() + deadline_s
         self.wake()
         with self._state:
@@ -286,9 +278,7 @@ class Mirror:
         return in_time and self.failures == before
 
     def close(self, last_s: float = 10.0) -> None:
-        """Copy the last lines of a finished run, for ``last_s`` seconds at most (0: not at all),
-        and end the thread.
-        """
+        """Copy a run's last lines, for at most ``last_s`` seconds (0: none), and end the thread."""
         if last_s and not self._over:
             self.finish(last_s)
         with self._state:
@@ -353,9 +343,7 @@ class Mirror:
             self._sent[name] = (about.st_mtime_ns, about.st_size)
 
     def _checkpoint(self, room: str, path: Path, rows: dict[str, int]) -> set[str]:
-        """Copy a checkpoint that is not there yet -> the names of its rows at the URL; ``rows``:
-        those that are there.
-        """
+        """Copy a new checkpoint -> the names of its rows at the URL; ``rows`` are there already."""
         name = f"{room}/{path.name}"
         data = (path / checkpoint.MANIFEST).read_bytes()
         said = parse_json(data, path / checkpoint.MANIFEST)
@@ -383,9 +371,7 @@ class Mirror:
         return set(segments)
 
     def _tidy(self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int]) -> None:
-        """Remove the checkpoints that are no longer here, and rows that none names, once one is
-        whole here and there.
-        """
+        """Remove checkpoints that are gone here, and rows that no whole checkpoint names."""
         if not whole[ROOMS[0]]:
             return
         for room, steps in whole.items():
@@ -398,9 +384,7 @@ class Mirror:
             self._store.remove(row_name)
 
     def _capsules(self) -> None:
-        """Copy the first capsules, each with its record last. One that is there already, of the
-        same cause, stays.
-        """
+        """Copy the first capsules, each with its record last; one that is there already stays."""
         found = sorted(path.parent for path in (self._directory / CAPSULES).glob(f"[!.]*/{RECORD}"))
         for path in found[:MOST_CAPSULES]:
             name = f"{CAPSULES}/{path.name}"
@@ -415,9 +399,7 @@ class Mirror:
 
 @contextmanager
 def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """A directory with the run, to read its policies: what a URL has is fetched into one that is
-    removed again.
-    """
+    """A directory with the run; of a URL a fetched copy, which is removed again."""
     if not is_url(place):
         yield place
         return
@@ -471,9 +453,7 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
 
 
 def _fetch_checkpoint(store: Store, room: str, path: Path) -> None:
-    """Copy one checkpoint; the names in its manifest are looked at before any
-    file of it is opened.
-    """
+    """Copy one checkpoint; the manifest's names are checked before a file is opened."""
     path.mkdir(parents=True)
     name = f"{room}/{path.name}"
     (path / checkpoint.MANIFEST).write_bytes(store.read(f"{name}/{checkpoint.MANIFEST}"))

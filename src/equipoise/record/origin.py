@@ -13,9 +13,7 @@ PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the packages that decide what a run computes, read without
-    importing them.
-    """
+    """Versions of Python and of the packages that decide results, read without an import."""
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
@@ -37,9 +35,7 @@ def host() -> dict[str, object]:
 
 
 def commit(start: Path) -> str | None:
-    """The commit that is checked out where a run is started, read without git; None where there is
-    none.
-    """
+    """The commit checked out where a run is started, read without git; None if there is none."""
     try:
         root = next((one for one in (start, *start.parents) if (one / ".git").exists()), None)
         return None if root is None else _head(root / ".git")

@@ -21,9 +21,7 @@ CAPSULES = "capsules"
 
 
 def make_default(program: Program) -> Path:
-    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start
-    within a second.
-    """
+    """Make runs/<env>-<algorithm>-<seed>-<timestamp>, numbered where two start in a second."""
     algorithm = "-".join(
         dict.fromkeys(
             algorithm_name(type(policy.algorithm)) for policy in learning(program).values()
@@ -82,9 +80,7 @@ def lock(directory: Path) -> int | None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a run directory that no process writes -> its new path: the first free one of DIR.1,
-    DIR.2 and so on.
-    """
+    """Rename a run directory that no process writes to the first free DIR.1, DIR.2, ..."""
     directory = directory.expanduser().absolute()
     handle, n = lock(directory), 1
     try:

@@ -72,9 +72,7 @@ class Playable:
 def policy_json(
     algorithm: Algorithm, spec: EnvSpec, *, learns: bool, where: str
 ) -> dict[str, object]:
-    """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that
-    JSON cannot say.
-    """
+    """One policy as ``spec.json`` has it; UnsupportedSpace for a space that JSON cannot hold."""
     return {
         "algorithm": algorithm_json(algorithm, f"{where}.algorithm"),
         "learns": learns,
@@ -125,9 +123,7 @@ TEXT: Schema = {
 
 
 def text_spec(data: Any, policy: str, where: str) -> TextSpec:
-    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights
-    from; ValueError for others.
-    """
+    """What ``spec.json`` says of a policy that writes, without its weights; else ValueError."""
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None
     if not isinstance(one, Mapping) or "text" not in one:
@@ -178,9 +174,7 @@ def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playab
 
 
 def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str) -> None:
-    """Copy the parameters of all policies into their networks; ValueError names the first that
-    these have otherwise.
-    """
+    """Copy all parameters into the networks; ValueError names the first that does not fit."""
     mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
     for name in sorted({*params, *mine}):
         shapes = [

@@ -56,9 +56,7 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach without a
-    token in the environment.
-    """
+    """Read "[HOST:]PORT"; ValueError for others, and for an open host without a token."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
@@ -77,9 +75,7 @@ def read_address(text: str) -> Address:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the whole run: those up to the last recorded report,
-    and with what has come since.
-    """
+    """Sums over the whole run: those up to the last recorded report, and those with the newest."""
 
     until: dict[tuple[str, Labels], float] = field(default_factory=dict)
     now: dict[tuple[str, Labels], float] = field(default_factory=dict)

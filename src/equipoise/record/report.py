@@ -239,7 +239,5 @@ class Report(Learned, Measured):
 
     @property
     def step(self) -> int:
-        """In what ``Program.schedule.steps`` counts: env steps,
-        or updates where no env is stepped.
-        """
+        """The progress in units of ``Program.schedule.steps``: env steps, or else updates."""
         return self.env_steps or self.updates

@@ -67,9 +67,7 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What flows from a station to the next. A rate is 0 where nothing flows and where nobody can
-    tell.
-    """
+    """What flows from a station to the next. A rate is 0 if nothing flows, or none is known."""
 
     name: str = ""  # of what flows, where the stations do not tell
     steps_per_s: float = 0.0  # env steps that were taken
@@ -88,9 +86,7 @@ class Arrow:
         )
 
     def said(self) -> list[tuple[str, str]]:
-        """The words beside the arrow, each with its kind: "flow", or the state of workers that
-        wait.
-        """
+        """The words beside the arrow, each with its kind: "flow", or a state of waiting workers."""
         from rich.filesize import decimal  # here, so that "import equipoise" loads no rich
 
         flows = [self.name] if self.name else []
@@ -170,7 +166,7 @@ def _stations(report: Report, program: Program) -> list[Station]:
 
 
 def _flows(report: Report, program: Program, rates: Rates) -> list[Arrow]:
-    """The arrows between the stations, without who waits at them."""
+    """The arrows between the stations, without the workers that wait at them."""
     replay = any(one.replay is not None for one in learning(program).values())
     last = Arrow(
         updates_per_s=report.updates_per_s,
@@ -189,7 +185,7 @@ def _flows(report: Report, program: Program, rates: Rates) -> list[Arrow]:
 
 
 def _waits(above: Station, below: Station, *, both: bool) -> tuple[tuple[str, str, float], ...]:
-    """Workers that wait at an arrow; ``both``: the upper ones wait for answers as well."""
+    """Workers that wait at an arrow; ``both``: the upper ones wait for answers also."""
     waits = [(above, "blocked"), *([(above, "starved")] if both else []), (below, "starved")]
     return tuple(
         (one.noun, state, share)

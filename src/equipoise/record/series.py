@@ -242,9 +242,7 @@ def _of_states(report: Report) -> Numbers:
 
 
 def _by_name(field: str, key: str = "") -> Callable[[Report], Numbers]:
-    """Read a mapping of a report by its names; ``key``: of each value only this key, where the
-    value has it.
-    """
+    """Read a mapping of a report by its names; ``key``: this key of each value that has it."""
 
     def read(report: Report) -> Numbers:
         found = getattr(report, field).items()

@@ -28,9 +28,7 @@ KEY = "tree"
 
 
 def dump(tree: Tree) -> bytes:
-    """Nested dicts of numpy arrays, CPU or GPU tensors, int, float, str, bool and None; TypeError
-    for anything else.
-    """
+    """Nested dicts of arrays, tensors, numbers, texts, bools and None; TypeError for others."""
     arrays: dict[str, Array] = {}
     torch = sys.modules.get("torch")  # an env worker, which has no tensors, never loads it
 
@@ -103,9 +101,7 @@ def parse(data: bytes, path: Path | str = "state") -> Tree:
 
 
 def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file;
-    ValueError that names the file where the bytes are none.
-    """
+    """The tensors of a safetensors file; ValueError that names a damaged file."""
     import safetensors.torch
 
     header(data, path)

@@ -29,9 +29,7 @@ def more(summary: str, *parts: Part, opened: bool = False) -> Html:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1, class_: str = ""
 ) -> Html:
-    """A table whose first ``texts`` columns are texts and whose others are numbers; on a narrow
-    screen a row is a card.
-    """
+    """A table: ``texts`` columns of texts, then numbers; on a narrow screen a row is a card."""
     kinds = [None if i < texts else "num" for i in range(len(head))]
     body = [
         tag(

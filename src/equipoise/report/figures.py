@@ -54,9 +54,7 @@ class Track:
 def sector(
     inner: float, outer: float, start: float, end: float, centre: tuple[float, float] = CENTRE
 ) -> str:
-    """The path of a part of a ring, from ``start`` to ``end`` in degrees, clockwise from the top,
-    less than a whole turn.
-    """
+    """The path of a ring's part, ``start`` to ``end`` degrees clockwise from the top, below 360."""
     large = int(end - start > 180)
     a, b, c, d = (
         _at(r, angle, centre)
@@ -75,9 +73,7 @@ def _at(radius: float, angle: float, centre: tuple[float, float]) -> str:
 
 
 def arcs(tracks: Sequence[Track], start: float, end: float) -> list[Html]:
-    """Concentric arcs from ``start`` to ``end``, the first track outermost; each is cut into its
-    shares, in their order.
-    """
+    """Concentric arcs from ``start`` to ``end``, the first outermost, each cut into its shares."""
     thick = (OUTER - INNER) / max(len(tracks), 2)
     found = []
     for i, track in enumerate(tracks):
@@ -149,7 +145,6 @@ def ring(
 
 
 def _arrow(start: float, end: float) -> Html:
-    """An arrow along the ring, clockwise."""
     radius = (OUTER + INNER) / 2
     r = figure_number(radius)
     tip = end - 7
@@ -185,9 +180,7 @@ def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
 
 
 def _runs(bins: Sequence[Mapping[str, float]]) -> dict[str, list[tuple[int, int, float, float]]]:
-    """(first bin, end, top, height) of each state's rectangles; equal neighbours to the hundredth
-    are one.
-    """
+    """(first bin, end, top, height) of each state's rectangles; equal neighbours are merged."""
     found: dict[str, list[tuple[int, int, float, float]]] = {state: [] for state in STATES}
     for i, shares in enumerate(bins):
         below = 0.0
@@ -224,9 +217,7 @@ def spans(parts: Sequence[tuple[float, float]], whole: tuple[float, float]) -> H
 
 
 def segments(shares: Sequence[float]) -> Html:
-    """A bar whose pieces are ``shares`` of 0..1, one after the other from the left, each in the
-    next colour.
-    """
+    """A bar of ``shares`` of 0..1, one after the other from the left, each in the next colour."""
     begins = itertools.accumulate(shares, initial=0.0)
     rects = [
         tag(
@@ -249,9 +240,7 @@ def part_swatch(number: int) -> Html:
 
 
 def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Html:
-    """A histogram: for each bin the label of its right end, and its share of 0..1, of which at
-    least one is not 0.
-    """
+    """A histogram: for each bin its right end's label and its share of 0..1, not all of them 0."""
     most = max(share for _, share in shares)
     wide, up = 100 / len(shares), ticks(0.0, most, most=3)
     rects = [
@@ -290,9 +279,7 @@ def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Ht
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line on ``x`` [N], ``y`` [N], with an interval [N] around it where there is one. ``faint``:
-    one seed of a group.
-    """
+    """A line on ``x`` [N], ``y`` [N], with an interval [N] if there is one; ``faint``: one seed."""
 
     style: int
     x: Array
@@ -315,9 +302,7 @@ class Line:
 
 
 def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
-    """At most ``most`` points of a line: of each of ``most // 2`` stretches the lowest and the
-    highest, so peaks stay.
-    """
+    """At most ``most`` points of a line: the lowest and highest of each stretch, so peaks stay."""
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), most // 2 + 1).astype(int)
@@ -328,9 +313,7 @@ def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most ``most`` + 1 round numbers from ``low`` to ``high``, 1, 2 or 5 times a power of ten
-    apart.
-    """
+    """At most ``most`` + 1 round numbers, ``low`` to ``high``: 1, 2 or 5 times a power of 10."""
     span = high - low
     if span <= 0:
         return [low]
@@ -343,9 +326,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def reach(values: Sequence[Array]) -> tuple[float, float]:
-    """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all
-    equal lie in the middle.
-    """
+    """The lowest and the highest of several arrays, with 5 % of room; equal ones in the middle."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if alike(low, high):
         return (low - abs(low) / 20, high + abs(high) / 20) if abs(high) > LEAST else (-0.05, 1.0)
@@ -415,9 +396,7 @@ def chart(
 
 
 def x_label_at(share: float, text: str) -> Html:
-    """A label below an axis at a share of its length, 0..1;
-    near an end it stays within the axis.
-    """
+    """A label below an axis at a share of its length, 0..1; it stays within the axis."""
     edge = "first" if share < EDGE else "last" if share > 1 - EDGE else None
     return tag("span", text, style=f"left:{figure_number(100 * share)}%", class_=edge)
 
@@ -461,9 +440,7 @@ def _mark(name: str, box: str, shape: Html) -> Html:
 
 
 def hatchings() -> Html:
-    """What fills each state: the pattern tells it apart without colour.
-    It stands once in a page.
-    """
+    """What fills each state: a pattern tells it apart without colour. Once in a page."""
 
     dot: dict[str, str | float | None] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
     stripe = tag("rect", class_="preempted-mark", width=1.6, height=4)

@@ -19,9 +19,7 @@ MOST_METRICS = 24  # small charts of the learner's numbers
 
 
 def curves_section(groups: Sequence[Group]) -> Html:
-    """Return, evaluation and speed over steps: the mean of a group, its interval, and each of its
-    runs.
-    """
+    """Return, evaluation and speed over steps: a group's mean, its interval, and its runs."""
     marks = legend([(sample(group.style), _at_the_end(group, axis_of(groups))) for group in groups])
     several = any(len(group.runs) > 1 for group in groups)
     note = (
@@ -61,9 +59,7 @@ def _captioned(groups: Sequence[Group], y: str, *, small: bool = False) -> Html 
 
 
 def lines_of(group: Group, y: str, axis: Axis = "steps", *, small: bool = False) -> list[Line]:
-    """The lines of a group: its one run; of several the mean with its interval, and each of them
-    thin (not where ``small``).
-    """
+    """The lines of a group: one run, or the mean, its interval and (not if ``small``) each run."""
     found = group.each(y, axis)
     curve = group.curve(found) if len(found) > 1 else None
     faint = [Line(group.style, x, values, faint=curve is not None) for _, x, values in found]
@@ -106,9 +102,7 @@ def speed_section(groups: Sequence[Group]) -> Html | None:
 
 
 def lag_section(groups: Sequence[Group]) -> Html | None:
-    """The lag of what was learned from, mean and maximum over steps; the age of rows is beside it,
-    and not the same.
-    """
+    """Mean and maximum lag of learned rows over steps, and their age, a different number."""
     kinds = dict.fromkeys(group.first.lag_name for group in groups)
     charts = [
         one

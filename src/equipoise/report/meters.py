@@ -69,9 +69,7 @@ def _workers(group: Group) -> list[Html]:
 
 
 def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
-    """The share of each part in the work of some workers, 0..1; of estimates that are more than the
-    work, in their sum.
-    """
+    """The share of each part in some workers' work, 0..1; estimates may exceed the work."""
     seconds: dict[str, float] = {}
     for name, x in itertools.chain.from_iterable(one.get("parts", {}).items() for one in workers):
         seconds[name] = seconds.get(name, 0.0) + max(x, 0.0)
@@ -81,7 +79,7 @@ def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
 
 
 def _work(name: str, parts: Mapping[str, float]) -> Html:
-    """A worker's bar, and under it what each piece of the bar is, in their order."""
+    """A worker's bar, and under it the pieces of the bar in their order."""
     said = [
         (part_swatch(i), f"{clipped(part, 40)} {100 * share:.0f} %")
         for i, (part, share) in enumerate(parts.items())
@@ -129,9 +127,7 @@ def _histograms(group: Group) -> list[Html]:
 def histogram(
     counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Callable[[float], str]
 ) -> dict[str, float]:
-    """The share of each bin from the first to the last that is not empty, by the label of its upper
-    end; several added up.
-    """
+    """The share of each bin between the non-empty ends, by the label of its upper edge."""
     keys = [*(f"{edge:g}" for edge in edges), "inf"]
     labels = [*(text(edge) for edge in edges), "more"]
     sums = [sum(one.get(key, 0) for one in counts) for key in keys]
@@ -186,7 +182,6 @@ def _processes(one: Told) -> list[Html]:
 
 
 def _kind(process: str) -> str:
-    """Actor 3 is one of the actors."""
     kind, _, number = process.rpartition(" ")
     return kind if number.isdecimal() else process
 
@@ -216,9 +211,7 @@ def cores_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float
 
 
 def _since(cpu_s: float, then: Entry | None) -> float:
-    """The seconds since then; of a process that another one has replaced, all that the new one has
-    used.
-    """
+    """The seconds since then; all that a process used that has replaced another one."""
     return cpu_s - then["cpu_s"] if then is not None and cpu_s >= then["cpu_s"] else cpu_s
 
 

@@ -64,9 +64,7 @@ def page(runs: Sequence[Told], now: float | None = None) -> str:
 
 
 def check_out(out: Path) -> None:
-    """ValueError for a place where no page can be written, or where something else than an earlier
-    page is.
-    """
+    """ValueError if no page can be written there, or if something other than a page is there."""
     if out.is_dir():
         raise ValueError(
             f"--out {out}: expected a file, got a directory; did you mean "

@@ -106,9 +106,7 @@ RUN_JSON: Schema = {
 
 @dataclass(frozen=True)
 class Told:
-    """One run: its row in a listing, its run.json, its reports,
-    and its summary once it has ended.
-    """
+    """One run: its row in a listing, its run.json, its reports, and its summary at the end."""
 
     row: RunRow
     run: Entry
@@ -161,9 +159,7 @@ class Told:
 
     @cached_property
     def ages(self) -> Mapping[str, Mapping[str, int]]:
-        """The histograms of the age of experience, of the whole run so far; empty for a run that
-        knows none.
-        """
+        """The histograms of the age of experience over the whole run; empty if it has none."""
         if self.summary is not None:
             return {name: self.summary["lag"].get(name, {}) for name in EDGES}
         lines = [line for line in self.lines if line["final"]] or self.lines
@@ -175,9 +171,7 @@ class Told:
 
     @property
     def lag_name(self) -> str:
-        """The name of a report's lag: versions of the acting weights, or the age of a replay's
-        rows.
-        """
+        """The name of the lag: versions of the acting weights, or the age of a replay's rows."""
         return (
             "age of rows"
             if any(key.startswith("replay.") or ".replay." in key for key in self.settings)
@@ -380,7 +374,7 @@ def read_run(directory: Path) -> Told:
 
 
 def _another_version(found: RunDirectory, problem: str) -> str:
-    """The problem, with the versions where the run is of another one."""
+    """The problem, with the versions if the run is of another one."""
     version = (found.run.get("versions") or {}).get("equipoise")
     if version == equipoise.__version__:
         return problem
@@ -403,9 +397,7 @@ def _no_reports(one: Told) -> str:
 
 
 def grouped(runs: Sequence[Told]) -> list[Group]:
-    """Runs of the same settings together, in the order in which they came; each group has a name of
-    its own.
-    """
+    """Runs of the same settings together, in order; each group has a name of its own."""
     by: dict[tuple[tuple[str, str], ...], list[Told]] = {}
     for one in runs:
         by.setdefault(tuple(sorted(one.settings.items())), []).append(one)
@@ -417,9 +409,7 @@ def grouped(runs: Sequence[Told]) -> list[Group]:
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """The settings that groups differ in, a value for each of them; "—" where one does not have the
-    setting.
-    """
+    """The settings that groups differ in, with a value for each; "—" for one without it."""
     keys = dict.fromkeys(key for group in groups for key in group.first.settings)
     found = {key: [group.first.settings.get(key, "—") for group in groups] for key in keys}
     found |= {name: [_where(group, room, key) for group in groups] for name, room, key in WHERE}

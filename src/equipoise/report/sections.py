@@ -94,7 +94,7 @@ def _verdict(group: Group, *, alone: bool) -> Html:
 
 
 def _remedies(one: Told) -> Html | None:
-    """What would help, by how much, and what it costs, as the model of the ring predicts it."""
+    """Suggestions with their gain and cost, as the model of the ring predicts them."""
     items = [tag("li", *_remedy(remedy)) for remedy in one.remedies[:MOST_REMEDIES]]
     if not items:
         return None
@@ -341,9 +341,7 @@ def _traffic(groups: Sequence[Group]) -> list[Html]:
 
 
 def alarms_section(groups: Sequence[Group]) -> Html | None:
-    """The alarms of each run, where a run knows alarms: sign, owner, moment, evidence and what may
-    help.
-    """
+    """The alarms of each run: sign, owner, moment, evidence and what may help."""
     runs = [(group, one) for group in groups for one in group.runs if one.alarms is not None]
     if not runs:
         return None
@@ -364,9 +362,7 @@ def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
 
 
 def notes_section(groups: Sequence[Group]) -> Html | None:
-    """What was damaged, the resumes, and the notes of each run;
-    alarms have a section of their own.
-    """
+    """What was damaged, the resumes, and the notes of each run."""
     items, hidden = [], 0
     for group in groups:
         for one in group.runs:

@@ -30,9 +30,7 @@ def shares_of(seconds: Entry) -> dict[str, float]:
 
 
 def sides(balance: Balance) -> tuple[list[str], list[str], list[str]]:
-    """Names of the workers that sample, of those that learn or keep rows, and of those beside the
-    ring, in natural order.
-    """
+    """Names of the workers that sample, that learn or keep rows, and beside the ring, sorted."""
     names = sorted(balance, key=_natural)
     places = {
         name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names
@@ -53,9 +51,7 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
-    """At most ``most`` rows of workers, by the name of the row: where there are more, neighbours
-    share one.
-    """
+    """At most ``most`` rows of workers by name: where there are more, neighbours share one."""
     if len(names) <= most:
         return {name: [name] for name in names}
     edges = [i * len(names) // most for i in range(most + 1)]
@@ -115,7 +111,6 @@ def _ring(group: Group) -> Html:
 
 
 def _counted(names: Sequence[str], balance: Balance) -> str:
-    """The workers by kind: 4 actors, 2 shards."""
     kinds: dict[str, int] = {}
     for name in names:
         kind = clipped(balance[name]["kind"] or "worker", 16)

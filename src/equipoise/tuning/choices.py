@@ -295,9 +295,7 @@ def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
 
 
 def bound(blue: Blueprint, way: Way, took: Took) -> float:
-    """Steps/s at most, of envs that cost nothing: as learners make updates, as actors act, and as
-    the cores bear both.
-    """
+    """Steps/s of envs that cost nothing: as learners, actors and the cores allow."""
     place, rows = blue.program.placement, blue.pace.rows / blue.pace.updates
     learning_s, acting_s = took.update_s / rows, took.act_s / place.envs_per_actor
     busy = place.learners * (way.threads if way.device == "cpu" else 1) * learning_s + acting_s
@@ -372,9 +370,7 @@ def _problem(program: Program) -> str:
 
 
 def variant(program: Program, **changes: object) -> Program:
-    """The program with another placement, and as many updates a row as before. ValueError where
-    that is no whole number.
-    """
+    """The program with another placement and as many updates a row; ValueError for a fraction."""
     made = alter(program, **changes)
     before, after = (one.actors * one.placement.envs_per_actor for one in (program, made))
     if before == after:

@@ -127,9 +127,7 @@ def _measured(acts: Acts) -> Choice:
 
 
 def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
-    """Raise ``Refused`` where both differ on another row than the recorded one: something was
-    wrongly taken as constant.
-    """
+    """Raise ``Refused`` if both differ on another row: the recording took a value as constant."""
     said = []
     for one in (by_torch, lean):
         row = acts.row(one, 2)
@@ -147,9 +145,7 @@ def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
 
 
 def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
-    """Measure seconds of this thread on a core for one call: other load on the machine changes it
-    little.
-    """
+    """Seconds of this thread on a core for one call, which other load changes little."""
     begun = time.thread_time()
     for _ in range(calls):
         state = forward(row, state)

@@ -83,8 +83,6 @@ def race(
 
 
 def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """Return the first candidate of ``order`` (the most usual first) whose rate times ``tie``
-    reaches the best rate.
-    """
+    """The first of ``order`` (the most usual first) whose rate times ``tie`` reaches the best."""
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)

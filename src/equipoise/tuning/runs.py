@@ -104,9 +104,7 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
 
 
 def hurried(program: Program) -> Program:
-    """The program whose replays are learned from at once, hold few rows, and lie in memory; its
-    policies choose all actions.
-    """
+    """The program for a short measurement: replays are small, in memory, and learn at once."""
     policies = dict(program.policies)
     for name, policy in learning(program).items():
         if policy.replay is not None:
@@ -120,9 +118,7 @@ def hurried(program: Program) -> Program:
 
 
 def rate(blue: Blueprint, interrupt: Interrupt, seconds: float, *, until: float) -> float:
-    """Measure env steps a second from the end of an update to the end of another, since acting and
-    learning may take turns; 0 where there are no two updates before ``until``.
-    """
+    """Env steps/s between two ends of updates; 0 if there are no two updates before ``until``."""
     runtime = ProcessRuntime(blue)
     try:
         while (now := runtime.stats()).version < 2 or min(now.ticks) < 2:

@@ -49,9 +49,7 @@ CUTS = {"minibatches", "policies"}  # who names one may have said the minibatche
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step and of a reset of one env, the share of both in which this process
-    computes, and its agents.
-    """
+    """Seconds of a step and a reset of one env, the share this process computes, and agents."""
 
     step_s: float
     reset_s: float
@@ -67,9 +65,7 @@ class Pace:
 
 
 def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """As ``_fitted``; the sentence also names an env without a recipe in a
-    family that has recipes.
-    """
+    """As ``_fitted``; the sentence also names an env without a recipe in a family with recipes."""
     made, said = _fitted(program, given, recipe=recipe)
     return made, "\n".join(one for one in (untuned(program) if recipe else "", said) if one)
 
@@ -215,9 +211,7 @@ def _pace(env: SyncEnv, seed: int) -> Pace:
 
 
 class _Spent:
-    """What this thread spends from now on, without what it waits for a core: other processes are
-    not the env's doing.
-    """
+    """CPU time of this thread from now on, without its waits for a core."""
 
     def __init__(self) -> None:
         self._began, self._late, self._computed = (
@@ -234,9 +228,7 @@ class _Spent:
 
 @contextlib.contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would
-    end the command unsaid.
-    """
+    """Let an env's ``os._exit`` raise instead: it would end the command without a word."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -286,9 +278,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
 
 
 def cut(policy: Policy) -> Policy:
-    """Cut a large batch into more minibatches than the algorithm's default, since a step of many
-    rows learns little more than one of 64.
-    """
+    """Cut a large batch into more minibatches, since a step of many rows learns little more."""
     algorithm = policy.algorithm
     if not algorithm.minibatch_rows:
         return policy

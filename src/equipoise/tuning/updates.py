@@ -77,9 +77,7 @@ class Took:
 
 
 def is_small(net: nn.Module) -> bool:
-    """Has the network no convolution and no wide layer? Then neither a
-    precision nor a thread pays.
-    """
+    """Has the network no convolution and no wide layer? Then precision and threads cost more."""
     return all(p.ndim < 2 or (p.ndim == 2 and min(p.shape) < WIDE) for p in net.parameters())
 
 
@@ -133,7 +131,7 @@ def timed(
 
 
 def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any]:
-    """What the process says, until it says no more or the time is over."""
+    """The process's messages, until it ends or the time is over."""
     while time.monotonic() < until:
         interrupt.check()
         if pipe.poll(SLICE_S):
@@ -144,9 +142,7 @@ def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any
 
 
 def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> None:
-    """The process: send the number of the way and what it took, for each way in each turn, or an
-    error.
-    """
+    """Send the number of each way and its time, for each turn, or an error."""
     blue, ways, until = given
     with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
         try:
@@ -186,9 +182,7 @@ def _race(blue: Blueprint, ways: Sequence[Way], until: float, pipe: Connection) 
 
 
 def _compiler() -> tuple[float, bool]:
-    """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything
-    that was compiled before.
-    """
+    """Import torch's compiler -> the CPU seconds that took, and is anything compiled already?"""
     began = time.process_time()
     kept = import_compiler()
     return time.process_time() - began, any(kept.iterdir())
@@ -199,9 +193,7 @@ class _Enough(Exception):
 
 
 def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float:
-    """Time updates for about ``span_s`` -> seconds of one. A few minibatches tell the time of a
-    long one.
-    """
+    """Time updates for about ``span_s`` -> seconds of one, by a few minibatches if it is long."""
     many = learner.algorithm.epochs * learner.algorithm.minibatches
     ends: list[float] = []
 
@@ -265,9 +257,7 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
 
 
 def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
-    """A batch of random observations and rewards, and of what the policy does there, in the shapes
-    of the run.
-    """
+    """A batch of random observations and rewards and the policy's answers, in the run's shapes."""
     policy, role, rng = learning(blue.program)[name], blue.roles[name], np.random.default_rng(0)
     unroll = policy.unroll if policy.replay is None else policy.algorithm.item_rows or policy.unroll
     items = blue.batch(name)
