@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from equipoise import recipes
-from equipoise.facts import AUTO, facts
+from equipoise.facts import AUTO, facts, values_of
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
@@ -51,6 +51,7 @@ from equipoise.types import (
     ReplaySettings,
     Rewards,
     TaskSource,
+    first_learning,
     learning,
 )
 
@@ -181,13 +182,13 @@ def settings(draft: Draft) -> Draft:
 def agreement(draft: Draft) -> Draft:
     """Refuse an option and a setting that say different things of one field."""
     given, base = draft.fields, draft.program
-    one = next(iter(learning(base).values()))
+    of_policy = values_of(first_learning(base))
     named = {key: name for name, (key, _) in shorts().items()}
     for key in draft.keys:
         name = named.get(key, key.removeprefix("policy."))
         if name not in given or (given[name] == AUTO.word and name in base.placement.auto):
             continue
-        if (now := getattr(one, name) if name in OF_POLICY else valued(base, key)) != given[name]:
+        if (now := of_policy[name] if name in OF_POLICY else valued(base, key)) != given[name]:
             raise ValueError(
                 f"{name}: expected to be given once, got {given[name]!r} and, by the setting "
                 f"{key}, {now!r}"

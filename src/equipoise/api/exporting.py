@@ -17,7 +17,7 @@ from equipoise.exporting import artifact as artifacts
 from equipoise.exporting import observations
 from equipoise.exporting.parity import Parity, Seen
 from equipoise.files import is_url, parse_json, read_json
-from equipoise.hints import hint, raised
+from equipoise.hints import raised
 from equipoise.programs.program import algorithm_name
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory, params_sha256
@@ -77,11 +77,7 @@ def export(
         ):
             return Exported(path=export_model(here, place, best=best, trust=trust))
         loaded = read_policies(here, best=best, trust=trust)
-        name = loaded.first if policy is None else policy
-        if name not in loaded.policies:
-            raise ValueError(
-                f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}"
-            )
+        name = loaded.named(policy)
         one, step = loaded.playable[name], step_of(loaded.meta)
         wanted = observations.wanted_rows(one.spec) if rows is None else rows
         seen, note = _seen(here, loaded, name, recorded, wanted, trust)

@@ -102,9 +102,16 @@ class Loaded:
     def learns(self) -> list[str]:
         return [name for name, one in self.playable.items() if one.learns]
 
+    def named(self, policy: str | None) -> str:
+        """The name of the policy, by default the first; ValueError for an unknown one."""
+        name = next(iter(self.playable)) if policy is None else policy
+        if name not in self.policies:
+            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, self.policies)}")
+        return name
+
     @property
     def first(self) -> str:
-        return next(iter(self.playable))
+        return self.named(None)
 
 
 def read_policies(
@@ -167,7 +174,5 @@ def load(
     """
     with local(directory) as here:
         loaded = read_policies(here, best=best, trust=trust)
-    name = loaded.first if policy is None else policy
-    if name not in loaded.policies:
-        raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+    name = loaded.named(policy)
     return Player(loaded.policies[name], loaded.playable[name].spec, meta=loaded.meta, seed=seed)

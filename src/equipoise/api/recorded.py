@@ -21,7 +21,6 @@ from equipoise.envs.failures.capsule import read_arrays
 from equipoise.envs.spaces import ActionForm, differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.files import write_atomic
-from equipoise.hints import hint
 from equipoise.record.report import step_of
 from equipoise.types import EnvSpec, Tree
 
@@ -87,9 +86,7 @@ def play(
     ValueError where it is not of the spaces that the policy was trained with.
     """
     loaded = read_policies(directory, best=best, trust=trust)
-    name = loaded.first if policy is None else policy
-    if name not in loaded.policies:
-        raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+    name = loaded.named(policy)
     spec, step = loaded.playable[name].spec, step_of(loaded.meta)
     place = os.fspath(recorded)
     episodes = recordings(place, spec)
@@ -214,13 +211,14 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
 def _of_dataset(name: str, spec: EnvSpec) -> Iterator[Recording]:
     """The episodes of a Minari data set, without their final observations."""
     found = datasets.find(name)
-    for what in ("observation", "action"):
-        if place := differ(what, getattr(found, what), getattr(spec, what)):
-            where, wanted, got = place
-            raise ValueError(
-                f"data set {name}: {where}: expected what the policy was trained with, {wanted}, "
-                f"got {got}"
-            )
+    if place := differ("observation", found.observation, spec.observation) or differ(
+        "action", found.action, spec.action
+    ):
+        where, wanted, got = place
+        raise ValueError(
+            f"data set {name}: {where}: expected what the policy was trained with, {wanted}, "
+            f"got {got}"
+        )
     for one in found:
         obs, _ = read_rows(spec, tree.map(lambda x: x[:-1], one.obs))
         yield Recording(obs=obs, action=one.action)

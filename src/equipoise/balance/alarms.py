@@ -126,8 +126,7 @@ def collapse(
     first: First,
     best: float,
 ) -> str:
-    """Hardly any entropy is left, and the return is near that of the first episodes, or lost over
-    half of what was gained.
+    """Hardly any entropy is left, and half of the gain over the first episodes is lost.
 
     ``best``: the best return so far.
     """

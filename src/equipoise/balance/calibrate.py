@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 
 from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares, add
-from equipoise.types import Policy, Program, learning
+from equipoise.facts import values_of
+from equipoise.types import Policy, Program, first_learning
 
 # share of the time that other processes had the cores, from which on nothing is predicted
 MISSING = 0.5
@@ -57,10 +58,9 @@ def calibrate(
     cores: float,
     machines: Mapping[str, str] | None = None,
 ) -> Calibrated | None:
-    """A ring from what workers measured; None where too little was done to say, where no env is
-    stepped, or where there is something that the model does not know (``beyond``).
+    """A ring from what workers measured; None if that is too little or ``beyond`` the model.
 
-    ``machines``: of each worker that is not at home, by its title, which machine has it.
+    ``machines``: the machine of each worker that is not at home, by its title.
     """
     away = machines or {}
     actors = {
@@ -148,10 +148,9 @@ def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
-    """What the model does not know of workers on several machines; "" where it knows all.
+    """What the model does not know of workers on several machines; "" if it knows all.
 
-    It knows learners and shards at home alone, and inference workers on the machines of their
-    actors.
+    It knows learners and shards at home, and inference workers on their actors' machines.
     """
     if learning := [
         title
@@ -168,11 +167,7 @@ def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
 
 
 def _nodes(ring: Ring) -> tuple[Node, ...]:
-    """The machines of the actors. Each has a core for each of its actors and inference workers, as
-    a cluster reserves them.
-
-    What its link carries is not known.
-    """
+    """The actors' machines, which reserve a core for each actor and inference worker."""
     there = [*ring.at, *(ring.node_of_server(server) for server in range(len(ring.servers)))]
     return tuple(
         Node(cores=max(there.count(node), 1)) for node in range(max(ring.at, default=HOME) + 1)
@@ -190,12 +185,12 @@ def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
 
 def steps_of_block(program: Program) -> int:
     """Env steps of a block: an unroll of one group of envs."""
-    return next(iter(learning(program).values())).unroll * program.placement.group_envs
+    return first_learning(program).unroll * program.placement.group_envs
 
 
 def blocks_of_batch(program: Program) -> int:
     """Blocks of a batch; with a replay of a round, which has one of each group."""
-    policy = next(iter(learning(program).values()))
+    policy = first_learning(program)
     return (
         program.groups
         if policy.replay is not None
@@ -221,7 +216,7 @@ def _learn(one: Shares, sums: float, threads: int) -> Work:
 def changed(known: Calibrated, program: Program) -> Ring:
     """The ring of a changed Program: the work of each part grows with its rows, streams and passes.
 
-    ValueError where what was changed is not in the model.
+    ValueError for a change that is not in the model.
     """
     before, ring = known.program, known.ring
     if unknown := unpredictable(before, program):
@@ -229,7 +224,7 @@ def changed(known: Calibrated, program: Program) -> Ring:
             f"{unknown[0]}: the model does not know what a change of it does; change it in a short "
             "run"
         )
-    old, new = _policy(before), _policy(program)
+    old, new = first_learning(before), first_learning(program)
     place, was = program.placement, before.placement
     envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
     actors = [work.times(envs) for work in ring.actors]
@@ -303,11 +298,7 @@ def _steps(policy: Policy) -> int:
 
 def unpredictable(before: Program, after: Program) -> list[str]:
     """The settings that differ and whose effect on steps/s the model does not know."""
-    found = [
-        key
-        for room in ("source", "placement", "route")
-        for key in _differences(room, before, after)
-    ]
+    found = _differences(("source", "placement", "route"), before, after)
     if before.policies.keys() != after.policies.keys():
         found.append("policies")
     for name, one in before.policies.items():
@@ -320,12 +311,9 @@ def unpredictable(before: Program, after: Program) -> list[str]:
 
 
 def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
-    parts = ("algorithm", "optimizer", "rewards", "replay")
-    found = [key for part in parts for key in _differences(part, one, other)]
+    found = _differences(("algorithm", "optimizer", "rewards", "replay"), one, other)
     found += [
-        f"policy.{name}"
-        for name in ("unroll", "batch", "publish_every")
-        if getattr(one, name) != getattr(other, name)
+        f"policy.{key}" for key in _differences(("unroll", "batch", "publish_every"), one, other)
     ]
     if (
         one.replay is not None
@@ -337,20 +325,17 @@ def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
     return found
 
 
-def _differences(room: str, before: object, after: object) -> list[str]:
-    """The fields in which a part of two dataclasses differs, or the part if its types do."""
-    one, other = getattr(before, room), getattr(after, room)
-    if type(one) is not type(other) or not is_dataclass(one):
-        return [room] if one != other else []
-    return [
-        f"{room}.{field.name}"
-        for field in fields(one)
-        if getattr(one, field.name) != getattr(other, field.name)
-    ]
-
-
-def _policy(program: Program) -> Policy:
-    return next(iter(learning(program).values()))
+def _differences(rooms: Sequence[str], before: object, after: object) -> list[str]:
+    """The fields in which these parts of two dataclasses differ, or a part if its types do."""
+    one, other = values_of(before), values_of(after)
+    found: list[str] = []
+    for room in rooms:
+        if is_dataclass(one[room]) and type(one[room]) is type(other[room]):
+            mine, theirs = values_of(one[room]), values_of(other[room])
+            found += [f"{room}.{name}" for name in mine if mine[name] != theirs[name]]
+        elif one[room] != other[room]:
+            found.append(room)
+    return found
 
 
 def _mean(works: Collection[Work]) -> Work:

@@ -98,9 +98,8 @@ class Governor:
     def look(
         self, at: float, version: int, *, waited: float = 0.0, disturbed: bool = False
     ) -> bool:
-        """``waited``: the share of the last seconds in which the learners waited for rows.
-        ``disturbed``: what is measured now says nothing, for example since an evaluation goes on.
-        -> Were ``values`` changed?
+        """``waited``: share of recent seconds in which the learners waited for rows. ``disturbed``:
+        the present measurement is void, such as during an evaluation. -> Were ``values`` changed?
         """
         if self._window is None or disturbed:
             self._window, self._version = _Window(at, version), version

@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.balance.calibrate import Calibrated, changed
 from equipoise.balance.model import Outcome, Ring, predict
 from equipoise.balance.shares import BEHIND
-from equipoise.types import Placement, Policy, Program, learning
+from equipoise.types import Placement, Policy, Program, first_learning, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
@@ -63,8 +63,7 @@ class Probed:
 def remedies(
     known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None
 ) -> list[Remedy]:
-    """The changes that help: actors to mend, settings, and then the machine, of each the best
-    first.
+    """The changes that help: actors to mend, settings, then the machine, each the best first.
 
     ``allowed`` raises ValueError for a Program that cannot be.
     """
@@ -137,10 +136,8 @@ def remedy(
 
 
 def cause(known: Calibrated) -> str:
-    """What holds the ring back: the part of it whose relief would gain most; "" where none would
-    gain much.
-
-    One of "straggler", "lag", "servers", "learners", "shards" and "actors".
+    """The part of the ring whose relief would gain most: "straggler", "lag", "servers", "learners",
+    "shards" or "actors"; "" if none would gain much.
     """
     ring = known.ring
     relieved = {
@@ -179,7 +176,7 @@ def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
 def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
     """Changes of settings: what to type, its cost, and the Program with it; cheapest first."""
     place = program.placement
-    policy = next(iter(learning(program).values()))
+    policy = first_learning(program)
     if policy.replay is None:
         lags = (
             (1, 2)

@@ -37,14 +37,18 @@ class Shares:
         return self.worked + self.preempted + self.starved + self.blocked
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """The fields that are seconds, by their names."""
+        return {name: getattr(self, name) for name in SECONDS}
+
+    @property
     def begun(self) -> bool:
         """Has the worker allocated what it works with? A worker beside the ring has no rounds."""
         return self.side == "beside" or self.done >= STARTED
 
     def share(self, state: str) -> float:
         """The share of a state in the worker's time, 0..1; 0 where no time was measured."""
-        seconds: float = getattr(self, state)
-        return seconds / self.total if self.total > 0 else 0.0
+        return self.seconds[state] / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:
         """The seconds of a part, at most those that were worked: parts count waits for cores."""
@@ -58,10 +62,14 @@ class Shares:
 def add(workers: Iterable[Shares]) -> Shares:
     """Several workers as one, of no kind."""
     rows = list(workers)
-    seconds = {name: sum(getattr(row, name) for row in rows) for name in SECONDS}
     parts = dict.fromkeys(name for row in rows for name in row.parts)
     return Shares(
-        **seconds,
+        worked=sum(row.worked for row in rows),
+        preempted=sum(row.preempted for row in rows),
+        starved=sum(row.starved for row in rows),
+        blocked=sum(row.blocked for row in rows),
+        asleep=sum(row.asleep for row in rows),
+        done=sum(row.done for row in rows),
         parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
         counts={name: sum(row.counts.get(name, 0.0) for row in rows) for name in parts},
     )
@@ -72,17 +80,15 @@ def less(now: Shares, then: Shares) -> Shares:
     # a killed worker's last tick counts no more
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
-    rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    rest |= {
-        "worked": busy - preempted,
-        "preempted": preempted,
-        "asleep": min(rest["asleep"], busy - preempted),
-    }
-    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
     return replace(
         now,
-        **rest,
-        parts=parts,
+        worked=busy - preempted,
+        preempted=preempted,
+        starved=now.starved - then.starved,
+        blocked=now.blocked - then.blocked,
+        asleep=min(now.asleep - then.asleep, busy - preempted),
+        done=now.done - then.done,
+        parts={name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()},
         counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()},
     )
 

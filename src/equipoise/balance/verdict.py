@@ -81,15 +81,12 @@ def verdict(
     advice: str | None = None,
     cause: str | None = None,
 ) -> Verdict:
-    """What the workers' shares say, by the side of the ring that each is on; those beside it are
-    not judged.
+    """What the workers' shares say, by their sides of the ring; workers beside it are not judged.
 
-    Under central inference an actor only steps envs; the workers that act for them say whether they
-    wait for the learner.
+    Under central inference the inference workers say whether the actors wait for the learner.
 
-    ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
-    say. If other processes use the cores, the advice of the rules stays: the model does not see
-    them.
+    ``cause`` and ``advice``: what the model found (``remedies.py``), instead of the rules. If other
+    processes use the cores the rules' advice stays: the model does not see those.
     """
     found, cores = _finding(balance, setup, cause), setup.cores
     of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores

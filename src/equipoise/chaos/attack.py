@@ -71,9 +71,9 @@ class Nodes(Protocol):
 
 
 class Attack:
-    """``place``: an empty directory. Leaving the ``with`` block ends every process of the run.
+    """``place``: an empty directory; ``nodes``: where the actors are, or None for this machine.
 
-    ``nodes``: where the actors are; None: in processes of the driver's machine.
+    Leaving the ``with`` block ends every process of the run.
     """
 
     def __init__(
@@ -116,44 +116,30 @@ class Attack:
         updates: int = 50,
     ) -> None:
         """Train on the ruler, proving every row, until told to leave; ``before``: Python code."""
-        words = [
-            "train",
-            "equipoise.chaos.envs:Faulty",
-            "--algorithm",
-            f"equipoise.chaos.ruling:{algorithm}",
-            "--no-recipe",
-        ]
-        words += [
-            "--actors",
-            str(actors),
-            "--envs-per-actor",
-            str(ENVS),
-            "--unroll",
-            str(UNROLL),
-            "--max-lag",
-            max_lag,
-        ]
-        words += [
-            "--inference",
-            self.inference,
-            "--steps",
-            "30M",
-            "--evaluate-episodes",
-            "0",
-            "--checkpoint-every",
-            str(CHECKPOINT_EVERY),
-        ]
+        options = {
+            "--algorithm": f"equipoise.chaos.ruling:{algorithm}",
+            "--actors": actors,
+            "--envs-per-actor": ENVS,
+            "--unroll": UNROLL,
+            "--max-lag": max_lag,
+            "--inference": self.inference,
+            "--steps": "30M",
+            "--evaluate-episodes": 0,
+            "--checkpoint-every": CHECKPOINT_EVERY,
+            "--out": self.out,
+        }
         given = [
             f"algorithm.streams={actors * ENVS}",
             f"algorithm.beats={self._beats_file}",
             f"placement.deadline_s={DEADLINE_S}",
+            f"env.flag={self.flag}",
+            *settings,
         ]
-        given += [f"env.flag={self.flag}", *settings]
+        words = ["train", "equipoise.chaos.envs:Faulty", "--no-recipe"]
+        words += [str(word) for option in options.items() for word in option]
         words += () if self._nodes is None else self._nodes.words
-        self._run(
-            [*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)],
-            before,
-        )
+        words += [word for text in given for word in ("--set", text)]
+        self._run(words, before)
         self.updates(updates)
 
     def resume(self) -> None:

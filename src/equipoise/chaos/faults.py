@@ -193,7 +193,7 @@ def torn_checkpoint(attack: Attack, seconds: float) -> None:
     )
     attack.resume()
     need(
-        f"step_{attack.resumed_at()}" == getattr(whole, "name", ""),
+        whole is not None and f"step_{attack.resumed_at()}" == whole.name,
         f"went on from step {attack.resumed_at()}, not {whole}",
     )
     attack.end()

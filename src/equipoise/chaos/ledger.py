@@ -44,10 +44,7 @@ class Ledger(nn.Module):
 
     def enter(self, data: Trajectory, *, aborts: bool, replayed: bool = False) -> list[str]:
         """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may
-        cut an episode short.
-
-        ``replayed``: a window may come again with the same rows, or never; the replay says what
-        became of it.
+        cut an episode short. ``replayed``: a window may come again with the same rows, or never.
         """
         torn, aborted, wrong = rows(data, aborts=aborts)
         steps, columns = data.shape
@@ -130,12 +127,9 @@ class Ledger(nn.Module):
 
 
 def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
-    """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and
-    sentences.
+    """Return rows [T, B] bool that do not prove themselves, the aborted episodes, and sentences.
 
-    Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs
-    that began anew. The network counts (``ruling.py``), so its state and the version of its weights
-    are proven, too.
+    As ``equipoise.envs.toys.ruler.verify``, for envs that began again; also state and version.
     """
     obs, first = data.obs.numpy(), data.first.numpy()
     finite = np.isfinite(obs).all(-1)

@@ -26,7 +26,6 @@ class Result:
     passed: bool
     rows: Rows | None  # None: the run did not end
     recovery_s: float | None  # the longest pause of the learner from the first fault on
-    final_return: float | None  # None: this env has nothing to learn
     took_s: float
     why: str  # reason of a failure
 
@@ -65,7 +64,6 @@ def inflict(
         passed=not why,
         rows=rows,
         recovery_s=recovery,
-        final_return=None,
         took_s=time.monotonic() - began,
         why=why,
     )

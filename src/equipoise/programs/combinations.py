@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from equipoise.facts import Read, as_text
+from equipoise.facts import as_text
 from equipoise.programs import fields
 from equipoise.types import Program
 
@@ -27,21 +27,14 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
     ):
         return
     for one in fact.excludes:
-        _, value = _looked_up(program, setting, one)
+        _, value = fields.looked_up(program, setting, one)
         if one.by(value):
             usual, why = as_text(fact.default) or "none", one.why.format(as_text(value))
             yield f"{setting.key}: expected {usual} {why}, got {shown(setting.value)}"
     for need in fact.needs:
-        path, value = _looked_up(program, setting, need)
+        path, value = fields.looked_up(program, setting, need)
         if not need.by(value):
             yield f"{setting.key}: expected {path} {need.why}, got {shown(value)}"
-
-
-def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, object]:
-    """The path and value of the other setting, of the same part or of the Program; else None."""
-    if hasattr(setting.part, other.setting):
-        return setting.room + other.setting, getattr(setting.part, other.setting)
-    return other.setting, fields.valued(program, other.setting)
 
 
 def shown(value: object) -> str:

@@ -26,8 +26,8 @@ SUFFIXES = (".json", ".toml")
 def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     """Read the Program of a file; ValueError that names the file and what is wrong in it.
 
-    What the Program names as ``module:callable`` is imported only where ``trusted`` has it, or
-    where the file is the ``run.json`` of a run that this user trained here (``equipoise.trust``).
+    Names ``module:callable`` are imported only if ``trusted`` has them, or if the file is the
+    ``run.json`` of a run that this user trained here (``equipoise.trust``).
     """
     if file.is_dir():
         file = file / "run.json"

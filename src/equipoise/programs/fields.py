@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from equipoise.facts import AUTO, Fact, Read, as_text, facts
+from equipoise.facts import AUTO, Fact, Read, as_text, facts, values_of
 from equipoise.types import (
     SOURCES,
     Frozen,
     Optimizer,
+    Placement,
     Policy,
     Program,
     RecordedSource,
@@ -30,6 +31,7 @@ __all__ = [
     "Setting",
     "alter",
     "classes",
+    "looked_up",
     "measurable",
     "named",
     "of",
@@ -127,7 +129,7 @@ def replaced(program: Program, changes: Mapping[str, object]) -> Program:
         )
     for key in rest:
         room, _, name = key.partition(".")
-        if room == "source" and not hasattr(program.source, name.partition(".")[0]):
+        if room == "source" and name.partition(".")[0] not in facts(type(program.source)):
             what = (
                 "on text, such as 'train sort --algorithm grpo'"
                 if name in facts(TaskSource)
@@ -173,17 +175,18 @@ def parts(program: Program) -> Iterator[tuple[str, object]]:
 
 
 def _parts(part: object, room: str) -> Iterator[tuple[str, object]]:
-    for name, fact in facts(type(part)).items():
-        if classes(fact.kind) and (inner := getattr(part, name)) is not None:
+    kinds = facts(type(part))
+    for name, inner in values_of(part).items():
+        if inner is not None and classes(kinds[name].kind):
             yield f"{room}{name}.", inner
             yield from _parts(inner, f"{room}{name}.")
 
 
-def valued(program: Program, key: str) -> object:
-    """The value of a setting of the run, by its path; None where this kind of source has none."""
+def valued(program: Program, key: str, absent: object = None) -> object:
+    """The value of a setting of the run, by its path; ``absent`` if its source has none."""
     value: object = program
     for name in key.split("."):
-        value = getattr(value, name, None)
+        value = getattr(value, name, absent)
     return value
 
 
@@ -244,20 +247,19 @@ def named(program: Program, key: str) -> list[Setting]:
 def why_unread(program: Program, setting: Setting) -> str:
     """Why nothing reads this setting while the others are as they are; "" where something does."""
     for read in setting.fact.reads:
-        if read.setting in getattr(setting.part, "auto", ()):
+        if isinstance(setting.part, Placement) and read.setting in setting.part.auto:
             continue  # it is not known yet
-        path, value = _looked_up(program, setting, read)
+        path, value = looked_up(program, setting, read)
         if not read.by(value):
             state = f"{path}={as_text(value)}"
             return f"{read.why} ({state})" if read.why else f"{path} is {as_text(value)}"
     return ""
 
 
-def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
-    """The path and the value of the deciding setting: the same part's, else the Program's."""
+def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
+    """The path and the value of the deciding setting: the same part's, else the Program's; "" if
+    this kind of source has none.
+    """
     if hasattr(setting.part, read.setting):
         return setting.room + read.setting, getattr(setting.part, read.setting)
-    value: object = program
-    for name in read.setting.split("."):
-        value = getattr(value, name, "")  # another source may not have it
-    return read.setting, value
+    return read.setting, valued(program, read.setting, "")

@@ -23,11 +23,10 @@ FILES, WORKER_FILES = 18, 6
 
 
 def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -> None:
-    """ValueError where workers of their own would need more descriptors than a process can be
-    given, or may open.
+    """ValueError if a worker needs more descriptors than a process can be given, or may open.
 
-    ``away``: how many of the actors are on other machines, and how many inference workers are there
-    beside them. Their doorbells are there, too; the pipes of their tokens are here.
+    ``away``, ``servers_away``: actors and inference workers on other machines. Their doorbells are
+    there also; the pipes of their tokens are here.
     """
     place, learners = program.placement, program.placement.learners
     bell = 1 if hasattr(os, "eventfd") else 2

@@ -4,7 +4,7 @@ together or on this placement.
 
 from __future__ import annotations
 
-from equipoise.facts import as_text
+from equipoise.facts import as_text, values_of
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
 from equipoise.sources.source import source_of
@@ -26,7 +26,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         )
     if problems or place.envs_per_actor < 1 or place.actors < 1:
         return problems  # the rest divides by these
-    if getattr(policy.algorithm, "torso", "") == "vae":
+    if values_of(policy.algorithm).get("torso") == "vae":
         problems += _latent_problems(program, policy)
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -75,7 +75,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
             "takes whole streams, and the "
             "batches of a replay are windows of the past; rewards.scale needs none"
         )
-    elif rewards.normalize and not hasattr(policy.algorithm, "gamma"):
+    elif rewards.normalize and "gamma" not in values_of(policy.algorithm):
         problems.append(
             f"rewards.normalize: expected false with {name}, which has no gamma, got true"
         )
@@ -130,12 +130,12 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
             f"replay.memory: expected 0 with replay.codec={replay.codec}, since how small rows "
             f"become is not known before, got {replay.memory:,}; use replay.capacity"
         )
-    for name in ("minibatches", "epochs"):
-        if getattr(policy.algorithm, name) != 1:
-            problems.append(
-                f"algorithm.{name}: expected 1 with a replay, got "
-                f"{getattr(policy.algorithm, name)}: use replay.updates"
-            )
+    passes = {"minibatches": policy.algorithm.minibatches, "epochs": policy.algorithm.epochs}
+    problems += [
+        f"algorithm.{name}: expected 1 with a replay, got {count}: use replay.updates"
+        for name, count in passes.items()
+        if count != 1
+    ]
     return problems
 
 
@@ -146,7 +146,7 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
             "algorithm.torso: expected vae with a replay, which keeps its latents, got it with "
             f"{name}, which has none"
         ]
-    if not hasattr(policy.algorithm, "encoder_rows"):
+    if "encoder_rows" not in values_of(policy.algorithm):
         return [
             "algorithm.torso: expected vae with an algorithm that has encoder_rows "
             f"(OffPolicyAlgorithm), got it with {name}"
@@ -225,7 +225,7 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
     streams = program.actors * block
     if batch % block:
         near = max(block, (batch + block // 2) // block * block)
-        if hasattr(policy.algorithm, "num_generations"):
+        if policy.algorithm.group_size is not None:
             return [
                 f"batch: expected a multiple of algorithm.num_generations={block}, so that a "
                 "prompt's samples are never split "

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, get_args
 
 from equipoise import algorithms, trust
 from equipoise.envs.hints import hidden, looked
-from equipoise.facts import AUTO, Fact, facts
+from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
 from equipoise.programs.fields import PARTS, classes
@@ -184,9 +184,9 @@ def _class_name(cls: type[object], what: str) -> str:
 def to_json(program: Program) -> dict[str, Any]:
     """Write a Program as plain dicts, lists and scalars; ValueError for what JSON cannot hold."""
     data = {
-        name: _part_json(getattr(program, name))
-        for name, fact in facts(type(program)).items()
-        if classes(fact.kind)
+        name: _part_json(part)
+        for name, part in values_of(program).items()
+        if classes(facts(type(program))[name].kind)
     }
     if type(program.source) not in SOURCES:
         data["source"] = {"kind": _class_name(type(program.source), "a source")} | data["source"]
@@ -200,19 +200,19 @@ def to_json(program: Program) -> dict[str, Any]:
 def _part_json(part: Any) -> Any:
     if not dataclasses.is_dataclass(part):
         return to_plain(part, "env")
-    return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
+    return {name: _part_json(value) for name, value in values_of(part).items()}
 
 
 def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, object]:
-    data = _fields(policy)
+    data = values_of(policy)
     if isinstance(policy, Frozen):
         return data
     for part in ("optimizer", "rewards"):
         data[part] = {
             name: to_plain(value, f"{where}.{part}.{name}")
-            for name, value in _fields(getattr(policy, part)).items()
+            for name, value in values_of(data[part]).items()
         }
-    data["replay"] = None if policy.replay is None else _fields(policy.replay)
+    data["replay"] = None if policy.replay is None else values_of(policy.replay)
     data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
 
@@ -220,7 +220,7 @@ def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, object]:
 def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, object]:
     """An algorithm as its name and its hyper-parameters."""
     fields = {
-        name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()
+        name: to_plain(value, f"{where}.{name}") for name, value in values_of(algorithm).items()
     }
     return {"name": algorithm_name(type(algorithm)), "fields": fields}
 
@@ -237,12 +237,6 @@ def algorithm_from_json(data: object, where: str) -> Algorithm:
             for key, value in fields.items()
         }
     )
-
-
-def _fields(
-    instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings,
-) -> dict[str, object]:
-    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
 
 
 def to_plain(value: object, where: str) -> object:
@@ -376,11 +370,9 @@ def _known(
 
 
 def differences(old: Program, new: Program) -> dict[str, list[object]]:
-    """{key: [old, new]} of everything that differs.
+    """{key: [old, new]} of everything that differs, by the keys of ``--set``.
 
-    Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and
-    ``env.*``, and paths such as ``schedule.steps``. Where there are several policies:
-    ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
+    If there are several policies, a policy's keys begin with ``policies.NAME.``.
     """
     a, b = _flat(old), _flat(new)
     return {

@@ -7,12 +7,13 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, Union
 
-from equipoise.facts import Range, facts
+from equipoise.facts import Range, facts, values_of
 
 
 def out_of_range(instance: object, before: str = "") -> list[str]:
     """A sentence for each field of a dataclass whose value its annotation does not allow."""
-    given = [(name, getattr(instance, name), fact) for name, fact in facts(type(instance)).items()]
+    known = facts(type(instance))
+    given = [(name, value, known[name]) for name, value in values_of(instance).items()]
     wrong = [
         f"{before}{name}: expected one of {', '.join(typing.get_args(fact.kind))}, got {value!r}"
         for name, value, fact in given

@@ -321,23 +321,20 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
             "envs and is learned from "
             f"several times, and a round without one is one batch, got {got}"
         ]
-    fields = (
-        ["unroll", "publish_every"]
-        if one.replay is not None
-        else ["unroll", "batch", "publish_every"]
-    )
+    alike = {
+        "unroll": (one.unroll, policy.unroll),
+        "batch": (one.batch, policy.batch if one.replay is None else one.batch),
+        "publish_every": (one.publish_every, policy.publish_every),
+    }
     problems = [
-        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the "
-        f"same steps of the same envs, got {getattr(policy, field)}"
-        for field in fields
-        if getattr(policy, field) != getattr(one, field)
+        f"{field}: expected {its}, that of {first!r}, since both learn from the same steps of the "
+        f"same envs, got {mine}"
+        for field, (its, mine) in alike.items()
+        if mine != its
     ]
-    if (
-        one.replay is not None
-        and policy.replay is not None
-        and policy.replay.updates != one.replay.updates
-    ):
-        mine, its = policy.replay.updates, one.replay.updates
+    if one.replay is None or policy.replay is None:
+        return problems
+    if (mine := policy.replay.updates) != (its := one.replay.updates):
         problems.append(
             f"replay.updates: expected {its}, that of {first!r}, since both make their updates "
             "after the same rounds, got "

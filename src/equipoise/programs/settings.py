@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, Union
 
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
-from equipoise.facts import AUTO, Fact, facts
+from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, nearest, shortened
 from equipoise.programs import fields
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
@@ -53,13 +53,10 @@ def pairs(settings: Settings) -> list[tuple[str, object]]:
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run,
-    ``algorithm.*`` for hyper-parameters, ``optimizer.*`` for the learning rate and what goes with
-    it, ``rewards.*`` for what is learned from the env's rewards, ``replay.*`` for a replay's
-    settings, ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument
-    of the env, ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its
-    own: ``optimizer.rates.GROUP``. Where there are several policies ``policies.NAME.*`` is one's,
-    and without that it is that of all that learn.
+    Keys are paths, such as ``placement.*`` and ``algorithm.*`` (docs/settings.md). ``policy.*`` or
+    a bare name is unroll, batch or publish_every; ``env.*`` an argument of the env; ``route.AGENT``
+    an agent's policy; ``optimizer.rates.GROUP`` an entry of a mapping. ``policies.NAME.*`` sets one
+    of several policies, and a key without it all that learn.
     """
     kinds, runs = setting_types(program), dict(fields.shorts().values())
     in_policies: dict[str, dict[str, object]] = {name: {} for name in program.policies}
@@ -144,6 +141,7 @@ def _kind(key: str, kinds: Mapping[str, object]) -> object:
 
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
     plain = {key: value for key, value in changes.items() if "." not in key}
+    parts = values_of(policy)
     for room in fields.PARTS:
         if deep := {
             key.removeprefix(f"{room}."): changes[key]
@@ -153,13 +151,13 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
             for key in [key for key in deep if "." in key]:  # an entry of a mapping
                 name, _, entry = key.partition(".")
                 deep[name] = {
-                    **deep.get(name, getattr(getattr(policy, room), name)),
+                    **deep.get(name, values_of(parts[room])[name]),
                     entry: deep.pop(key),
                 }
             # a recipe's budget, which would win, is of a size that is not wanted
             if room == "replay" and "capacity" in deep:
                 deep = {"memory": 0} | deep
-            plain[room] = dataclasses.replace(getattr(policy, room), **deep)
+            plain[room] = dataclasses.replace(parts[room], **deep)
     return dataclasses.replace(policy, **plain)
 
 
@@ -220,11 +218,10 @@ def policy_types(policy: Policy | Frozen) -> dict[str, object]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
-    rooms = {room: getattr(policy, room) for room in fields.PARTS}
     kinds = {
         f"{room}.{name}": kind
-        for room, settings in rooms.items()
-        if settings is not None
+        for room, settings in values_of(policy).items()
+        if room in fields.PARTS and settings is not None
         for name, kind in field_types(type(settings)).items()
     }
     return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}

@@ -124,8 +124,7 @@ def complete(
     files: Mapping[str, Entry],
     segments: Mapping[str, Entry] | None = None,
 ) -> Path:
-    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or
-    not there at all.
+    """Give the checkpoint that is aside its manifest and its name ``directory/step_N``, at once.
 
     ``segments``: those beside it that hold its replay's rows.
     """
@@ -178,10 +177,9 @@ def save(
 def retain(
     directory: Path, last: int, *, upto: int | None = None, known: Source | None = None
 ) -> None:
-    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments
-    that none names then.
+    """Keep the newest ``last`` checkpoints up to step ``upto``, and the segments that they name.
 
-    While no replay's rows are being written. ``known``: one whose manifest was read already.
+    Not while a replay's rows are written. ``known``: one whose manifest was read already.
     """
     found = _found(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
@@ -218,10 +216,9 @@ def _tidy(directory: Path) -> None:
 def latest(
     directory: Path, *, whole: bool = False, skipped: list[str] | None = None
 ) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from
-    if ``whole``: then the rows of a replay, too.
+    """The newest undamaged checkpoint; ``whole``: one to go on from, with a replay's rows.
 
-    ``skipped``: gets a sentence for each newer one that is damaged.
+    ``skipped`` gets a sentence for each newer one that is damaged.
     """
     for _, _, path in _found(directory):
         try:
@@ -295,8 +292,7 @@ def segments(path: Path) -> dict[str, Entry]:
 class Source:
     """A checkpoint that a run goes on from; it travels to every worker.
 
-    Each file is opened once. The driver verifies those that it needs when it chooses the
-    checkpoint, and keeps them until they are used. A worker verifies its own as it loads them: a
+    The driver verifies the files that it needs and keeps them. A worker verifies its own: a
     ``Damaged`` one ends it, and the run goes on from an older checkpoint.
     """
 
@@ -357,11 +353,9 @@ class SourceInHand(Source):
 
 
 def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:
-    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of
-    it.
+    """The newest whole checkpoint that is not ``passed``, with the files that the driver needs.
 
-    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of
-    ``latest``.
+    All sizes are verified here, other files by workers. ``skipped``: as of ``latest``.
     """
     for _, _, path in _found(directory):
         if path in passed:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.facts import values_of
 from equipoise.files import parse_json
 from equipoise.record import checkpoint
 from equipoise.types import Algorithm, Program, learning
@@ -50,8 +51,7 @@ def _name(algorithm: Algorithm) -> str:
 
 
 def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Program, str]:
-    """The program with a network like the clone's and a warm-up of its value, and a sentence on
-    that; "" for no clone.
+    """The program with a clone's network and a warm-up of its value, and a sentence; "": no clone.
 
     ``given``: keys of settings that the user set, which stay.
     """
@@ -64,10 +64,11 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
         return program, ""
     wanted = {key: _as(was[key]) for key in SHAPE if key in was} | {"sde_every": 0}
     wanted["value_warmup"] = WITH_REPLAY if now.needs_replay else ON_POLICY
+    mine = values_of(now)
     changed: dict[str, Any] = {
         key: value
         for key, value in wanted.items()
-        if hasattr(now, key) and getattr(now, key) != value and f"algorithm.{key}" not in given
+        if key in mine and mine[key] != value and f"algorithm.{key}" not in given
     }
     if not changed:
         return program, ""
@@ -91,8 +92,7 @@ def _text(value: object) -> str:
 def params(
     program: Program, nets: Mapping[str, nn.Module], source: Path, given: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """The parameters ``given`` in a checkpoint as these networks have them. A clone gives its
-    policy, and all else is as the networks begin.
+    """The parameters for these networks: those ``given``; of a clone its policy, the rest fresh.
 
     ValueError if the policy's network differs in a setting that its shapes do not show.
     """
@@ -103,11 +103,12 @@ def params(
     now: Algorithm = policy.algorithm
     if _name(now) == CLONE:
         return given
+    has = values_of(now)
     for key in SHAPE[:-1]:
-        if key in was and hasattr(now, key) and getattr(now, key) != _as(was[key]):
+        if key in was and key in has and has[key] != _as(was[key]):
             raise ValueError(
                 f"{source}: expected algorithm.{key}={_text(_as(was[key]))}, as the cloned policy "
-                f"has, got {_text(getattr(now, key))}; --set "
+                f"has, got {_text(has[key])}; --set "
                 f"algorithm.{key}={_text(_as(was[key]))} is what fits"
             )
     mine = tree.named_tensors(net)

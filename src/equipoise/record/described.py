@@ -20,8 +20,7 @@ OF_A_POLICY = ("algorithm", "optimizer", "rewards", "replay")  # rooms of their 
 def directories(place: Path, closed: list[str] | None = None) -> Iterator[Path]:
     """Every run directory in and below a folder, in the order of their names.
 
-    A folder below it that may not be read is an OSError, or a sentence in ``closed`` where that is
-    given.
+    A folder that may not be read is an OSError, or a sentence in ``closed`` if that is given.
     """
     if (place / RUN).is_file():
         yield place

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise import trust
@@ -30,7 +29,7 @@ from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN
-from equipoise.record.report import METRICS, Evaluation, Report, read_reports, step_of
+from equipoise.record.report import METRICS, Evaluation, Report, left_out, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
@@ -75,14 +74,10 @@ class RunDirectory:
         spec: Mapping[str, object] | None = None,
         mirror: str | None = None,
     ) -> Self:
-        """A new directory with its run.json; ``extra`` is what else that holds: notes on the env,
-        and what was measured at start and a resume must use again.
+        """A new directory with its run.json, and ``extra`` in it, such as notes on the env.
 
-        ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets
-        it, too.
-
-        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports,
-        too. ``mirror``: a URL.
+        ``spec``: what plays the policies, for every checkpoint (``record/playable.py``).
+        ``tensorboard``: write event files; ``wandb``: a W&B project; ``mirror``: a URL.
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
@@ -128,11 +123,9 @@ class RunDirectory:
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
-        """Write into this directory again, from the checkpoint of ``step`` on: what was reported
-        after it is cut off.
+        """Write into this directory again from ``step`` on: later reports are cut off.
 
-        ``extra``, ``spec`` and ``mirror``: as for ``create``, as they are now. ``source``: the
-        checkpoint.
+        ``extra``, ``spec``, ``mirror``: as for ``create``. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
@@ -185,10 +178,9 @@ class RunDirectory:
         source: Source | None = None,
         told: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Cut off the reports and the checkpoints after a step, and the last word of a run that had
-        ended there.
+        """Cut off reports and checkpoints after a step, and the last report of the run.
 
-        ``source``: the checkpoint of that step; ``told``: the reports, where they are read already.
+        ``source``: the checkpoint of that step; ``told``: the reports, if they are read already.
         """
         told = self._readable_metrics() if told is None else told
         whole = [line for line in told if step_of(line) <= step and not line["final"]]
@@ -216,12 +208,10 @@ class RunDirectory:
         trusted: Sequence[str] = (),
         only: Collection[str] = (),
     ) -> Self:
-        """The run that is there; nothing is changed. ``only``: the kinds of names that the caller
-        uses, all if none is given.
+        """The run that is there; nothing is changed. ``only``: the kinds of names that are used.
 
         ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
-        Without that the algorithm is imported only where it is ours, or this user's own run wrote
-        the file; the same holds for the env and the torso.
+        Others' algorithms, envs and torsos are imported only if this user's run wrote the file.
         """
         found = cls.found(path)
         file = found.path / RUN
@@ -307,10 +297,7 @@ class RunDirectory:
         damaged: list[str] = []
         found = read_reports(self.path / METRICS, damaged=damaged)
         if damaged:
-            more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
-            warnings.warn(
-                f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3
-            )
+            warnings.warn(left_out(damaged), RuntimeWarning, stacklevel=3)
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,12 +332,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---------------------------------------------------------------------------------- checkpoints
@@ -422,8 +404,7 @@ class RunDirectory:
         return found
 
     def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
-        """The newest that a run can go on from; ValueError that says what is wrong with each where
-        there is none.
+        """The newest checkpoint to go on from; ValueError that names each damaged one.
 
         ``damaged``: those that were found to be, and why.
         """

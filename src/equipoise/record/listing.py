@@ -17,23 +17,15 @@ from typing import Any
 from equipoise.hints import hint
 from equipoise.record.described import algorithm_of, checked, directories, env_of, said, settings_of
 from equipoise.record.directory import RunDirectory
-from equipoise.record.paths import RUN
+from equipoise.record.paths import RUN, is_locked
 from equipoise.record.report import LARGEST, METRICS, read_reports
 from equipoise.record.summary import SUMMARY
 from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
-try:
-    import fcntl
-except ImportError:  # no locks on this platform
-    fcntl = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. ``status`` is that of its summary; "damaged" if that cannot be read.
-
-    Before there is a summary it is "running", or "killed" where no process writes the run.
-    """
+    """One run. ``status`` is that of its summary, "damaged", "running" or "killed"."""
 
     path: Path
     env: str
@@ -57,7 +49,7 @@ class RunRow:
 
     def plain(self) -> dict[str, object]:
         """The row for JSON: its columns and its settings."""
-        return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
+        return {key: self.value(key) for key in COLUMNS} | {"settings": self.settings}
 
     def value(self, key: str) -> object:
         """The value of a column, or of a setting by its name in ``--set``; None if it has none."""
@@ -103,10 +95,7 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
 
 
 def row(directory: Path, lines: Sequence[Mapping[str, object]] | None = None) -> RunRow:
-    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say.
-
-    ``lines``: its reports, where they are read already.
-    """
+    """One run, by its ``lines`` if they are read; ValueError, KeyError or TypeError if damaged."""
     run = RunDirectory.found(directory)
     program = checked(run.run["program"], directory / RUN)
     with warnings.catch_warnings(record=True) as warned:
@@ -117,7 +106,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, object]] | None = None) ->
         # the last one that can be read will do
         lines = read_reports(directory / METRICS, damaged=[], last=True)
     where = SUMMARY if summary else METRICS
-    unended = "running" if _is_written(directory) else "damaged" if problem else "killed"
+    unended = "running" if is_locked(directory) else "damaged" if problem else "killed"
     told: Mapping[str, Any] = check(
         summary or next(reversed(lines or ()), {}), TOLD, str(directory / where)
     )
@@ -155,22 +144,8 @@ def size_of(directory: Path) -> int:
     return sum(found.values())
 
 
-def _is_written(directory: Path) -> bool:
-    """Does a process hold the lock of a run that writes?"""
-    if fcntl is not None:
-        fd = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-    return False
-
-
 def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> list[RunRow]:
-    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a
-    column or a setting.
+    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted.
 
     "-KEY" sorts downwards; rows without a value come last. ValueError for a name that no run has.
     """

@@ -203,10 +203,9 @@ def machine() -> str:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the boot, so that a number that was given away again is
-    not taken for it.
+    """When a process began, in ticks since the boot, which tells a reused id apart.
 
-    None where the system does not say, or where no such process works any more (a zombie does not).
+    None if the system does not say, or no such process works (a zombie does not).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

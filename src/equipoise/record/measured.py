@@ -36,10 +36,9 @@ def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def measured(run: RunDirectory) -> Calibrated:
-    """Calibrate the model by what the workers of a run said after the record of its first update.
+    """Calibrate the model by what the workers of a run said after the first update.
 
-    ValueError where they said too little, or where a run has no actors, or has workers in one
-    thread, or where the model does not know them (``calibrate.beyond``).
+    ValueError if that is too little, or the model does not know such runs (``calibrate.beyond``).
     """
     where = run.path / METRICS
     if run.run["on"] == "serial":
@@ -103,7 +102,7 @@ def _sum(lines: Sequence[Mapping[str, Shares]]) -> dict[str, Shares]:
     for title, last in lines[-1].items():
         total = add(line[title] for line in lines if title in line)
         found[title] = Shares(
-            **{name: max(getattr(total, name), 0.0) for name in SECONDS},
+            **{name: max(seconds, 0.0) for name, seconds in total.seconds.items()},
             parts=total.parts,
             counts=total.counts,
             kind=last.kind,

@@ -140,9 +140,8 @@ class Store:
         self._taken(name, copy)
 
     def _taken(self, name: str, take: Callable[[IO[bytes]], T]) -> T:
-        """What is taken of a file. A run replaces its files while they are read, and each store
-        says so by an error of its own package (S3: ``PreconditionFailed``), so it is tried again;
-        OSError where that does not help.
+        """Take from a file. A run may replace it meanwhile, which each store reports by an error of
+        its own (S3: ``PreconditionFailed``): try again, and raise OSError if that does not help.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -408,9 +407,8 @@ def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
 
 
 def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
-    """Copy a run from a URL -> its new directory here (in runs/, or in ``into``), with its newest
-    checkpoint that is as its manifest says; ``whole``: one that a run can go on from.
-    FileNotFoundError where there is none.
+    """Copy a run from a URL -> its new directory in ``into`` (or runs/), with its newest undamaged
+    checkpoint; ``whole``: one to go on from. FileNotFoundError if there is none.
     """
     store = Store(url)
     with _plainly(url):

@@ -60,10 +60,9 @@ def make(directory: Path) -> Path:
 
 
 def lock(directory: Path) -> int | None:
-    """Lock a run directory, which the kernel undoes when this process ends, however -> what to
-    close to undo it.
+    """Lock a run directory until this process ends -> what to close to unlock it.
 
-    ValueError where another process has locked it.
+    ValueError if another process has locked it.
     """
     handle = None
     if fcntl is not None:
@@ -77,6 +76,19 @@ def lock(directory: Path) -> int | None:
                 "now"
             ) from None
     return handle
+
+
+def is_locked(directory: Path) -> bool:
+    """Does a process write the run?"""
+    if fcntl is not None:
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+    return False
 
 
 def set_aside(directory: Path) -> Path:

@@ -87,10 +87,9 @@ def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, ob
 
 
 def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
-    """Read the policies of a ``spec.json``; ValueError says where it is none.
+    """Read the policies of a ``spec.json``; ValueError if it is none.
 
-    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for
-    (``trust.py``).
+    ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
     """
     where = str(file)
     policies = data.get("policies") if isinstance(data, Mapping) else None

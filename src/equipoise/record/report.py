@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,8 @@ def read_reports(
 ) -> list[dict[str, Any]]:
     """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
 
-    ``last``: only those of the file's last ``TAIL`` bytes. A damaged line is a ValueError, or a
-    sentence in ``damaged`` where that is given: at most ``MOST_DAMAGED`` of them, and what follows
-    a line too long to be a report is left out.
+    ``last``: only those in the last ``TAIL`` bytes. A damaged line is a ValueError, or a text in
+    ``damaged`` if given: at most ``MOST_DAMAGED``, and nothing after a line too long for a report.
     """
     found: list[dict[str, Any]] = []
     if not path.exists():
@@ -123,6 +122,12 @@ def read_reports(
                 if len(line) == LONGEST_LINE or len(damaged) >= MOST_DAMAGED:
                     break
     return found
+
+
+def left_out(damaged: Sequence[str]) -> str:
+    """A sentence on damaged lines that were not read, of which there is at least one."""
+    more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
+    return f"{damaged[0]}{more}; what is damaged is left out"
 
 
 # The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others
@@ -201,11 +206,9 @@ def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Learned, Measured):
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the
-    last recorded one.
-
-    In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and
-    updates of one that is not recorded are of the moment.
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` cover the time since the
+    last recorded report, and in the final report ``balance``, ``cause`` and ``verdict`` the whole
+    run. Steps and updates of a report that is not recorded are those of the moment.
     """
 
     wall_s: float  # since the run began

@@ -235,7 +235,7 @@ def _of_parts(report: Report, counted: bool) -> Numbers:
 
 def _of_states(report: Report) -> Numbers:
     return {
-        (worker, shares.kind, state): max(getattr(shares, state), 0.0)
+        (worker, shares.kind, state): max(shares.seconds[state], 0.0)
         for worker, shares in report.balance.items()
         for state in STATES
     }

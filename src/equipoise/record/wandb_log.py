@@ -31,8 +31,7 @@ def new(project: str) -> dict[str, str]:
 
 
 class WandbLog:
-    """One W&B run, whose step is the env step; what it has of a step stays, so a rewound run tells
-    only what is new.
+    """One W&B run, whose step is the env step; a rewound run logs only steps that it has not.
 
     ``told``: the last step that it has already.
     """

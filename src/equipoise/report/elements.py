@@ -4,7 +4,7 @@ of a group as texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.console.picture import number
 from equipoise.record.described import clipped
@@ -49,6 +49,15 @@ def table(
         ),
     )
     return tag("table", tag("thead", top), tag("tbody", *body), class_=class_ or None)
+
+
+def captioned(charts: Mapping[str, Html | None]) -> list[Html]:
+    """Small figures under their titles, of the charts that have a point."""
+    return [
+        tag("figure", tag("figcaption", title), drawn, class_="small")
+        for title, drawn in charts.items()
+        if drawn is not None
+    ]
 
 
 def mean_text(values: Sequence[float], decimals: int) -> tuple[str, str]:

@@ -104,11 +104,9 @@ def ring(
     under: str,
     middle: Sequence[str],
 ) -> Html:
-    """The ring: what acts on the left, what learns on the right; experience goes over, weights come
-    back under.
+    """The ring: actors left, learners right; experience goes over, weights come back under.
 
-    ``names`` of the two sides; ``over``, ``under``: what stands at the two arrows; ``middle``:
-    lines, the first one in bold.
+    ``names`` of the sides; ``over``, ``under``: texts at the arrows; ``middle``: lines.
     """
     x, y = CENTRE
     said = (
@@ -157,8 +155,7 @@ def _arrow(start: float, end: float) -> Html:
 
 
 def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
-    """Shares over time as a strip: ``bins`` of equal length, each with its shares of 0..1, stacked
-    from the bottom.
+    """Shares over time as a strip: ``bins`` of equal length, their shares stacked from the bottom.
 
     Places are percentages, so the strip stretches and its hatching does not.
     """
@@ -267,6 +264,10 @@ def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Ht
         tag("span", f"{100 * y:.3g} %", style=f"top:{figure_number(100 - 100 * y / most)}%")
         for y in up
     ]
+    return _framed(svg, y_names, x_names, x_label)
+
+
+def _framed(svg: Html, y_names: Sequence[Html], x_names: Sequence[Html], x_label: str) -> Html:
     return tag(
         "div",
         tag("div", *y_names, class_="ys"),
@@ -385,14 +386,7 @@ def chart(
         tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up
     ]
     x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), x_text(x)) for x in across]
-    return tag(
-        "div",
-        tag("div", *y_names, class_="ys"),
-        tag("div", svg, class_="plot"),
-        tag("div", *x_names, class_="xs"),
-        tag("div", x_label, class_="xname"),
-        class_="chart",
-    )
+    return _framed(svg, y_names, x_names, x_label)
 
 
 def x_label_at(share: float, text: str) -> Html:

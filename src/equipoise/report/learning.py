@@ -10,7 +10,16 @@ from equipoise.console.curves import Axis
 from equipoise.console.picture import number
 from equipoise.record.described import clipped
 from equipoise.record.series import AXES, CURVES
-from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, table
+from equipoise.report.elements import (
+    NONE,
+    captioned,
+    lags_of,
+    mean_text,
+    more,
+    named,
+    section,
+    table,
+)
 from equipoise.report.figures import Line, chart, legend, sample
 from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Group, Told, axis_of
@@ -134,14 +143,9 @@ def _lags(kind: str, groups: Sequence[Group]) -> list[Html]:
     means = [line for group in groups for line in lines_of(group, "lag", axis, small=True)]
     most = [Line(group.style, *_largest(one, axis)) for group in groups for one in group.runs]
     drawn = {f"{kind}, mean": means, f"{kind}, largest": most}
-    charts = {
-        name: chart(lines, label=name, x_label=AXES[axis].label) for name, lines in drawn.items()
-    }
-    return [
-        tag("figure", tag("figcaption", name), one, class_="small")
-        for name, one in charts.items()
-        if one is not None
-    ]
+    return captioned(
+        {name: chart(lines, label=name, x_label=AXES[axis].label) for name, lines in drawn.items()}
+    )
 
 
 def _largest(one: Told, axis: Axis) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
 from equipoise.record.described import clipped
-from equipoise.report.elements import more, named, section, short_name
+from equipoise.report.elements import captioned, more, named, section, short_name
 from equipoise.report.figures import (
     STYLES,
     Line,
@@ -114,14 +114,13 @@ def ages_section(groups: Sequence[Group]) -> Html | None:
 
 def _histograms(group: Group) -> list[Html]:
     ages = [one.ages for one in group.runs]
-    found = []
+    found: dict[str, Html | None] = {}
     for name, (title, what) in AGES.items():
         text = _seconds if EDGES[name] is EDGES["seconds"] else tick_text
         shares = histogram([age.get(name, {}) for age in ages], EDGES[name], text)
         if shares:
-            drawn = bars(list(shares.items()), label=title, x_label=what)
-            found.append(tag("figure", tag("figcaption", title), drawn, class_="small"))
-    return found
+            found[title] = bars(list(shares.items()), label=title, x_label=what)
+    return captioned(found)
 
 
 def histogram(
@@ -169,14 +168,9 @@ def _processes(one: Told) -> list[Html]:
         "cores": [Line(i, *cores_of(lines, kind)) for i, kind in enumerate(kinds)],
         "memory in MB": [Line(i, *memory_of(lines, kind)) for i, kind in enumerate(kinds)],
     }
-    charts = {
-        name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()
-    }
-    shown = [
-        tag("figure", tag("figcaption", name), made, class_="small")
-        for name, made in charts.items()
-        if made is not None
-    ]
+    shown = captioned(
+        {name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()}
+    )
     marks = legend([(sample(i), clipped(kind, 40)) for i, kind in enumerate(kinds)])
     return [marks, tag("div", *shown, class_="grid")] if shown else []
 

@@ -19,7 +19,7 @@ from equipoise.record.described import clipped, directories, flat, labels, short
 from equipoise.record.directory import RunDirectory
 from equipoise.record.listing import RunRow, row
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import METRICS, read_reports
+from equipoise.record.report import METRICS, left_out, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
 
@@ -288,9 +288,8 @@ def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
 def read(places: Sequence[Path]) -> tuple[list[Told], list[str]]:
     """(runs, warnings) of run directories and of folders with runs.
 
-    ValueError or FileNotFoundError for a place that has none, a run without reports, one of another
-    version whose reports differ, and one that is named twice. A run within a folder that cannot be
-    read is left out, with a warning.
+    ValueError or FileNotFoundError for a place without runs, a run without reports or of another
+    version, and one named twice. A damaged run within a folder is left out, with a warning.
     """
     found: dict[Path, Told] = {}
     warned: list[str] = []
@@ -335,8 +334,7 @@ def _kind(place: Path) -> str:
 def _warnings(one: Told) -> list[str]:
     found = []
     if one.left_out:
-        more = f", and {len(one.left_out) - 1} lines more" if len(one.left_out) > 1 else ""
-        found.append(f"{one.left_out[0]}{more}; what is damaged is left out")
+        found.append(left_out(one.left_out))
     if one.version != equipoise.__version__:
         found.append(
             f"{one.row.path}: a run of equipoise {one.version}, read by {equipoise.__version__}"
@@ -348,17 +346,17 @@ def read_run(directory: Path) -> Told:
     """One run; ValueError in one line where its files do not say what the page needs."""
     found = RunDirectory.found(directory)
     check(found.run, RUN_JSON, str(directory / RUN))
-    left_out: list[str] = []
+    damaged: list[str] = []
     lines = []
-    for number, line in enumerate(read_reports(directory / METRICS, damaged=left_out), 1):
+    for number, line in enumerate(read_reports(directory / METRICS, damaged=damaged), 1):
         try:
             lines.append(check(line, LINE, f"{directory / METRICS}, report {number}"))
         except ValueError as error:
-            left_out.append(str(error))
+            damaged.append(str(error))
     try:
         if (summary := found.summary()) is not None:
             check(summary, SUMMARY, str(directory / SUMMARY_FILE))
-        told = Told(row(directory, lines), found.run, lines, summary, tuple(left_out))
+        told = Told(row(directory, lines), found.run, lines, summary, tuple(damaged))
         _ = told.settings
     except ValueError as error:
         raise ValueError(_another_version(found, str(error))) from None
@@ -369,7 +367,7 @@ def read_run(directory: Path) -> Told:
         )
         raise ValueError(_another_version(found, what)) from None
     if not lines:
-        raise ValueError(_another_version(found, left_out[0]) if left_out else _no_reports(told))
+        raise ValueError(_another_version(found, damaged[0]) if damaged else _no_reports(told))
     return told
 
 

@@ -181,11 +181,9 @@ def _timeline(one: Told) -> Html:
 def binned(
     lines: Sequence[Entry], names: Sequence[str], end: float, bins: int = BINS
 ) -> list[dict[str, float]]:
-    """The shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty where
-    nothing was measured.
+    """Shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty: no data.
 
-    A report tells of the time since the one before it, and counts for each stretch by how much of
-    it lies there.
+    A report covers the time since the one before it, and counts in each stretch by its part there.
     """
     seconds = [dict.fromkeys(STATES, 0.0) for _ in range(bins)]
     begin = 0.0

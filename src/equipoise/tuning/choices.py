@@ -25,6 +25,7 @@ import torch
 
 from equipoise import phases
 from equipoise.cores import usable
+from equipoise.facts import values_of
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
@@ -75,15 +76,14 @@ def settled(
 ) -> tuple[Program, dict[str, dict[str, Any]]]:
     """Choose what the program leaves open -> the program with it, and the record of the choices.
 
-    ``asked``: settings that the user gave as ``auto``, besides those that are so by default: these
-    have all of ``BUDGET_S``, and what is chosen is told. ``at``: the step that a resume goes on
-    from. ``known``: what was measured before. What torch.compile costs is told, and ValueError
-    raised where it cannot pay (``compiling.py``). WorkerFailed where no value works;
-    KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
+    ``asked``: settings that the user gave as ``auto``, which have all of ``BUDGET_S`` and are told.
+    ``at``: the step that a resume goes on from. ``known``: earlier measurements. ValueError if
+    torch.compile cannot pay (``compiling.py``), WorkerFailed if no value works, KeyboardInterrupt
+    if Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
     if why := _fixed(base, on):
-        found = {name: Choice(value=getattr(base.placement, name), why=why) for name in names}
+        found = {name: Choice(value=values_of(base.placement)[name], why=why) for name in names}
     elif names:
         with Interrupt() as interrupt:
             base, found = _Search(base, names, on, asked, interrupt, tell).run()
@@ -162,7 +162,7 @@ class _Search:
         blue = plan_run(self._program)
 
         def all_of(way: Way, **rest: Any) -> dict[str, Choice]:
-            return {name: Choice(value=getattr(way, name), **rest) for name in names}
+            return {name: Choice(value=values_of(way)[name], **rest) for name in names}
 
         if "device" not in names and all(
             updates.is_small(blue.network(name)) for name in blue.learns
@@ -283,7 +283,7 @@ def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:
 
 
 def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
-    """The ways that are worth whole runs, the best guess first; one where the updates alone decide.
+    """The ways that are worth whole runs, the best guess first; one if the updates alone decide.
 
     ``alone``: a bound of steps/s by the update alone; ``ways``: from the most usual on.
     """

@@ -38,12 +38,10 @@ def judged(
     rate: Callable[[Blueprint, Way, Took], float],
     at: int | None,
 ) -> Choice | None:
-    """What is to be told of ``placement.compile=true``; None where the network has nothing to
-    compile.
+    """A sentence on ``placement.compile=true``; None if the network has nothing to compile.
 
-    ``rate``: steps/s at most, of an update and an act. ``at``: the step that a resume goes on from,
-    which is never refused; None for a new run. ValueError where compiling costs more than it can
-    save within the run, unless ``max_lag`` is 0: then no measurement may decide anything.
+    ``rate``: most steps/s of an update and an act. ``at``: the step of a resume, which is never
+    refused, or None. ValueError if compiling costs more than it can save, unless ``max_lag`` is 0.
     """
     blue, place = plan_run(program), program.placement
     if not any(pays(blue.network(name)) for name in blue.learns):

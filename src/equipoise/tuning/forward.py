@@ -81,26 +81,22 @@ def choose(
     """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several
     agents' rows are batched; ``partial``: actors act for some of their streams at a time.
     """
-    if central:
-        return Choice(
-            value="torch", why="central inference acts for another number of rows each time"
-        )
-    if partial:
-        return Choice(value="torch", why="partial_streams act for another number of rows each time")
-    if max_lag == 0:
-        return Choice(
-            value="torch",
-            why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement",
-        )
-    if compiled:
-        return Choice(value="torch", why="the torso is compiled")
-    if acts.precision == "medium":
-        return Choice(value="torch", why="precision=medium is a mode of torch's products")
+    lockstep = max_lag == 0
+    reasons = {
+        "central inference acts for another number of rows each time": central,
+        "partial_streams act for another number of rows each time": partial,
+        "max_lag=0 gives the same bits each time, so nothing is chosen by measurement": lockstep,
+        "the torso is compiled": compiled,
+        "precision=medium is a mode of torch's products": acts.precision == "medium",
+    }
+    for why, holds in reasons.items():
+        if holds:
+            return Choice(value="torch", why=why)
     try:
         with one_thread():  # as in an actor
             return _measured(acts)
-    except Refused as why:
-        return Choice(value="torch", why=f"lean cannot be had, since {why}")
+    except Refused as error:
+        return Choice(value="torch", why=f"lean cannot be had, since {error}")
 
 
 def _measured(acts: Acts) -> Choice:
@@ -155,20 +151,18 @@ def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
 def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
     """Choose how each policy acts -> the record; ``known``: the choices that a resume keeps.
 
-    ValueError where the weights cannot be rounded as the program says.
+    ValueError if the weights cannot be rounded as the program says.
     """
     program, kept_ones, found = blue.program, known or {}, {}
     for policy, role in (
         blue.roles.items() if program.actors and program.source.played is not None else ()
     ):
         net, name = network(program, blue.spec, policy), _name(blue, policy)
-        if blue.rolls_out:
-            can_round(net, program.placement.acting_precision)
-            found[name] = dataclasses.asdict(
-                Choice(value="torch", why="the env is on the policy's device")
-            )
-            continue
         can_round(net, program.placement.acting_precision)
+        if blue.rolls_out:
+            chosen = Choice(value="torch", why="the env is on the policy's device")
+            found[name] = dataclasses.asdict(chosen)
+            continue
         if kept_ones.get(name, {}).get("value") in FORWARDS:
             found[name] = kept_ones[name]
             continue

@@ -27,11 +27,12 @@ from equipoise.envs.check.drawn import Drawn
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.loop import LoopEnv
+from equipoise.facts import values_of
 from equipoise.hints import raised
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
-from equipoise.types import Policy, Program, learning
+from equipoise.types import Policy, Program, first_learning, learning
 
 SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
 MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many steps
@@ -91,19 +92,16 @@ def untuned(program: Program) -> str:
 
 
 def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """The program with sizes that fit a slow env, and a sentence on them; as it was, and "", where
-    nothing is to be done.
+    """The program with sizes that fit a slow env, and a sentence on them, or "".
 
-    ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was
-    one laid under that, if there is one? Nothing is done where they asked for ``max_lag=0``: then
-    nothing that is measured may decide what is computed. Worlds outside are not measured: they
-    connect to the run, later.
+    ``given``: names of options and keys of settings that the user set; ``recipe``: may a recipe lie
+    under them. With ``max_lag=0`` no measurement may decide results; worlds outside connect later.
     """
     named = {key.rpartition(".")[2] for key in given}
     lockstep = "max_lag" in named and program.placement.max_lag == 0
     if lockstep or (recipe and recipes.find(program.name, _algorithm(program)) is not None):
         return program, ""
-    one = next(iter(learning(program).values()))
+    one = first_learning(program)
     said = named >= PLACES or named & OTHERS
     if said or program.source.played is None or len(program.policies) > 1 or program.outside:
         return program, ""
@@ -113,7 +111,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         return program, str(error)
     if pace is None:
         return program, ""
-    scale = "" if getattr(one.algorithm, "normalize_obs", False) else pace.scale
+    scale = "" if values_of(one.algorithm).get("normalize_obs") else pace.scale
     if not (pace.slow or (pace.agents > 1 and one.replay is None)):
         return program, scale
     made = _sized(program, one, pace, named)
@@ -121,7 +119,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         check(made)
     except ValueError:  # an algorithm that wants other sizes: its own
         return program, scale
-    place, policy = made.placement, next(iter(learning(made).values()))
+    place, policy = made.placement, first_learning(made)
     if made == program:
         return program, scale
     why = (
@@ -144,7 +142,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
 
 
 def _algorithm(program: Program) -> str:
-    return algorithm_name(type(next(iter(learning(program).values())).algorithm))
+    return algorithm_name(type(first_learning(program).algorithm))
 
 
 class NotMeasured(Exception):
@@ -152,8 +150,7 @@ class NotMeasured(Exception):
 
 
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None if it cannot be made or ends its process, which the run will
-    report.
+    """Step one env for a moment; None if it cannot be made or ends its process.
 
     NotMeasured names any other error of the env.
     """

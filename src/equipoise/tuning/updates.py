@@ -91,8 +91,7 @@ def timed(
 ) -> tuple[dict[Way, Took], str]:
     """Time the update in each way -> the better of its turns, and what went wrong, or "".
 
-    The first way is timed first, and is the only one where ``enough`` says so of it. Nothing goes
-    on after ``until`` (``time.monotonic``).
+    The first way is the only one if ``enough`` says so of it. Ends at ``until`` (monotonic).
     """
     forkserver.prepare()
     ours, theirs = multiprocessing.Pipe(duplex=False)
