@@ -20,7 +20,7 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.record.playable import Playable
 from equipoise.record.report import step_of
-from equipoise.types import EnvSpec
+from equipoise.types import Array, EnvSpec, Tree
 
 __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
@@ -47,7 +47,7 @@ class Player:
         """The next observation begins an episode."""
         self._begins = True
 
-    def act(self, obs: Any, *, deterministic: bool = True, first: Any = None) -> Any:
+    def act(self, obs: Tree, *, deterministic: bool = True, first: Array | None = None) -> Tree:
         """The action for an observation of the env's space, or for a batch of them (one more axis
         in front).
 

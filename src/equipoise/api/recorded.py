@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from equipoise.envs.spaces import ActionForm, differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.files import write_atomic
 from equipoise.record.report import step_of
-from equipoise.types import EnvSpec, Tree
+from equipoise.types import Array, EnvSpec, Tree
 
 __all__ = ["Played", "Recording", "play"]
 
@@ -43,7 +42,7 @@ class Played:
     """What a policy does where something else acted."""
 
     action: Tree  # [N, ...] of all rows, as ``env.step`` takes it
-    first: Any  # [N] bool, where episodes begin
+    first: Array  # [N] bool, where episodes begin
     step: int  # of training, which the weights are of
     # by path, of whole numbers: the share of rows whose recorded action is the policy's
     same: dict[str, float]

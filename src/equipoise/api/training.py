@@ -142,10 +142,10 @@ class Order:
     wandb: str | None
     tell: Callable[[str], object]
     asked: Collection[str]
-    cluster: Mapping[str, Any]
+    cluster: Mapping[str, object]
     or_resume: bool
     trust: Sequence[str]
-    choices: Mapping[str, Any]
+    choices: Mapping[str, object]
 
 
 def run_of(made: Program, order: Order) -> Run:
@@ -264,7 +264,7 @@ def resume(
     on: On | None = None,
     settings: Settings = (),
     trust: Sequence[str] = (),
-    cluster: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, object] | None = None,
     same: Program | None = None,
     tell: Callable[[str], object] = lambda text: None,
     **fields: Any,

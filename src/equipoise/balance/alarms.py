@@ -276,27 +276,20 @@ class Alarms:
                 if evidence and not any(
                     (one.name, one.owner) == (name, owner) for one in self.raised
                 ):
-                    alarm = Alarm(
-                        name=name,
-                        owner=owner,
-                        evidence=evidence,
-                        action=action,
-                        step=now.step,
-                        wall_s=now.wall_s,
-                    )
-                    self.raised.append(alarm)
+                    self._raise(name, owner, evidence, action, now.step, now.wall_s)
         return self.raised[before:]
 
     def failed(self, said: str, *, step: int, wall_s: float) -> Alarm:
         """Note an update whose loss or gradient was not finite, by the error's words ``said``."""
         action = "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help"
+        evidence = said.partition(";")[0]
+        return self._raise("loss not finite", "learner", evidence, action, step, wall_s)
+
+    def _raise(
+        self, name: str, owner: str, evidence: str, action: str, step: int, wall_s: float
+    ) -> Alarm:
         alarm = Alarm(
-            name="loss not finite",
-            owner="learner",
-            evidence=said.partition(";")[0],
-            action=action,
-            step=step,
-            wall_s=wall_s,
+            name=name, owner=owner, evidence=evidence, action=action, step=step, wall_s=wall_s
         )
         self.raised.append(alarm)
         return alarm

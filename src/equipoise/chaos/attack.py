@@ -325,14 +325,12 @@ class Attack:
     def resumed_at(self) -> int:
         """The step that the last resume went on from, which it writes with its first report."""
 
-        def resumed() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get(
-                "resumed", []
-            )
-            return found
+        def steps() -> list[int]:
+            run = json.loads((self.out / "run.json").read_text())
+            return [int(at["step"]) for at in run.get("resumed", [])]
 
-        self.wait(resumed, "the resume's first report")
-        return int(resumed()[-1]["step"])
+        self.wait(steps, "the resume's first report")
+        return steps()[-1]
 
     def noted(self, text: str) -> int:
         """Count the notes of the run that say that."""

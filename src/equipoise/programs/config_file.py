@@ -60,7 +60,7 @@ def write_config(program: Program, file: Path) -> None:
     )
 
 
-def _data(file: Path) -> Any:
+def _data(file: Path) -> object:
     suffix = _suffix(file)
     text = read_bounded(file, LARGEST_JSON)
     return parse_json(text, file) if suffix == ".json" else parse_toml(text, file)

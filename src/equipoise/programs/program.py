@@ -197,7 +197,7 @@ def to_json(program: Program) -> dict[str, Any]:
     return data
 
 
-def _part_json(part: Any) -> Any:
+def _part_json(part: object) -> Any:
     if not dataclasses.is_dataclass(part):
         return to_plain(part, "env")
     return {name: _part_json(value) for name, value in values_of(part).items()}
@@ -304,21 +304,21 @@ def _policy(data: object, where: str) -> Policy | Frozen:
     )
 
 
-def _read(cls: type[Any], data: Any, where: str) -> Any:
+def _read(cls: type[object], data: object, where: str) -> Any:
     """The dataclass that JSON describes; None for None."""
     if data is None:
         return None
     known = facts(cls)
     needed = tuple(name for name, fact in known.items() if fact.default is dataclasses.MISSING)
-    _known(data, known, where, required=needed)
-    read = {key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()}
+    given = _known(data, known, where, required=needed)
+    read = {key: _field(known[key], value, f"{where}.{key}") for key, value in given.items()}
     if auto := [key for key, value in read.items() if known[key].auto and value == AUTO.word]:
         read = {key: value for key, value in read.items() if key not in auto}
         read["auto"] = tuple(dict.fromkeys((*read.get("auto", ()), *auto)))
     return cls(**read)
 
 
-def _field(fact: Fact, value: Any, where: str) -> Any:
+def _field(fact: Fact, value: object, where: str) -> Any:
     """A value of a field, or its dataclass; of a source the kind that has the keys of ``value``."""
     parts = classes(fact.kind)
     if not parts:

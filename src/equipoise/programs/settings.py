@@ -235,7 +235,7 @@ def field_types(cls: type[object]) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------- values
 
 
-def convert(value: Any, kind: Any, where: str) -> Any:
+def convert(value: object, kind: object, where: str) -> Any:
     """A text or a JSON value as ``kind``; ValueError naming ``where`` if it is none."""
     try:
         return _converter(kind)(value)
@@ -299,7 +299,7 @@ class _Reason(ValueError):
     """A refusal whose message says more than the expected type does."""
 
 
-def _converter(kind: Any) -> Callable[[Any], Any]:
+def _converter(kind: object) -> Callable[[object], object]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         return partial(_union, args)
@@ -444,7 +444,7 @@ def _anything(value: object) -> object:
         return value
 
 
-_SCALARS: dict[type, Callable[[Any], Any]] = {
+_SCALARS: dict[type, Callable[[object], object]] = {
     float: _float,
     int: whole,
     bool: _bool,

@@ -160,8 +160,8 @@ def save(
     directory: Path,
     step: int,
     params: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    spec: Mapping[str, Any] | None = None,
+    meta: Mapping[str, object],
+    spec: Mapping[str, object] | None = None,
 ) -> Path:
     """A checkpoint of weights alone, ``directory/step_N``; ``spec`` is what plays them."""
     place = begin(directory, step)
@@ -435,9 +435,9 @@ def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
             f"{file}: expected {said['size']:,} bytes that can be read, got "
             f"{str(error) or 'no memory for them'}"
         ) from error
-    if (sha256 := _sha256(data)) != said.get("sha256"):
+    if (sha256 := _sha256(data)) != said["sha256"]:
         raise Damaged(
-            f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is "
+            f"{file}: expected sha256 {said['sha256']} as in the manifest, got {sha256}; it is "
             "damaged"
         )
     return data

@@ -67,7 +67,7 @@ PROGRAM: Schema = {
 }
 
 
-def checked(program: Any, file: Path) -> Mapping[str, Any]:
+def checked(program: object, file: Path) -> Mapping[str, Any]:
     """The program of a ``run.json`` as far as a list of runs reads it; ValueError for another."""
     found: Mapping[str, object] = check(program, PROGRAM, f"{file}: program")
     return found

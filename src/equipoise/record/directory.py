@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -55,7 +56,7 @@ class RunDirectory:
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._wandb: wandb_log.WandbLog | None = None
-        self._metrics: Any = None
+        self._metrics: FileIO | None = None
         self._live: Live | None = None
         self._lock: int | None = None
         self._unconfirmed = False
@@ -187,6 +188,7 @@ class RunDirectory:
         write_atomic(
             self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole)
         )
+        assert self._metrics is not None
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
         self._close_events()
@@ -286,6 +288,7 @@ class RunDirectory:
 
     def sync_metrics(self) -> None:
         """A checkpoint promises the reports up to it."""
+        assert self._metrics is not None
         os.fsync(self._metrics.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:

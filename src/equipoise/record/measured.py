@@ -83,7 +83,7 @@ def measured(run: RunDirectory) -> Calibrated:
     return found
 
 
-def _read(balance: Any, where: str) -> dict[str, Shares]:
+def _read(balance: object, where: str) -> dict[str, Shares]:
     for title, worker in balance.items() if isinstance(balance, Mapping) else ():
         if isinstance(worker, Mapping) and (
             missing := [name for name in NAMES if name not in worker]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Literal, TypeVar
 
 from equipoise.envs.failures.capsule import ARRAYS, RECORD
 from equipoise.files import LARGEST_JSON, is_url, parse_json, read_bounded
@@ -241,7 +241,7 @@ class Mirror:
         self._store, self._directory = Store(url), directory
         self._state, self._wanted, self._done, self._over = threading.Condition(), 0, 0, False
         # what lies at the URL: sizes and times of files, hashes of manifests
-        self._sent: dict[str, Any] = {}
+        self._sent: dict[str, object] = {}
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
         self.failures, self.url = 0, url

@@ -86,7 +86,9 @@ def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, ob
     return data | {"signature": trust.signature(data)}
 
 
-def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
+def from_json(
+    data: object, file: Path | str, *, trusted: Sequence[str] = ()
+) -> dict[str, Playable]:
     """Read the policies of a ``spec.json``; ValueError if it is none.
 
     ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
@@ -100,12 +102,11 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
             f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise "
             "generate' asks it"
         )
-    check(data, SCHEMA, where)
-    data = trust.renamed(data, trusted)
-    trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
+    said = trust.renamed(check(data, SCHEMA, where), trusted)
+    trust.check(*trust.of_program(said), said.get("signature"), trusted, where)
     return {
-        name: _policy(one, f"{where}: policies.{name}", data["precision"])
-        for name, one in data["policies"].items()
+        name: _policy(one, f"{where}: policies.{name}", said["precision"])
+        for name, one in said["policies"].items()
     }
 
 
@@ -121,7 +122,7 @@ TEXT: Schema = {
 }
 
 
-def text_spec(data: Any, policy: str, where: str) -> TextSpec:
+def text_spec(data: object, policy: str, where: str) -> TextSpec:
     """What ``spec.json`` says of a policy that writes, without its weights; else ValueError."""
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None

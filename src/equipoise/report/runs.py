@@ -22,6 +22,7 @@ from equipoise.record.paths import RUN, near_runs
 from equipoise.record.report import METRICS, left_out, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.types import Array
 
 Entry = Mapping[str, Any]  # an object of the JSON that a run wrote
 Balance = Mapping[str, Entry]  # seconds and counts by worker
@@ -239,7 +240,7 @@ class Group:
         """The numbers of a column of the listing that runs have."""
         return [float(value) for one in self.runs if (value := getattr(one.row, key)) is not None]
 
-    def each(self, y: str, axis: Axis) -> list[tuple[Path, Any, Any]]:
+    def each(self, y: str, axis: Axis) -> list[tuple[Path, Array, Array]]:
         """(file, x [N], y [N]) of each run that has the number."""
         found = []
         for one in self.runs:

@@ -154,9 +154,7 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
     ValueError if the weights cannot be rounded as the program says.
     """
     program, kept_ones, found = blue.program, known or {}, {}
-    for policy, role in (
-        blue.roles.items() if program.actors and program.source.played is not None else ()
-    ):
+    for policy in blue.roles if program.actors and program.source.played is not None else ():
         net, name = network(program, blue.spec, policy), _name(blue, policy)
         can_round(net, program.placement.acting_precision)
         if blue.rolls_out:
@@ -166,24 +164,30 @@ def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str,
         if kept_ones.get(name, {}).get("value") in FORWARDS:
             found[name] = kept_ones[name]
             continue
-        acts = Acts(
-            role.algorithm,
-            net,
-            row=role.row,
-            streams=program.placement.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns,
-            precision=program.placement.precision,
-            acting=program.placement.acting_precision,
-        )
-        chosen = choose(
-            acts,
-            max_lag=program.placement.max_lag,
-            compiled=program.placement.compile and pays(net),
-            central=program.placement.inference == "central",
-            partial=bool(program.placement.partial_streams),
-        )
+        compiled = program.placement.compile and pays(net)
+        _, chosen = acting(blue, policy, net, program.placement.precision, compiled=compiled)
         found[name] = dataclasses.asdict(chosen)
     return found
+
+
+def acting(
+    blue: Blueprint, policy: str, net: Any, precision: Precision, *, compiled: bool
+) -> tuple[Acts, Choice]:
+    """A policy's forward in this run, and the choice of it."""
+    place, role = blue.program.placement, blue.roles[policy]
+    acts = Acts(
+        role.algorithm,
+        net,
+        row=role.row,
+        streams=place.envs_per_actor * len(role.places),
+        noise_columns=role.noise.columns,
+        precision=precision,
+        acting=place.acting_precision,
+    )
+    central, partial = place.inference == "central", bool(place.partial_streams)
+    return acts, choose(
+        acts, max_lag=place.max_lag, compiled=compiled, central=central, partial=partial
+    )
 
 
 def forward_of(blue: Blueprint, found: Known) -> dict[str, str]:

@@ -34,9 +34,9 @@ from equipoise.programs.fields import alter
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.session import Interrupt
-from equipoise.tuning.forward import Acts, choose
+from equipoise.tuning.forward import acting
 from equipoise.tuning.race import race
-from equipoise.types import Batch, Precision, Program, Trajectory, learning
+from equipoise.types import Array, Batch, Precision, Program, Trajectory, Tree, learning
 
 SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole update
 MINIBATCHES = 3
@@ -95,7 +95,7 @@ def timed(
     """
     forkserver.prepare()
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    given: Any = (blue, tuple(ways), until)
+    given = (blue, tuple(ways), until)
     code = shipped(blue.program)
     process: Any = multiprocessing.get_context("forkserver").Process(
         target=_main,
@@ -222,25 +222,9 @@ def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float
 
 def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module]) -> float:
     """Time one act of each policy for the envs of an actor, in the faster way."""
-    place, seconds = blue.program.placement, 0.0
+    seconds = 0.0
     for name, net in nets.items() if blue.program.actors else ():
-        role = blue.roles[name]
-        acts = Acts(
-            role.algorithm,
-            net,
-            row=role.row,
-            streams=place.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns,
-            precision=precision,
-            acting=place.acting_precision,
-        )
-        chosen = choose(
-            acts,
-            max_lag=place.max_lag,
-            compiled=False,
-            central=place.inference == "central",
-            partial=bool(place.partial_streams),
-        )
+        acts, chosen = acting(blue, name, net, precision, compiled=False)
         if chosen.measured:
             seconds += min(chosen.measured.values()) * 1e-6
             continue
@@ -260,9 +244,9 @@ def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
     policy, role, rng = learning(blue.program)[name], blue.roles[name], np.random.default_rng(0)
     unroll = policy.unroll if policy.replay is None else policy.algorithm.item_rows or policy.unroll
     items = blue.batch(name)
-    fields: dict[str, Any] = tree.zeros(trajectory_specs(role.row, unroll, items))
+    fields: dict[str, Tree] = tree.zeros(trajectory_specs(role.row, unroll, items))
 
-    def some(x: Any) -> Any:
+    def some(x: Array) -> Array:
         if x.dtype.kind == "f":
             return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
         return rng.integers(0, 256 if x.dtype == np.uint8 else 2, x.shape).astype(x.dtype)
@@ -291,7 +275,7 @@ def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
     for key, done in (("action", action), ("behaviour", behaviour)):
         tree.map(lambda rows, one: rows.copy_(one.expand(rows.shape)), data[key], done)
     if role.latents:
-        kept: dict[str, Any] = tree.zeros(trajectory_specs(role.kept, unroll, items))
+        kept: dict[str, Tree] = tree.zeros(trajectory_specs(role.kept, unroll, items))
         data["obs"] = tree.torch_views(tree.map(some, kept["obs"]))
     return Batch(
         data=Trajectory(**data),
