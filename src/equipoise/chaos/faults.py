@@ -28,6 +28,13 @@ def need(condition: object, why: str) -> None:
         raise Wrong(why)
 
 
+def need_replaced(attack: Attack, killed: int, workers: str, lost: str = "") -> None:
+    need(
+        attack.noted(f"was killed by SIGKILL; {lost}replaced") >= killed,
+        f"{killed} {workers} were killed, and fewer replaced",
+    )
+
+
 def kill_in_turn(attack: Attack, workers: Sequence[str], seconds: float) -> int:
     """Kill these workers in turn, each at least once, until the time is over -> the number."""
     until, n = time.monotonic() + seconds, 0
@@ -42,10 +49,7 @@ def kill_actor(attack: Attack, seconds: float) -> None:
     attack.train()
     n = kill_in_turn(attack, ["actor 0", "actor 1"], seconds)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} actors were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "actors")
 
 
 def stop_actor(attack: Attack, seconds: float) -> None:
@@ -89,10 +93,7 @@ def kill_one_of_two_learners(attack: Attack, seconds: float) -> None:
         n += 1
         attack.updates(20)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} learners were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "learners")
     need(not attack.noted("warning: actor"), "an actor was lost as well")
 
 
@@ -118,10 +119,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
         attack.replaced(worker, pid)
         n += 1
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; its rows are lost; replaced") >= n,
-        f"{n} shards were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "shards", lost="its rows are lost; ")
     need(not attack.noted("learner"), "the learner failed as well")
     need(
         attack.summary["rows"]["lost"],
@@ -134,10 +132,7 @@ def kill_inference(attack: Attack, seconds: float) -> None:
     attack.train("placement.inference_workers=2")
     n = kill_in_turn(attack, ["inference 0", "inference 1"], seconds)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} inference workers were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "inference workers")
 
 
 def kill_driver(attack: Attack, seconds: float) -> None:

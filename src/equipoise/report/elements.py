@@ -16,8 +16,13 @@ from equipoise.report.runs import Group, Told
 NONE = "—"  # where there is no number
 
 
+def note_of(text: str | None) -> Html | None:
+    """A paragraph in small; None without a text."""
+    return tag("p", text, class_="note") if text else None
+
+
 def section(title: str, *parts: Part, note: str | None = None) -> Html:
-    return tag("section", tag("h2", title), tag("p", note, class_="note") if note else None, *parts)
+    return tag("section", tag("h2", title), note_of(note), *parts)
 
 
 def more(summary: str, *parts: Part, opened: bool = False) -> Html:

@@ -20,6 +20,7 @@ from equipoise.report.elements import (
     mean_text,
     more,
     named,
+    note_of,
     section,
     short_name,
     table,
@@ -87,7 +88,7 @@ def _verdict(group: Group, *, alone: bool) -> Html:
             *_options_whole(sentence.removeprefix(cause)),
             class_="sentence",
         ),
-        tag("p", beside, class_="note") if beside else None,
+        note_of(beside),
         _remedies(judged),
         class_="verdict",
     )
@@ -197,16 +198,14 @@ def runs_section(groups: Sequence[Group], now: float) -> Html:
         for group in groups
     ]
     several = any(len(group.runs) > 1 for group in groups)
+    half = "± is half of Student's 95 % interval of the mean over runs."
     compared = table(
         ("settings", "runs", "steps/s", "return", "evaluation"), means, texts=2, class_="cards"
     )
     return section(
         "Runs",
         table(head, rows, texts=3, class_="cards"),
-        compared if several else None,
-        tag("p", "± is half of Student's 95 % interval of the mean over runs.", class_="note")
-        if several
-        else None,
+        *((compared, note_of(half)) if several else ()),
     )
 
 
@@ -379,9 +378,7 @@ def notes_section(groups: Sequence[Group]) -> Html | None:
             hidden += max(len(said) - MOST_NOTES, 0)
             items += [_note(group, one, note) for note in said[:MOST_NOTES]]
     hidden += max(len(items) - MOST_SAID, 0)
-    rest = (
-        tag("p", f"{hidden} more are in the runs' summary.json.", class_="note") if hidden else None
-    )
+    rest = note_of(f"{hidden} more are in the runs' summary.json." if hidden else None)
     return section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest) if items else None
 
 

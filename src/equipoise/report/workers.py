@@ -11,7 +11,7 @@ from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock
 from equipoise.record.described import clipped
 from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of, short
-from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
+from equipoise.report.elements import NONE, lags_of, mean_text, more, note_of, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Balance, Entry, Group, Told
@@ -132,17 +132,14 @@ def timelines(groups: Sequence[Group]) -> Html | None:
         )
         for _, one in runs[:MOST_TIMELINES]
     ]
-    rest = (
-        f"{len(runs) - MOST_TIMELINES} more runs have no timeline here."
-        if len(runs) > MOST_TIMELINES
-        else None
-    )
+    hidden = max(len(runs) - MOST_TIMELINES, 0)
+    rest = note_of(f"{hidden} more runs have no timeline here." if hidden else None)
     note = "From the first report to the last. The numbers are shares of the whole run."
     return section(
         "Workers over time",
         states_legend(),
         *found,
-        tag("p", rest, class_="note") if rest else None,
+        rest,
         note=note,
     )
 
