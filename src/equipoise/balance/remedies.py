@@ -91,7 +91,7 @@ def remedies(
 
 
 def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
-    """Those that help, the cheapest first: a dearer one goes ahead only if it gains more."""
+    """The remedies that help, the cheapest first: a dearer one goes ahead only if it gains more."""
     found = [one for one in found if one.gain >= HELPS]
     ranked: list[Remedy] = []
     while found:
