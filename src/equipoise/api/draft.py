@@ -224,7 +224,7 @@ def batch(draft: Draft) -> Draft:
     for name, policy in learning(base).items():
         if policy.replay is not None:
             continue
-        # some actors always would be
+        # a batch that leaves some actors without a slot
         idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)
         if draft.begun == "defaults" or policy.batch % place.envs_per_actor or idle:
             policies[name] = dataclasses.replace(policy, batch=envs)
@@ -426,7 +426,7 @@ REPLAY = {  # four streams, and an update a step
     "placement.envs_per_actor": 4,
     "placement.max_lag": 1,
 }
-# Over these, where the env is on a device: one rollout of many streams.
+# laid over QUEUE for an env on a device: one rollout of many streams
 ON_DEVICE = {"policy.unroll": 32, "placement.actors": 1, "placement.envs_per_actor": 1_024}
 REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "replay.updates": 64}
 

@@ -38,7 +38,7 @@ class Exported:
     parity: Parity | None = None  # how far its graph is from torch
     source: str = ""  # the observations on which they were compared
     note: str = ""  # why these were made up
-    # in which the run acts; the graph and the torch policy that it is compared with are fp32
+    # precision in which the run acts; the graph and the compared torch policy are fp32
     precision: str = "fp32"
 
 

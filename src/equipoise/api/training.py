@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 InitWhat = Literal["weights", "learner"]
 
-# Where no one names them they are measured, so that one command may find others when it is started
-# again.
+# Settings that are measured if nobody names them, so that the same command may find other values.
 MEASURED = {
     "actors",
     "envs_per_actor",
@@ -165,7 +164,7 @@ def run_of(made: Program, order: Order) -> Run:
             f"{url}: expected no run there, got {held}; --or-resume goes on with it"
         )
     made, beginning = _beginning(made, order, None if out is None or url is not None else Path(out))
-    # found before anything is measured or connected
+    # a refusal comes before anything is measured or connected
     if (beginning.weights is not None or on == "ray") and not made.outside:
         if on == "ray" and beginning.out is not None and not order.or_resume:
             paths.check_vacant(beginning.out)
@@ -303,7 +302,7 @@ def resume(
         before = run.run.get(CLUSTER, {}) if where == "ray" else {}
         nodes = connected(where, {**before, **(cluster or {})})
         with _disconnected(nodes):
-            # one that only the fetched run.json names is not written to
+            # a URL that only the fetched run.json names is not written to
             mirror = directory if is_url(directory) else None
             services = Services(on=where, nodes=nodes, mirror=mirror, chosen=chosen, notes=notes)
             return Run(made, Resumed(directory=run, source=source), services)
@@ -357,7 +356,7 @@ def _check_unfinished(
             f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}"
         )
     owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
-    # Without a summary it was killed between its last step and its last word.
+    # a run without a summary was killed after its last step
     if at >= made.schedule.steps and summary is not None and not owed:
         raise NothingToDo(
             f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on"

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
 
-# pieces of a block, each with weights of its own moment, and between which cores and servers are
-# shared
+# pieces of a block: each takes the newest weights, and cores and servers are shared between them
 CHUNKS = 4
 EVENTS = 60_000  # most of a prediction: about a quarter of a second
 WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most

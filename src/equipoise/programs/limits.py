@@ -16,9 +16,9 @@ from equipoise.types import Placement, Policy, Program, learning
 if sys.platform != "win32":
     import resource
 
-# that Python's forkserver hands to a process (251), less those that do not grow with a run
+# descriptors that Python's forkserver can hand to a process (251), less those of every run
 DESCRIPTORS = 240
-# that a run opens in the driver: besides workers (its own files, the servers), and for each
+# files that the driver opens: its own and the servers', and for each worker
 FILES, WORKER_FILES = 18, 6
 
 
@@ -105,7 +105,7 @@ def _files_open() -> int:
 def block_problems(program: Program, policy: Policy) -> list[str]:
     """A queue of more blocks (the unroll of one group of envs) than it has room for."""
     place = program.placement
-    # of a batch
+    # blocks of a batch
     blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs
     if place.max_lag is None:
         if (most := max(program.groups, blocks)) * 2 <= MOST_BLOCKS:

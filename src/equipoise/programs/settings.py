@@ -30,7 +30,7 @@ SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     for byte, base in (("b", 1000), ("ib", 1024))
     for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
 }
-# an int beyond all floats; brackets without end
+# also for an int beyond all floats, and for brackets without end
 MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
@@ -154,7 +154,7 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
                     **deep.get(name, values_of(parts[room])[name]),
                     entry: deep.pop(key),
                 }
-            # a recipe's budget, which would win, is of a size that is not wanted
+            # a recipe's ``memory`` would decide instead of the given capacity
             if room == "replay" and "capacity" in deep:
                 deep = {"memory": 0} | deep
             plain[room] = dataclasses.replace(parts[room], **deep)
@@ -207,7 +207,7 @@ def _split(setting: str) -> tuple[str, str]:
 
 def setting_types(program: Program) -> dict[str, object]:
     """The type of each key that ``apply_settings`` takes, besides ``env.*`` and ``route.*``."""
-    # also of the kind of source that this program has not
+    # also settings of other kinds of sources
     run = {key: fact.kind for key, fact in fields.shorts().values()}
     return run | {
         name: setting.fact.kind for setting in fields.settings(program) for name in setting.names
@@ -320,7 +320,7 @@ def _converter(kind: object) -> Callable[[object], object]:
 
 
 def _union(args: Sequence[object], value: object) -> object:
-    # None first: "none" is a text, too.
+    # None first, since "none" is also a text
     for kind in sorted(args, key=lambda arg: arg is not type(None)):
         try:
             return _converter(kind)(value)

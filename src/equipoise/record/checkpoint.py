@@ -47,8 +47,7 @@ ARTIFACT = {
 KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")
 # ".step_N.old": its writer was killed while it replaced step_N
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")
-# the folder of rows, within that of the checkpoints; each shard, and each of several policies, has
-# its own
+# the folder of rows beside the checkpoints, with one for each shard and each of several policies
 SEGMENTS = "replay"
 SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
@@ -394,10 +393,6 @@ def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
     return files
 
 
-def _of_run(files: Mapping[str, object]) -> bool:
-    return files.keys() >= REQUIRED and all(KNOWN.fullmatch(name) for name in files)
-
-
 def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The files and the segments."""
     if not path.is_dir():
@@ -408,7 +403,8 @@ def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     files = said.get("files") if isinstance(said, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
     if not isinstance(files, dict) or not (
-        _of_run(files) or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT
+        (files.keys() >= REQUIRED and all(map(KNOWN.fullmatch, files)))
+        or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT
     ):
         raise ValueError(
             f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got "

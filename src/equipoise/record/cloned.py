@@ -23,9 +23,9 @@ from equipoise.record import checkpoint
 from equipoise.types import Algorithm, Program, learning
 
 CLONE = "bc"
-# that the policy's network has alike
+# settings in which the clone's and the policy's networks must agree
 SHAPE = ("hidden", "activation", "torso", "squash", "normalize_obs", "clip_obs")
-# updates of the value alone, unless the user sets another number
+# updates of the value alone before the policy learns, unless the user sets a number
 ON_POLICY, WITH_REPLAY = 10, 5_000
 BEND = 1.4  # of a mean within its bounds: tanh(1.4 x) is nearest to x there
 

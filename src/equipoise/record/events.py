@@ -24,8 +24,7 @@ from equipoise.record.series import ROOMS, SERIES
 
 VERSION = b"brain.Event:2"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
-# SessionLog.SessionStatus: TensorBoard forgets what files before this one said of its step and
-# later ones
+# SessionLog.SessionStatus: TensorBoard forgets this step and later ones of earlier files
 START = 1
 _numbers = itertools.count()
 

@@ -62,7 +62,7 @@ def measured(run: RunDirectory) -> Calibrated:
             "first one"
         )
     begun = next((number for number, line in enumerate(lines) if line["updates"]), len(lines)) + 1
-    # the first one that tells of an update has the start of some worker in it
+    # the first report with an update includes the start of some worker
     later = lines[begun:] or lines[-1:]
     balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in later])
     machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))

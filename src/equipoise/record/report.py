@@ -32,7 +32,7 @@ class Evaluation:
     episodes: int
     env_steps: int  # env steps of training when its weights were published
     version: int
-    # the mean of each, where there are several
+    # mean returns by policy, if there are several
     policies: Mapping[str, float] = field(default_factory=dict)
     # means of Program.source.metrics, as in a report
     info: Mapping[str, float | None] = field(default_factory=dict)
@@ -130,8 +130,8 @@ def left_out(damaged: Sequence[str]) -> str:
     return f"{damaged[0]}{more}; what is damaged is left out"
 
 
-# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others
-# tell of time, and so do all fields of a report that is ``timed``.
+# Fields that a resumed run repeats to the bit with ``max_lag=0``. The others, and all fields of a
+# ``timed`` report, depend on time.
 DETERMINISTIC = (
     "env_steps",
     "frames",
@@ -231,8 +231,7 @@ class Report(Learned, Measured):
     alarms: tuple[Alarm, ...] = ()  # all that were raised so far (balance/alarms.py)
     notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
-    # recorded since time has passed and not since a number of steps has: a resume does not repeat
-    # it
+    # recorded because time has passed, not steps: a resume does not repeat it
     timed: bool = False
     final: bool = False
     # histograms: counts by the upper ends of the bins

@@ -49,7 +49,7 @@ class Family:
     labels: Labels
     read: Callable[[Report], Numbers]
     rises: bool = False
-    # they are of the time since the last recorded report: a reader adds them up
+    # numbers cover the time since the last recorded report: a reader adds them up
     since: bool = False
     edges: Sequence[float] = ()  # of a histogram, whose label is the upper end of a bin
 
@@ -212,7 +212,7 @@ SERIES = (
 AXES = {one.curve: one for one in SERIES if one.axis}
 # evaluations have points of their own
 CURVES = {one.curve: one for one in SERIES if one.label and not one.axis}
-# what names of several numbers begin with, and their field of a report
+# the beginning of names such as learner/entropy, and the field of a report that has them
 ROOMS = {"learner": "metrics", "info": "info"}
 
 
