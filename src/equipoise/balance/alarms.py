@@ -17,14 +17,13 @@ from equipoise.balance.shares import Shares
 
 RECORDS = 10  # looks at the learner's numbers that a collapse lasts
 FEW = 5  # the same for lag and importance weights, which say what they say at once
-# that end in the window of a collapse, so that the return is that of the collapsed policy
+# episodes that end in the window of a collapse, so that the return is the collapsed policy's
 EPISODES = 20
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
-# power with the unit of returns
+# metric -> the power that gives it the unit of returns
 ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}
 LEAST_SAMPLE = 0.1  # of the rows are effective
-# mean factor between the probabilities of what drew a token and of what learns from it, by the same
-# weights
+# mean factor between an engine's and the learner's probabilities of a token, by the same weights
 DISAGREES = 1.05
 SAMPLES, UPDATES = (0.01, 20_000.0), 40.0  # of a replay: samples of a row, and updates an env step
 FROZEN_S = 5.0  # that an actor began unrolls with weights older than the published ones
@@ -53,7 +52,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class First:
+class FirstEpisodes:
     """Returns of the first episodes of every stream: what an untrained policy does."""
 
     episodes: int
@@ -96,8 +95,8 @@ class Moment:
     return_mean: float | None  # last 100 episodes
     lag_mean: float
     metrics: Mapping[str, float]
-    first: First | None = None
-    # by who acts: version and end row of its open unroll
+    first: FirstEpisodes | None = None
+    # by worker that acts: version and end row of its open unroll
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # bytes of the memory of each worker under way, by its title
     memory: Mapping[str, float] = field(default_factory=dict)
@@ -105,7 +104,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OpenUnroll:
     """An unroll that somebody acts in."""
 
     version: int
@@ -123,7 +122,7 @@ def collapse(
     episodes: Sequence[int],
     *,
     least: float,
-    first: First,
+    first: FirstEpisodes,
     best: float,
 ) -> str:
     """Hardly any entropy is left, and half of the gain over the first episodes is lost.
@@ -201,7 +200,7 @@ def _plain(x: float) -> str:
     return f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
 
 
-def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
+def frozen(since: OpenUnroll | None, now: OpenUnroll, unroll: int) -> str:
     """Two unrolls and more began after ``since`` by a version that was outdated even then."""
     if (
         since is None
@@ -230,7 +229,7 @@ def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
     )
 
 
-def random_play(first: First) -> float:
+def random_play(first: FirstEpisodes) -> float:
     """The return below which a policy is clearly worse than the first episodes were."""
     if first.episodes < EPISODES:
         return -math.inf
@@ -251,17 +250,17 @@ class Alarms:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.raised: list[Alarm] = []
-        # those of the last look at the learner's numbers
+        # the learner's numbers at the last look
         self._metrics: Mapping[str, float] | None = None
         # by policy and number
         self._looks: dict[tuple[str, str], deque[float]] = defaultdict(
             lambda: deque(maxlen=RECORDS)
         )
-        # the largest of the first looks, where no return is known
+        # by policy and number: the largest of the first looks, before a return is known
         self._scale: dict[tuple[str, str], float] = {}
         self._return = 0.0  # the largest without its sign; 0: none is known
         self._best = -math.inf  # return
-        self._old: dict[str, Seen] = {}  # by who acts: since when newer weights are published
+        self._old: dict[str, OpenUnroll] = {}  # by who acts: since when newer weights are published
         self._below: Moment | None = None  # since when the return is below random play
         self._memory: dict[tuple[str, float], deque[tuple[float, float]]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
@@ -300,7 +299,7 @@ class Alarms:
             return
         self._metrics = now.metrics
         self._best = max(self._best, -math.inf if now.return_mean is None else now.return_mean)
-        first = now.first or First(episodes=0, mean=0.0, std=0.0)
+        first = now.first or FirstEpisodes(episodes=0, mean=0.0, std=0.0)
         self._return = max(
             self._return, abs(now.return_mean or 0.0), abs(first.mean) + 3 * first.std
         )
@@ -391,7 +390,7 @@ class Alarms:
     def _acting(self, now: Moment) -> Found:
         """An actor that begins unroll after unroll with outdated weights."""
         for who, (version, row) in now.acting.items():
-            seen, since = Seen(version, row, now.published, now.wall_s), self._old.get(who)
+            seen, since = OpenUnroll(version, row, now.published, now.wall_s), self._old.get(who)
             if since is not None and (version != since.version or row < since.row):
                 since = None
             if since is None and version < now.published:
@@ -439,7 +438,7 @@ class Alarms:
 
     def _leaks(self, now: Moment) -> Found:
         """A worker whose memory grows all the time, beyond what it may fill."""
-        # it starts, again perhaps, or compiles: its memory is not watched
+        # a worker that starts or compiles is not watched
         for who in self._base.keys() - now.memory.keys():
             del self._base[who]
             for every, _ in MEMORY:

@@ -11,7 +11,7 @@ from equipoise.balance.shares import Shares, add
 from equipoise.facts import values_of
 from equipoise.types import Policy, Program, first_learning
 
-# share of the time that other processes had the cores, from which on nothing is predicted
+# nothing is predicted if other processes had the cores for this share of the time
 MISSING = 0.5
 
 
@@ -27,7 +27,7 @@ class Calibrated:
     sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
     # share of the time that passed while workers waited for cores which other processes had
     missing: float = 0.0
-    # the most that both sides at once can gain, by how long each of them waits for the other
+    # the most that overlapping both sides can gain, by their waits for each other
     overlap: float = float("inf")
 
     @property
@@ -77,7 +77,7 @@ def calibrate(
         return None
     if beyond(balance, away):
         return None
-    # the others may have waited for the last of them to begin
+    # the first actors may have waited for the last one to begin
     seconds = max(one.total for one in actors.values())
     sums = min(one.spent("all-reduce") / one.done for one in learners)
     rounds = learners[0].done
@@ -111,11 +111,11 @@ def calibrate(
         for who in groups
         if (alike := {t: one for t, one in balance.items() if (one.side, one.serves) == who})
     ]
-    # in lockstep one side's waiting is the other's as well
+    # in lockstep one side's waiting is also the other's
     missing = min(sum(lost) if ring.max_lag == 0 else max(lost), 1.0)
-    # where sides take turns, what no work explains is their turning
+    # if sides take turns, time that no work explains is the handover
     if ring.max_lag == 0 and measured < outcome.steps_per_s:
-        # with the cores that others had
+        # as if the run had all cores
         batch_s = ring.per_batch * ring.steps / measured * (1 - missing)
         ring = replace(
             ring, handover_s=max(batch_s - ring.per_batch * ring.steps / outcome.steps_per_s, 0.0)
@@ -320,7 +320,7 @@ def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
         and other.replay is not None
         and (one.replay.shards > 1) != (other.replay.shards > 1)
     ):
-        # One shard is none: the learner keeps the rows itself, and nobody measured what that takes.
+        # with one shard the learner keeps the rows itself, whose cost was not measured
         found.append("replay.shards, from one or to one")
     return found
 

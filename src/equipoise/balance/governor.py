@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-# of a measurement, and before it, in which what was under way comes to its end
+# seconds of a measurement, and before it until older work has passed
 WINDOW_S, SETTLE_S = 2.5, 0.5
 VERSIONS, FLUSH = 4, 2  # versions of a measurement at least; versions besides the lag before it
 GAINS, KEEPS, AWAY = 1.05, 0.97, 0.25
@@ -199,11 +199,11 @@ class Governor:
             )
             self.values[name] = after
             return
-        # it is measured again: the machine may have changed since
+        # measure the speed again, since the machine may have changed
         self._holds, self._rate = True, None
 
     def _tell(self, rate: float) -> None:
-        # else a run of days would tell it hundreds of times
+        # once for each result: a run of days may come to it hundreds of times
         if self._holds and self._first and self.values != self._told:
             self._told = dict(self.values)
             now = ", ".join(

@@ -70,13 +70,13 @@ class Ring:
     # groups of envs of an actor, of which one is stepped while the other is acted for
     halves: int = 1
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
-    # a batch: the learners', and that of their replay's shards, side by side
+    # work on a batch of each learner, then of each shard of a replay, side by side
     learn: tuple[Work, ...]
     learners: int = 1  # the first of ``learn``
     handover_s: float = 0.0  # of a batch that the learner waits for: what passes besides work
     cores: float
     nodes: tuple[Node, ...] = ()
-    # of each actor: which of the nodes it is on, or HOME; empty: all are at home
+    # the node of each actor, or HOME; empty: all actors are at home
     at: tuple[int, ...] = ()
     home_block_s: float = 0.0  # that a block needs on home's link
     home_version_s: float = 0.0  # and a version to one node
@@ -205,8 +205,7 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         warm = min(max(WARM * -(-ring.places // ring.per_batch), 2), MOST_WARM)
         last = warm + MEASURED
-        # With a bound all places may be learned from in a row, and written again together: whole
-        # such rounds count.
+        # with a bound all places may be learned from and written again together: count whole rounds
         together = 1 if ring.max_lag is None else ring.max_lag + 1
         went = self._until(warm, events)
         blocks = list(self._blocks)
@@ -268,7 +267,7 @@ class _Run:
     ) -> Process:
         """Do a share of this work, on the cores of home or of another machine, and elsewhere."""
         began = self._simulation.now
-        # Time passes with all work: processes that need none would go on for ever at one moment.
+        # all work takes time: without that a process could run for ever at one moment
         yield Use(cores or self._cores, max(work.cpu_s * share, LEAST_S), work.threads)
         clock.preempted += self._simulation.now - began - work.cpu_s * share
         if work.sleep_s > 0.0:
@@ -332,7 +331,7 @@ class _Run:
     def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
         """Carry a block home, while its actor goes on."""
         yield Use(self._up, self._ring.home_block_s)
-        # both carry it at once, the slower one longer
+        # both links carry it at once, the slower one longer
         yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))
         yield node.of.latency_s
         self._arrives(actor, sequence, versions)

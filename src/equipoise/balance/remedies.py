@@ -15,8 +15,7 @@ from equipoise.types import Placement, Policy, Program, first_learning, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
-# of a prediction; with half of what the model was off for the run as it is, or could not explain by
-# work
+# error of a prediction, besides half of the model's error and unexplained time for the run as it is
 MARGIN = 0.12
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
 
@@ -123,7 +122,6 @@ def remedy(
 ) -> Remedy:
     """The remedy of a change with this predicted outcome; its gain is at most ``most``."""
     gain = min(outcome.steps_per_s / known.outcome.steps_per_s, most)
-    # of a ring without its cores it fits less
     off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)
     return Remedy(
         change=change,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-# of the ring: "keeping" a replay's rows; "beside" it
+# a worker's place in the ring; "keeping": a replay's rows
 Side = Literal["sampling", "learning", "keeping", "beside"]
 STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 STATES = ("worked", "preempted", "starved", "blocked")
@@ -23,9 +23,9 @@ class Shares:
     blocked: float = 0.0  # waited for downstream
     # part of worked: on no core and waiting for none, as an env that waits for something outside
     asleep: float = 0.0
-    # pieces of work: blocks of rows of who samples, batches or rounds of the others
+    # pieces of work: blocks of rows that were sampled, or batches or rounds
     done: float = 0.0
-    # of worked and preempted: seconds of each part of its work
+    # seconds, worked or preempted, of each part of the work
     parts: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)  # how often each part came
     kind: str = ""  # the worker's kind
@@ -77,7 +77,7 @@ def add(workers: Iterable[Shares]) -> Shares:
 
 def less(now: Shares, then: Shares) -> Shares:
     """What a worker spent between two moments."""
-    # a killed worker's last tick counts no more
+    # a killed worker's last tick is not counted, so time may seem to go back
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
     return replace(

@@ -66,7 +66,7 @@ class Setup:
 
     max_lag: int | None = 0  # None: no bound
     cores: int | None = None  # that the workers may use; None: not known
-    # the workers take turns (the serial runtime): none waits, and the question is where time goes
+    # workers take turns (the serial runtime): none waits, and the verdict says where time goes
     one_thread: bool = False
     offline: bool = False  # there are no actors
     threads: int | None = None  # of the learner; None: not known
@@ -120,11 +120,10 @@ def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> 
     if setup.one_thread:
         return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
-    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others
-    # starve or block, and what would help them (more actors, more lag) would make it worse. But not
-    # where the learner works, most of the time, at what would hold the actors up with a core for
-    # each as well, nor where the learner waits for actors whose envs wait longer for something
-    # outside than anybody does for a core.
+    # Waiting for a core comes first: a preempted worker makes others starve or block, and more
+    # actors or more lag would make it worse. Two exceptions: a learner that would hold the actors
+    # up even with a core for each, and envs that wait longer for something outside than any worker
+    # does for a core.
     preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
     outside = waits >= WAIT and add(actors).share("asleep") > preempted
     crowded, works = (
@@ -149,7 +148,7 @@ def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> 
         "servers": waits,
         "shards": waits,
     }
-    # the model was asked some seconds ago, and of now it is not true
+    # the model's answer is some seconds old and no longer true
     if cause is None or seen.get(cause, 1.0) < SEEN:
         cause = _cause(
             waits,
@@ -203,8 +202,7 @@ def _cause(
     """The bottleneck by who waits: a name of ``remedies.cause``, "resets", or ""."""
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
-    # Where actors wait for each other's resets they wait for the learner as well: the larger share
-    # is the cause.
+    # actors that wait for each other's resets also wait for the learner: the larger share decides
     if waits >= WAIT and actors.part("reset") >= max(RESETS, held):
         return "resets"
     if waits >= WAIT and behind is not None:
@@ -241,7 +239,7 @@ def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
     if not usual or max(took.values()) < BEHIND * usual:
         return None
     slow = max(took, key=lambda name: took[name])
-    # One that waits for a core is as fast as the others elsewhere.
+    # an actor that waits for a core is no straggler
     return (slow, took[slow] / usual) if actors[slow].share("preempted") < WAIT else None
 
 

@@ -16,7 +16,7 @@ from equipoise.chaos.attack import CHECKPOINT_EVERY, ENVS, UNROLL, Attack, Wrong
 SHARDS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     name: str
     what: str
@@ -231,43 +231,31 @@ def _troubled(attack: Attack, seconds: float) -> None:
 
 
 FAULTS = (
-    Fault(name="kill-actor", what="an actor is killed (SIGKILL), again and again", do=kill_actor),
-    Fault(name="stop-actor", what="an actor is stopped (SIGSTOP) for good", do=stop_actor),
-    Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
-    Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
+    Fault("kill-actor", "an actor is killed (SIGKILL), again and again", kill_actor),
+    Fault("stop-actor", "an actor is stopped (SIGSTOP) for good", stop_actor),
+    Fault("hang-env", "an env hangs in a step", hang_env),
+    Fault("kill-learner", "the learner is killed, again and again", kill_learner),
     Fault(
-        name="kill-one-learner",
-        what="one of 2 learners is killed, again and again",
-        do=kill_one_of_two_learners,
+        "kill-one-learner", "one of 2 learners is killed, again and again", kill_one_of_two_learners
     ),
-    Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
+    Fault("stop-learner", "the learner is stopped for good", stop_learner),
     Fault(
-        name="kill-shard",
-        what=f"a replay's {SHARDS} shards are killed, in turn and then all at once",
-        do=kill_shard,
+        "kill-shard",
+        f"a replay's {SHARDS} shards are killed, in turn and then all at once",
+        kill_shard,
     ),
     Fault(
-        name="kill-inference",
-        what="one of 2 inference workers is killed, again and again",
-        do=kill_inference,
+        "kill-inference", "one of 2 inference workers is killed, again and again", kill_inference
     ),
-    Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
+    Fault("kill-driver", "everything is killed at once, and resumed", kill_driver),
+    Fault("terminate-driver", "the run is told to leave (SIGTERM), and resumed", terminate_driver),
+    Fault("full-disk", "no file can be written for a while", full_disk),
     Fault(
-        name="terminate-driver",
-        what="the run is told to leave (SIGTERM), and resumed",
-        do=terminate_driver,
-    ),
-    Fault(name="full-disk", what="no file can be written for a while", do=full_disk),
-    Fault(
-        name="torn-checkpoint",
-        what="killed, the newest checkpoint cut in half, and resumed",
-        do=torn_checkpoint,
+        "torn-checkpoint", "killed, the newest checkpoint cut in half, and resumed", torn_checkpoint
     ),
     Fault(
-        name="drop-weights",
-        what=f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost",
-        do=drop_weights,
+        "drop-weights", f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost", drop_weights
     ),
-    Fault(name="raise-env", what="envs raise now and then", do=raise_env),
-    Fault(name="nonfinite-env", what="envs give nan now and then", do=nonfinite_env),
+    Fault("raise-env", "envs raise now and then", raise_env),
+    Fault("nonfinite-env", "envs give nan now and then", nonfinite_env),
 )

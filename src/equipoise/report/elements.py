@@ -11,7 +11,7 @@ from equipoise.record.described import clipped
 from equipoise.record.interval import mean_and_half
 from equipoise.report.figures import sample
 from equipoise.report.markup import Html, Part, joined, tag
-from equipoise.report.runs import Group, Told
+from equipoise.report.runs import Group, RunRecord
 
 NONE = "—"  # where there is no number
 
@@ -81,7 +81,7 @@ def lags_of(group: Group) -> list[float]:
     return [float(x) for x in found if x is not None]
 
 
-def short_name(one: Told) -> str:
+def short_name(one: RunRecord) -> str:
     """The directory of a run, and its seed where the name does not end with it."""
     name, seed = one.row.path.name, clipped(str(one.row.seed), 20)
     return clipped(name, 80) + (

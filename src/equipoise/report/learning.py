@@ -22,7 +22,7 @@ from equipoise.report.elements import (
 )
 from equipoise.report.figures import Line, chart, legend, sample
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Group, Told, axis_of
+from equipoise.report.runs import Group, RunRecord, axis_of
 
 MOST_METRICS = 24  # small charts of the learner's numbers
 
@@ -148,7 +148,7 @@ def _lags(kind: str, groups: Sequence[Group]) -> list[Html]:
     )
 
 
-def _largest(one: Told, axis: Axis) -> tuple[list[float], list[float]]:
+def _largest(one: RunRecord, axis: Axis) -> tuple[list[float], list[float]]:
     lines = [line for line in one.lines if line["lag_max"] is not None]
     return [float(line[AXES[axis].name]) for line in lines], [
         float(line["lag_max"]) for line in lines

@@ -23,7 +23,7 @@ from equipoise.report.figures import (
     tick_text,
 )
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Entry, Group, Told
+from equipoise.report.runs import Entry, Group, RunRecord
 from equipoise.report.workers import MOST_TIMELINES, MOST_TRACKS, folded, sides
 
 LEAST_PART = 0.005  # of the work, for a part to be named
@@ -161,7 +161,7 @@ def processes_section(groups: Sequence[Group]) -> Html | None:
     return section("Processes over time", *found, note=note)
 
 
-def _processes(one: Told) -> list[Html]:
+def _processes(one: RunRecord) -> list[Html]:
     lines = [line for line in one.lines if line.get("usage") and not line["final"]]
     kinds = list(dict.fromkeys(_kind(name) for line in lines for name in line["usage"]))[:STYLES]
     drawn = {

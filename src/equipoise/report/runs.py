@@ -106,7 +106,7 @@ RUN_JSON: Schema = {
 
 
 @dataclass(frozen=True)
-class Told:
+class RunRecord:
     """One run: its row in a listing, its run.json, its reports, and its summary at the end."""
 
     row: RunRow
@@ -208,10 +208,10 @@ class Group:
 
     name: str
     style: int
-    runs: tuple[Told, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
-    def first(self) -> Told:
+    def first(self) -> RunRecord:
         return self.runs[0]
 
     @property
@@ -228,7 +228,7 @@ class Group:
         return Counter(one.cause for one in self.runs)
 
     @property
-    def judged(self) -> Told:
+    def judged(self) -> RunRecord:
         """The first run whose verdict has the cause that most of them have."""
         cause = self.causes().most_common(1)[0][0]
         return next(one for one in self.runs if one.cause == cause)
@@ -286,13 +286,13 @@ def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def read(places: Sequence[Path]) -> tuple[list[Told], list[str]]:
+def read(places: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     """(runs, warnings) of run directories and of folders with runs.
 
     ValueError or FileNotFoundError for a place without runs, a run without reports or of another
     version, and one named twice. A damaged run within a folder is left out, with a warning.
     """
-    found: dict[Path, Told] = {}
+    found: dict[Path, RunRecord] = {}
     warned: list[str] = []
     for place in places:
         if not place.is_dir():
@@ -332,7 +332,7 @@ def _kind(place: Path) -> str:
     return "a file" if place.exists() else "none"
 
 
-def _warnings(one: Told) -> list[str]:
+def _warnings(one: RunRecord) -> list[str]:
     found = []
     if one.left_out:
         found.append(left_out(one.left_out))
@@ -343,7 +343,7 @@ def _warnings(one: Told) -> list[str]:
     return found
 
 
-def read_run(directory: Path) -> Told:
+def read_run(directory: Path) -> RunRecord:
     """One run; ValueError in one line where its files do not say what the page needs."""
     found = RunDirectory.found(directory)
     check(found.run, RUN_JSON, str(directory / RUN))
@@ -357,7 +357,7 @@ def read_run(directory: Path) -> Told:
     try:
         if (summary := found.summary()) is not None:
             check(summary, SUMMARY, str(directory / SUMMARY_FILE))
-        told = Told(row(directory, lines), found.run, lines, summary, tuple(damaged))
+        told = RunRecord(row(directory, lines), found.run, lines, summary, tuple(damaged))
         _ = told.settings
     except ValueError as error:
         raise ValueError(_another_version(found, str(error))) from None
@@ -383,7 +383,7 @@ def _another_version(found: RunDirectory, problem: str) -> str:
     )
 
 
-def _no_reports(one: Told) -> str:
+def _no_reports(one: RunRecord) -> str:
     why = {
         "running": "that is still running: its first one comes after some updates",
         "killed": "that was killed before its first one",
@@ -395,9 +395,9 @@ def _no_reports(one: Told) -> str:
 # ----------------------------------------------------------------------------------------- grouping
 
 
-def grouped(runs: Sequence[Told]) -> list[Group]:
+def grouped(runs: Sequence[RunRecord]) -> list[Group]:
     """Runs of the same settings together, in order; each group has a name of its own."""
-    by: dict[tuple[tuple[str, str], ...], list[Told]] = {}
+    by: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     for one in runs:
         by.setdefault(tuple(sorted(one.settings.items())), []).append(one)
     each = list(by.values())

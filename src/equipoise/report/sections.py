@@ -27,7 +27,7 @@ from equipoise.report.elements import (
 )
 from equipoise.report.figures import sample
 from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
-from equipoise.report.runs import Entry, Group, Told, differences
+from equipoise.report.runs import Entry, Group, RunRecord, differences
 
 MOST_NOTES = 40  # of a run
 MOST_SAID = 200  # of a page
@@ -94,7 +94,7 @@ def _verdict(group: Group, *, alone: bool) -> Html:
     )
 
 
-def _remedies(one: Told) -> Html | None:
+def _remedies(one: RunRecord) -> Html | None:
     """Suggestions with their gain and cost, as the model of the ring predicts them."""
     items = [tag("li", *_remedy(remedy)) for remedy in one.remedies[:MOST_REMEDIES]]
     if not items:
@@ -209,7 +209,7 @@ def runs_section(groups: Sequence[Group], now: float) -> Html:
     )
 
 
-def _lag(one: Told) -> str:
+def _lag(one: RunRecord) -> str:
     lag = (
         one.summary["lag"]
         if one.summary
@@ -303,7 +303,7 @@ def resources_section(groups: Sequence[Group]) -> Html | None:
     )
 
 
-def _cores(one: Told) -> str:
+def _cores(one: RunRecord) -> str:
     lines = [line for line in one.lines if not line["final"]]
     worked = sum(
         max(w["worked"] - max(w.get("asleep", 0.0), 0.0), 0.0)
@@ -313,7 +313,7 @@ def _cores(one: Told) -> str:
     return f"{worked / lines[-1]['wall_s']:.2f}" if lines and lines[-1]["wall_s"] > 0 else NONE
 
 
-def _count(one: Told, name: str) -> str:
+def _count(one: RunRecord, name: str) -> str:
     found = ((one.summary or {}).get("rows") or {}).get(name)
     return short(found) if isinstance(found, int) else NONE
 
@@ -350,7 +350,7 @@ def alarms_section(groups: Sequence[Group]) -> Html | None:
     return section("Alarms", tag("ul", *items[:MOST_SAID], class_="notes"))
 
 
-def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
+def _alarm(group: Group, one: RunRecord, alarm: Entry) -> Html:
     sign = tag("strong", clipped(alarm["name"], 80))
     owner, moment = (
         clipped(alarm["owner"], 80),
@@ -382,7 +382,7 @@ def notes_section(groups: Sequence[Group]) -> Html | None:
     return section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest) if items else None
 
 
-def _said(group: Group, one: Told, said: Html, kind: str) -> Html:
+def _said(group: Group, one: RunRecord, said: Html, kind: str) -> Html:
     mark = tag(
         "span",
         {"warning": "!", "alarm": "!!", "note": "·"}[kind],
@@ -394,12 +394,12 @@ def _said(group: Group, one: Told, said: Html, kind: str) -> Html:
     return tag("li", mark, tag("span", unseen, said), whose, class_=kind)
 
 
-def _note(group: Group, one: Told, note: str) -> Html:
+def _note(group: Group, one: RunRecord, note: str) -> Html:
     text = clipped(note.removeprefix("warning: "), LONGEST_SENTENCE)
     return _said(group, one, tag("bdi", text), "warning" if note.startswith("warning:") else "note")
 
 
-def _resumes(one: Told) -> list[str]:
+def _resumes(one: RunRecord) -> list[str]:
     found = one.run.get("resumed")
     return [
         f"resumed at step {at.get('step')}"

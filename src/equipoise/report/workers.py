@@ -14,7 +14,7 @@ from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, 
 from equipoise.report.elements import NONE, lags_of, mean_text, more, note_of, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Balance, Entry, Group, Told
+from equipoise.report.runs import Balance, Entry, Group, RunRecord
 
 # workers of a side of the ring, and twice as many strips; beyond it several workers are one
 MOST_TRACKS = 8
@@ -144,7 +144,7 @@ def timelines(groups: Sequence[Group]) -> Html | None:
     )
 
 
-def _timeline(one: Told) -> Html:
+def _timeline(one: RunRecord) -> Html:
     lines = [line for line in one.lines if not line["final"]] or list(one.lines)
     end = max(lines[-1]["wall_s"], 1e-3)
     left, right, beside = sides(one.balance)

@@ -44,7 +44,7 @@ SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
 SHORT_S = 20.0  # an estimated length of a run for which nothing more is measured
 TIE = 1.05  # of whole runs: what is less than so many times faster is as fast
 ALONE = 1.1  # the same of updates alone, which say less
-# whole runs are of ways within this of the best estimate, and of so many at most
+# whole runs are made of at most MOST ways, within this factor of the best estimate
 WITHIN, MOST = 1.3, 3
 
 WAYS = ("device", "precision", "threads")  # chosen together

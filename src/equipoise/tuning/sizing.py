@@ -39,8 +39,7 @@ MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many ste
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
 MOST_MINIBATCHES = 32
-# an env that computes for less than this share of a step waits for something outside, and needs no
-# core
+# an env that computes for less than this share of a step waits outside, and needs no core
 WAITS = 0.5
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
@@ -56,8 +55,7 @@ class Pace:
     reset_s: float
     computes: float
     agents: int = 1
-    # a sentence on observations that no network can use as they are, though their space does not
-    # say so
+    # a sentence on observations that are too large for a network, though their space hides it
     scale: str = ""
 
     @property
@@ -172,7 +170,7 @@ def measured(program: Program) -> Pace | None:
 
 
 def _close(env: SyncEnv) -> None:
-    # it is no part of the pace, and the run closes envs of its own
+    # closing is no part of the pace
     with contextlib.suppress(Exception):
         env.close()
 
