@@ -218,10 +218,11 @@ def policy_types(policy: Policy | Frozen) -> dict[str, object]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
+    parts = values_of(policy)
     kinds = {
         f"{room}.{name}": kind
-        for room, settings in values_of(policy).items()
-        if room in fields.PARTS and settings is not None
+        for room in fields.PARTS
+        if (settings := parts[room]) is not None
         for name, kind in field_types(type(settings)).items()
     }
     return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
