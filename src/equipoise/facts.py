@@ -47,6 +47,7 @@ __all__ = [
     "UnitInterval",
     "as_text",
     "facts",
+    "values_of",
 ]
 
 UNSET = (None, 0, False, "")
@@ -233,6 +234,11 @@ def facts(cls: type[Any]) -> dict[str, Fact]:
     read at run time.
     """
     return _facts(cls)  # type: ignore[arg-type]  # mypy: a type is not Hashable
+
+
+def values_of(part: object) -> dict[str, Any]:
+    """The values of a dataclass's init fields, by their names."""
+    return {name: getattr(part, name) for name in facts(type(part))}
 
 
 @cache

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.balance.alarms import Alarms, First, Limits, Moment, PolicyLimits, effective
+from equipoise.balance.alarms import Alarms, FirstEpisodes, Limits, Moment, PolicyLimits, effective
 from equipoise.balance.shares import Shares
 
 ACTOR, LEARNER = Shares(worked=1.0, side="sampling"), Shares(worked=1.0, side="learning")
@@ -19,7 +19,7 @@ LIMITS = Limits(
     policies={"main": PolicyLimits(algorithm="PPO", max_sensible_lag=8.0, least_entropy=0.035)},
     filling={"learner": 500e6},
 )
-FIRST = First(episodes=32, mean=22.0, std=12.0)  # of CartPole
+FIRST = FirstEpisodes(episodes=32, mean=22.0, std=12.0)  # of CartPole
 HEALTHY = {
     "entropy": 0.6,
     "value_error": 900.0,

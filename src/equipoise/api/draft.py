@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from equipoise import recipes
-from equipoise.facts import AUTO, facts
+from equipoise.facts import AUTO, facts, values_of
 from equipoise.hints import hint
 from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
@@ -51,10 +51,11 @@ from equipoise.types import (
     ReplaySettings,
     Rewards,
     TaskSource,
+    first_learning,
     learning,
 )
 
-Fields = Mapping[str, Any]  # by the names of options
+Fields = Mapping[str, object]  # by the names of options
 # what stands for a policy: the name of an algorithm, or more of it
 Given = str | Algorithm | Policy | Frozen
 
@@ -100,9 +101,7 @@ def from_recipe(
     env_kwargs: Fields | None,
     fields: Fields,
 ) -> Draft:
-    """The draft that begins with the recipe for this env and algorithm, or with the algorithm's
-    defaults if there is none.
-    """
+    """Begin with the recipe for this env and algorithm, or else the algorithm's defaults."""
     if (named := target.lower()) in algorithm_names():
         raise ValueError(
             f"env {target!r}: expected an env, got the name of an algorithm: equipoise train ENV "
@@ -183,13 +182,13 @@ def settings(draft: Draft) -> Draft:
 def agreement(draft: Draft) -> Draft:
     """Refuse an option and a setting that say different things of one field."""
     given, base = draft.fields, draft.program
-    one = next(iter(learning(base).values()))
+    of_policy = values_of(first_learning(base))
     named = {key: name for name, (key, _) in shorts().items()}
     for key in draft.keys:
         name = named.get(key, key.removeprefix("policy."))
         if name not in given or (given[name] == AUTO.word and name in base.placement.auto):
             continue
-        if (now := getattr(one, name) if name in OF_POLICY else valued(base, key)) != given[name]:
+        if (now := of_policy[name] if name in OF_POLICY else valued(base, key)) != given[name]:
             raise ValueError(
                 f"{name}: expected to be given once, got {given[name]!r} and, by the setting "
                 f"{key}, {now!r}"
@@ -207,9 +206,7 @@ def sizes(draft: Draft) -> Draft:
 
 
 def batch(draft: Draft) -> Draft:
-    """A batch that was not given is one unroll of every stream, unless the recipe's suits the
-    streams.
-    """
+    """A batch that was not given is one unroll of all streams, or the recipe's if that fits."""
     base, place = draft.program, draft.program.placement
     envs, whole = (
         base.actors * place.envs_per_actor,
@@ -227,7 +224,7 @@ def batch(draft: Draft) -> Draft:
     for name, policy in learning(base).items():
         if policy.replay is not None:
             continue
-        # some actors always would be
+        # a batch that leaves some actors without a slot
         idle = place.max_lag is not None and envs > policy.batch * (place.max_lag + 1)
         if draft.begun == "defaults" or policy.batch % place.envs_per_actor or idle:
             policies[name] = dataclasses.replace(policy, batch=envs)
@@ -235,9 +232,7 @@ def batch(draft: Draft) -> Draft:
 
 
 def group(draft: Draft) -> Draft:
-    """An actor's streams are one group of samples, where the algorithm learns from groups and
-    nothing else was given.
-    """
+    """An actor's streams are one group, if the algorithm learns from groups, unless given."""
     found = (policy.algorithm.group_size for policy in learning(draft.program).values())
     size = next((size for size in found if size is not None), None)
     return (
@@ -248,9 +243,7 @@ def group(draft: Draft) -> Draft:
 
 
 def minibatches(draft: Draft) -> Draft:
-    """Cut a large batch, unless a recipe,
-    a whole policy or an ``Algorithm`` says its minibatches.
-    """
+    """Cut a large batch, unless a recipe, a policy or an ``Algorithm`` has minibatches."""
     said = any(isinstance(one, Policy | Algorithm) for one in draft.policies.values())
     if draft.begun == "recipe" or said or draft.sets("minibatches"):
         return draft
@@ -306,9 +299,7 @@ def finished(draft: Draft) -> Program:
 
 
 def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a ``Program``, and of ``also``, in their types; TypeError for a name that is none
-    of them.
-    """
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for other names."""
     settable = setting_types(base)
     kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {
         name: settable[name] for name in also
@@ -339,10 +330,8 @@ def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict
     }
 
 
-def _peer_hint(name: str, value: Any, settable: Collection[str]) -> str:
-    """What peers call so, as an argument, as a setting or in words;
-    empty where it is not theirs.
-    """
+def _peer_hint(name: str, value: object, settable: Collection[str]) -> str:
+    """The name here of another library's argument, in words; "" for an unknown one."""
     if option := option_of_peer(name):
         return f"; it is {option!r} here"
     key, note = key_of_peer(name, settable)
@@ -370,7 +359,7 @@ def _check_algorithm(draft: Draft) -> None:
         )
 
 
-def _usual(policies: Iterable[Any]) -> str:
+def _usual(policies: Iterable[Given]) -> str:
     """The algorithm whose defaults a program has, where none is named."""
     classes = [
         algorithm_class(one) if isinstance(one, str) else type(one)
@@ -384,8 +373,7 @@ def _usual(policies: Iterable[Any]) -> str:
     )
 
 
-def _algorithms(policies: Iterable[Any]) -> set[type[Algorithm]]:
-    """The classes of those that learn."""
+def _algorithms(policies: Iterable[Given]) -> set[type[Algorithm]]:
     named = (
         given.algorithm if isinstance(given, Policy) else given
         for given in policies
@@ -401,7 +389,7 @@ def _sets_batch(key: str) -> bool:
 
 
 def _policy(given: str | Algorithm | Policy | Frozen, like: Policy) -> Policy | Frozen:
-    """What stands for a policy, with the sizes of ``like`` where it has none."""
+    """The policy that was given, with the sizes of ``like`` where it has none."""
     if isinstance(given, Policy | Frozen):
         return given
     if isinstance(given, str):
@@ -438,15 +426,13 @@ REPLAY = {  # four streams, and an update a step
     "placement.envs_per_actor": 4,
     "placement.max_lag": 1,
 }
-# Over these, where the env is on a device: one rollout of many streams.
+# laid over QUEUE for an env on a device: one rollout of many streams
 ON_DEVICE = {"policy.unroll": 32, "placement.actors": 1, "placement.envs_per_actor": 1_024}
 REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "replay.updates": 64}
 
 
 def _default(target: str, algorithm: str) -> Program:
-    """What a run without a recipe starts from: the defaults of the algorithm over those of its
-    kind.
-    """
+    """The defaults of the algorithm over those of its kind, for a run without a recipe."""
     cls = algorithm_class(algorithm)
     if without := [name for name, fact in facts(cls).items() if fact.default is MISSING]:
         raise ValueError(

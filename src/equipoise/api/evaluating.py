@@ -174,14 +174,14 @@ def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
     """ValueError where the env that was made is not the one that the policies were trained for."""
     for name, one in loaded.playable.items():
         made = exam.spec.policies[name]
-        for what in ("observation", "action"):
-            if place := differ(what, getattr(made, what), getattr(one.spec, what)):
-                where, wanted, got = place
-                raise ValueError(
-                    f"{program.env.target}: {where}: expected what the policy {name!r} was trained "
-                    f"with, {wanted}, got {got}; "
-                    "has the env changed?"
-                )
+        if place := differ("observation", made.observation, one.spec.observation) or differ(
+            "action", made.action, one.spec.action
+        ):
+            where, wanted, got = place
+            raise ValueError(
+                f"{program.env.target}: {where}: expected what the policy {name!r} was trained "
+                f"with, {wanted}, got {got}; has the env changed?"
+            )
 
 
 def collect(

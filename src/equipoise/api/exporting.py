@@ -17,7 +17,7 @@ from equipoise.exporting import artifact as artifacts
 from equipoise.exporting import observations
 from equipoise.exporting.parity import Parity, Seen
 from equipoise.files import is_url, parse_json, read_json
-from equipoise.hints import hint, raised
+from equipoise.hints import raised
 from equipoise.programs.program import algorithm_name
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory, params_sha256
@@ -38,7 +38,7 @@ class Exported:
     parity: Parity | None = None  # how far its graph is from torch
     source: str = ""  # the observations on which they were compared
     note: str = ""  # why these were made up
-    # in which the run acts; the graph and the torch policy that it is compared with are fp32
+    # precision in which the run acts; the graph and the compared torch policy are fp32
     precision: str = "fp32"
 
 
@@ -77,11 +77,7 @@ def export(
         ):
             return Exported(path=export_model(here, place, best=best, trust=trust))
         loaded = read_policies(here, best=best, trust=trust)
-        name = loaded.first if policy is None else policy
-        if name not in loaded.policies:
-            raise ValueError(
-                f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}"
-            )
+        name = loaded.named(policy)
         one, step = loaded.playable[name], step_of(loaded.meta)
         wanted = observations.wanted_rows(one.spec) if rows is None else rows
         seen, note = _seen(here, loaded, name, recorded, wanted, trust)
@@ -162,9 +158,7 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
 
 
 def _last_evaluation(run: Path | None, step: int) -> Mapping[str, Any]:
-    """The evaluation of a run's last weights, where they are those of this step; {} where there is
-    none.
-    """
+    """The evaluation of a run's last weights; {} if they are not those of this step."""
     if run is None or not (run / SUMMARY).is_file():
         return {}
     said = read_json(run / SUMMARY)

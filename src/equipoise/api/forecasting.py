@@ -50,9 +50,7 @@ def forecast_curve(
     run: str | os.PathLike[str] | None = None,
     trust: Sequence[str] = (),
 ) -> list[Forecast]:
-    """Forecast it with fewer and more of the machines for actors, from one of each kind up to
-    10,000 actors.
-    """
+    """Forecast with fewer and more machines for actors, one of each kind to 10,000 actors."""
     described, ring, sizes, at_home = _described(cluster, run, trust)
     if not described.nodes:
         raise ValueError(

@@ -20,22 +20,18 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.record.playable import Playable
 from equipoise.record.report import step_of
-from equipoise.types import EnvSpec
+from equipoise.types import Array, EnvSpec, Tree
 
 __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
 
 class Player:
-    """A trained policy: one observation in, one action out, or a batch of each. It keeps a
-    recurrent policy's state.
-    """
+    """A trained policy: an observation in, an action out, or a batch; keeps recurrent states."""
 
     def __init__(
         self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0
     ) -> None:
-        """``meta`` is what the checkpoint says of itself; ``seed``:
-        of the actions that are drawn.
-        """
+        """``meta``: what the checkpoint says of itself; ``seed``: of actions that are drawn."""
         self.policy, self.spec, self.meta = policy, spec, meta
         self._seed, self._reader = seed, reader_of(spec)
         self._playing: Playing | None = None
@@ -51,7 +47,7 @@ class Player:
         """The next observation begins an episode."""
         self._begins = True
 
-    def act(self, obs: Any, *, deterministic: bool = True, first: Any = None) -> Any:
+    def act(self, obs: Tree, *, deterministic: bool = True, first: Array | None = None) -> Tree:
         """The action for an observation of the env's space, or for a batch of them (one more axis
         in front).
 
@@ -73,9 +69,7 @@ class Player:
         return form.one(done) if single else form.together(done)
 
     def _streams(self, count: int) -> Playing:
-        """The streams as the last call left them; others where all begin anew, or where there is
-        nothing to keep of them.
-        """
+        """The streams of the last call; new ones where all begin, or nothing has to be kept."""
         before = self._playing
         if (
             before is not None
@@ -85,8 +79,7 @@ class Player:
         ):
             raise ValueError(
                 f"obs: expected as many rows as before, {len(before.streams)}, since the policy is "
-                "recurrent and keeps a state "
-                f"for each, got {count}; reset() forgets them"
+                f"recurrent and keeps a state for each, got {count}; reset() forgets them"
             )
         if before is None or len(before.streams) != count:
             row, step = (0 if before is None else before.row), step_of(self.meta)
@@ -109,17 +102,22 @@ class Loaded:
     def learns(self) -> list[str]:
         return [name for name, one in self.playable.items() if one.learns]
 
+    def named(self, policy: str | None) -> str:
+        """The name of the policy, by default the first; ValueError for an unknown one."""
+        name = next(iter(self.playable)) if policy is None else policy
+        if name not in self.policies:
+            raise ValueError(f"policy {name!r}: expected one of the run{hint(name, self.policies)}")
+        return name
+
     @property
     def first(self) -> str:
-        return next(iter(self.playable))
+        return self.named(None)
 
 
 def read_policies(
     directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
 ) -> Loaded:
-    """Read the policies of a run, or of one checkpoint; no env is made, and its package is not
-    needed.
-    """
+    """Read the policies of a run or of one checkpoint; no env is made or imported."""
     source = weights_of(directory, best=best)
     params, meta = checkpoint.load(source)
     where = source / checkpoint.SPEC
@@ -176,7 +174,5 @@ def load(
     """
     with local(directory) as here:
         loaded = read_policies(here, best=best, trust=trust)
-    name = loaded.first if policy is None else policy
-    if name not in loaded.policies:
-        raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+    name = loaded.named(policy)
     return Player(loaded.policies[name], loaded.playable[name].spec, meta=loaded.meta, seed=seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from equipoise.balance.calibrate import changed
 from equipoise.balance.model import predict
@@ -26,7 +25,7 @@ def whatif(
     *,
     settings: Settings = (),
     trust: Sequence[str] = (),
-    **options: Any,
+    **options: object,
 ) -> Prediction:
     """Predict steps/s, lag and shares of a run with other settings, from what its workers measured;
     without any, what helps.
@@ -61,8 +60,7 @@ def whatif(
     )
 
 
-def _setting(name: str, value: Any) -> tuple[str, Any]:
-    """The key of an option of ``train``."""
+def _setting(name: str, value: object) -> tuple[str, object]:
     known = {option.replace("-", "_"): key for option, (_, key) in flags().items()}
     if name not in known:
         raise ValueError(f"whatif: unknown option {name!r}{hint(name, known)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from equipoise.api.draft import Given, finished, from_file, from_recipe
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
@@ -17,14 +16,14 @@ __all__ = ["check", "configured", "program"]
 
 
 def program(
-    env: str | Callable[..., Any],
+    env: str | Callable[..., object],
     algorithm: str | None = None,
     *,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     settings: Settings = (),
     recipe: bool = True,
     policies: Mapping[str, Given] | Sequence[str] = (),
-    **fields: Any,
+    **fields: object,
 ) -> Program:
     """A checked ``Program``: the recipe for this env and algorithm where there is one, with
     ``fields`` and ``settings``.
@@ -66,7 +65,7 @@ def configured(
     *,
     settings: Settings = (),
     trust: Sequence[str] = (),
-    **fields: Any,
+    **fields: object,
 ) -> Program:
     """The checked ``Program`` of a file (TOML, JSON, or a run's ``run.json``), with ``fields`` and
     ``settings`` laid over it.
@@ -78,9 +77,9 @@ def configured(
 
 
 def check(
-    env: str | Callable[..., Any],
+    env: str | Callable[..., object],
     *,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     settings: Settings = (),
     steps: int = STEPS,
     seed: int = 0,
@@ -100,7 +99,7 @@ def check(
     return check_env(env_of(target, settings, env_kwargs), steps=steps, seed=seed, seconds=seconds)
 
 
-def _target(function: Callable[..., Any]) -> str:
+def _target(function: Callable[..., object]) -> str:
     if (
         not hasattr(function, "__qualname__")
         and hasattr(function, "step")
@@ -124,8 +123,8 @@ def _target(function: Callable[..., Any]) -> str:
     return name
 
 
-def _read_policies(texts: Sequence[str]) -> dict[str, Any]:
-    read: dict[str, Any] = {}
+def _read_policies(texts: Sequence[str]) -> dict[str, Given]:
+    read: dict[str, Given] = {}
     for name, what in map(_read_policy, texts):
         if name in read:
             raise ValueError(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,8 @@ from equipoise.envs.failures.capsule import read_arrays
 from equipoise.envs.spaces import ActionForm, differ
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.files import write_atomic
-from equipoise.hints import hint
 from equipoise.record.report import step_of
-from equipoise.types import EnvSpec, Tree
+from equipoise.types import Array, EnvSpec, Tree
 
 __all__ = ["Played", "Recording", "play"]
 
@@ -44,7 +42,7 @@ class Played:
     """What a policy does where something else acted."""
 
     action: Tree  # [N, ...] of all rows, as ``env.step`` takes it
-    first: Any  # [N] bool, where episodes begin
+    first: Array  # [N] bool, where episodes begin
     step: int  # of training, which the weights are of
     # by path, of whole numbers: the share of rows whose recorded action is the policy's
     same: dict[str, float]
@@ -60,9 +58,7 @@ class Played:
         return int(self.first.sum())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the actions as an npz file: "action", or "action/KEY" for each part,
-        and "first".
-        """
+        """Write an npz file: "action", or "action/KEY" for each part, and "first"."""
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer, **dict(tree.items({"action": self.action, "first": self.first}))
@@ -89,9 +85,7 @@ def play(
     ValueError where it is not of the spaces that the policy was trained with.
     """
     loaded = read_policies(directory, best=best, trust=trust)
-    name = loaded.first if policy is None else policy
-    if name not in loaded.policies:
-        raise ValueError(f"policy {name!r}: expected one of the run{hint(name, loaded.policies)}")
+    name = loaded.named(policy)
     spec, step = loaded.playable[name].spec, step_of(loaded.meta)
     place = os.fspath(recorded)
     episodes = recordings(place, spec)
@@ -118,9 +112,7 @@ def play(
 
 
 def recordings(recorded: str | os.PathLike[str], spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of an npz file or of a Minari data set; ValueError where they are not of the
-    spaces of ``spec``.
-    """
+    """The episodes of an npz file or a Minari data set; ValueError if ``spec`` does not fit."""
     place = os.fspath(recorded)
     return (
         _of_file(Path(place).expanduser(), spec)
@@ -135,9 +127,7 @@ def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:
 
 
 def _side_by_side(playing: Playing, spec: EnvSpec, group: list[Recording]) -> list[Tree]:
-    """The actions of each episode; those that are over wait for the longest,
-    with their last row.
-    """
+    """The actions of each episode; one that is over repeats its last row."""
     lengths = [len(tree.leaves(one.obs)[0]) for one in group]
     form, rows = ActionForm(spec.action, len(group)), []
     for t in range(max(lengths)):
@@ -178,7 +168,6 @@ def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float]
 
 
 def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of an npz file."""
     arrays = read_arrays(path)
     if "obs" not in arrays or (unknown := arrays.keys() - set(KEYS)):
         got = f"the unknown {sorted(unknown)}" if "obs" in arrays else f"{sorted(arrays)}"
@@ -219,15 +208,16 @@ def _of_file(path: Path, spec: EnvSpec) -> Iterator[Recording]:
 
 
 def _of_dataset(name: str, spec: EnvSpec) -> Iterator[Recording]:
-    """The episodes of a Minari data set; the final observation of each is not acted on."""
+    """The episodes of a Minari data set, without their final observations."""
     found = datasets.find(name)
-    for what in ("observation", "action"):
-        if place := differ(what, getattr(found, what), getattr(spec, what)):
-            where, wanted, got = place
-            raise ValueError(
-                f"data set {name}: {where}: expected what the policy was trained with, {wanted}, "
-                f"got {got}"
-            )
+    if place := differ("observation", found.observation, spec.observation) or differ(
+        "action", found.action, spec.action
+    ):
+        where, wanted, got = place
+        raise ValueError(
+            f"data set {name}: {where}: expected what the policy was trained with, {wanted}, "
+            f"got {got}"
+        )
     for one in found:
         obs, _ = read_rows(spec, tree.map(lambda x: x[:-1], one.obs))
         yield Recording(obs=obs, action=one.action)

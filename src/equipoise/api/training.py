@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 InitWhat = Literal["weights", "learner"]
 
-# Where no one names them they are measured, so that one command may find others when it is started
-# again.
+# Settings that are measured if nobody names them, so that the same command may find other values.
 MEASURED = {
     "actors",
     "envs_per_actor",
@@ -63,7 +62,7 @@ __all__ = ["NothingToDo", "resume", "train"]
 
 
 def train(
-    env: str | Callable[..., Any] | Program,
+    env: str | Callable[..., object] | Program,
     algorithm: str | None = None,
     *,
     on: On = "process",
@@ -74,10 +73,10 @@ def train(
     wandb: str | None = None,
     tell: Callable[[str], object] = lambda text: None,
     asked: Collection[str] = (),
-    cluster: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, object] | None = None,
     or_resume: bool = False,
     trust: Sequence[str] = (),
-    choices: Mapping[str, Any] | None = None,
+    choices: Mapping[str, object] | None = None,
     **options: Any,
 ) -> Run:
     """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
@@ -142,10 +141,10 @@ class Order:
     wandb: str | None
     tell: Callable[[str], object]
     asked: Collection[str]
-    cluster: Mapping[str, Any]
+    cluster: Mapping[str, object]
     or_resume: bool
     trust: Sequence[str]
-    choices: Mapping[str, Any]
+    choices: Mapping[str, object]
 
 
 def run_of(made: Program, order: Order) -> Run:
@@ -165,7 +164,7 @@ def run_of(made: Program, order: Order) -> Run:
             f"{url}: expected no run there, got {held}; --or-resume goes on with it"
         )
     made, beginning = _beginning(made, order, None if out is None or url is not None else Path(out))
-    # found before anything is measured or connected
+    # a refusal comes before anything is measured or connected
     if (beginning.weights is not None or on == "ray") and not made.outside:
         if on == "ray" and beginning.out is not None and not order.or_resume:
             paths.check_vacant(beginning.out)
@@ -198,9 +197,7 @@ def run_of(made: Program, order: Order) -> Run:
 def _beginning(
     made: Program, order: Order, out: Path | None
 ) -> tuple[Program, Fresh | FromWeights]:
-    """The beginning of a new run, and its program: with a learner it has the schedule of that one,
-    if it has none.
-    """
+    """The beginning of a new run, and its program, with a learner's schedule if it has none."""
     what: InitWhat = convert(order.init_what, InitWhat, "init_what")
     if order.init_from is None and what != "weights":
         raise ValueError(
@@ -235,7 +232,7 @@ def like_its_source(
     return made
 
 
-def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
+def asked_for(options: Mapping[str, object], settings: Settings) -> list[str]:
     """The names of the settings that were given as ``auto``."""
     given = {**options, **{key.removeprefix("placement."): value for key, value in pairs(settings)}}
     return [
@@ -247,7 +244,7 @@ def asked_for(options: Mapping[str, Any], settings: Settings) -> list[str]:
 
 @contextlib.contextmanager
 def _disconnected(nodes: RayNodes | None) -> Iterator[None]:
-    """Disconnect from the cluster where a run does not come to be."""
+    """Disconnect from the cluster if no run begins."""
     try:
         yield
     except BaseException:
@@ -266,7 +263,7 @@ def resume(
     on: On | None = None,
     settings: Settings = (),
     trust: Sequence[str] = (),
-    cluster: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, object] | None = None,
     same: Program | None = None,
     tell: Callable[[str], object] = lambda text: None,
     **fields: Any,
@@ -305,7 +302,7 @@ def resume(
         before = run.run.get(CLUSTER, {}) if where == "ray" else {}
         nodes = connected(where, {**before, **(cluster or {})})
         with _disconnected(nodes):
-            # one that only the fetched run.json names is not written to
+            # a URL that only the fetched run.json names is not written to
             mirror = directory if is_url(directory) else None
             services = Services(on=where, nodes=nodes, mirror=mirror, chosen=chosen, notes=notes)
             return Run(made, Resumed(directory=run, source=source), services)
@@ -313,9 +310,7 @@ def resume(
 
 @contextlib.contextmanager
 def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """The directory itself, or a copy of the one at a URL, which is removed where no run comes to
-    be.
-    """
+    """The directory itself, or a copy of the one at a URL, removed if no run begins."""
     if not is_url(directory):
         yield Path(directory)
         return
@@ -327,10 +322,8 @@ def _local(directory: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
-def _changed(was: Program, given: Mapping[str, Any], settings: Settings) -> Program:
-    """The program of a run that goes on, with what is to change; ValueError for what cannot be or
-    does not fit its state.
-    """
+def _changed(was: Program, given: Mapping[str, object], settings: Settings) -> Program:
+    """The program of a resume with its changes; ValueError for one that does not fit its state."""
     check_replays(was, [key for key, _ in pairs(settings)])
     made = apply_settings(alter(was, **given), settings)
     if made.schedule.steps != was.schedule.steps and made.schedule.schedule_steps is None:
@@ -347,9 +340,7 @@ def _check_unfinished(
     given: Mapping[str, Any],
     place: str | os.PathLike[str],
 ) -> None:
-    """``NothingToDo`` where the run has reached what it is told to, ValueError where it is told to
-    reach less.
-    """
+    """``NothingToDo`` if the run has reached its steps, ValueError if it is to reach fewer."""
     summary, at = run.summary(), step_of(source.meta)
     solved = (
         summary is not None
@@ -365,7 +356,7 @@ def _check_unfinished(
             f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}"
         )
     owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
-    # Without a summary it was killed between its last step and its last word.
+    # a run without a summary was killed after its last step
     if at >= made.schedule.steps and summary is not None and not owed:
         raise NothingToDo(
             f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from equipoise.run.run import Run
 
 __all__ = ["watch"]
 
 
-def watch(run: Run) -> dict[str, Any]:
+def watch(run: Run) -> dict[str, object]:
     """Train to the end with the live view -> the summary of the run.
 
     In a notebook the view is one picture in the cell's output. Ctrl-C, or the notebook's stop

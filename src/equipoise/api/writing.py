@@ -79,9 +79,7 @@ def _writer(
 
 
 def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
-    """A prompt as the model was trained with: a text is a user's message to a model of chats, or
-    JSON of all messages.
-    """
+    """The model's prompt: a model of chats gets a user's message, or the JSON of all messages."""
     at = f"prompt {number + 1}" if number else "prompt"
     if not isinstance(prompt, str):
         return messages.read_prompt(plain(prompt, at), at)
@@ -139,8 +137,7 @@ def generate(
         if not 0 < len(one) <= room:
             raise ValueError(
                 f"prompt {shortened(repr(prompt))}: expected 1 to {room:,} tokens, beside {most:,} "
-                "of a completion, got "
-                f"{len(one):,}"
+                f"of a completion, got {len(one):,}"
             )
     rows = max(samples, min(samples * len(prompts), TOGETHER))
     engine = source.engine(
@@ -165,9 +162,7 @@ def generate(
 def export_model(
     directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()
 ) -> Path:
-    """Write the model as ``config.json`` and ``model.safetensors`` into a new directory, which
-    ``transformers`` loads.
-    """
+    """Write ``config.json`` and ``model.safetensors`` for ``transformers`` into a new folder."""
     _, text, net = writer(directory, best=best, trust=trust)
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
     files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)

@@ -17,14 +17,13 @@ from equipoise.balance.shares import Shares
 
 RECORDS = 10  # looks at the learner's numbers that a collapse lasts
 FEW = 5  # the same for lag and importance weights, which say what they say at once
-# that end in the window of a collapse, so that the return is that of the collapsed policy
+# episodes that end in the window of a collapse, so that the return is the collapsed policy's
 EPISODES = 20
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
-# power with the unit of returns
+# metric -> the power that gives it the unit of returns
 ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}
 LEAST_SAMPLE = 0.1  # of the rows are effective
-# mean factor between the probabilities of what drew a token and of what learns from it, by the same
-# weights
+# mean factor between an engine's and the learner's probabilities of a token, by the same weights
 DISAGREES = 1.05
 SAMPLES, UPDATES = (0.01, 20_000.0), 40.0  # of a replay: samples of a row, and updates an env step
 FROZEN_S = 5.0  # that an actor began unrolls with weights older than the published ones
@@ -53,10 +52,8 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class First:
-    """Returns of the first episodes of every stream: what the policy did before it had learned
-    much.
-    """
+class FirstEpisodes:
+    """Returns of the first episodes of every stream: what an untrained policy does."""
 
     episodes: int
     mean: float
@@ -98,8 +95,8 @@ class Moment:
     return_mean: float | None  # last 100 episodes
     lag_mean: float
     metrics: Mapping[str, float]
-    first: First | None = None
-    # by who acts: version and end row of its open unroll
+    first: FirstEpisodes | None = None
+    # by worker that acts: version and end row of its open unroll
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # bytes of the memory of each worker under way, by its title
     memory: Mapping[str, float] = field(default_factory=dict)
@@ -107,7 +104,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OpenUnroll:
     """An unroll that somebody acts in."""
 
     version: int
@@ -125,11 +122,10 @@ def collapse(
     episodes: Sequence[int],
     *,
     least: float,
-    first: First,
+    first: FirstEpisodes,
     best: float,
 ) -> str:
-    """Hardly any entropy is left, and the return is near that of the first episodes, or lost over
-    half of what was gained.
+    """Hardly any entropy is left, and half of the gain over the first episodes is lost.
 
     ``best``: the best return so far.
     """
@@ -139,16 +135,13 @@ def collapse(
         return ""
     return (
         f"the entropy fell to {entropy[-1]:.3g} (below {least:.3g} hardly anything is left to "
-        "chance), and the return is "
-        f"{returns[-1]:.4g}, after {first.mean:.4g} in the first {first.episodes} episodes and "
-        f"{best:.4g} at best"
+        f"chance), and the return is {returns[-1]:.4g}, after {first.mean:.4g} in the first "
+        f"{first.episodes} episodes and {best:.4g} at best"
     )
 
 
 def exploding(values: Sequence[float], scale: float) -> str:
-    """An error of the values, in the unit of returns, is far above every return,
-    and does not fall.
-    """
+    """An error of the values, in the unit of returns, is far above every return and stays."""
     last = [abs(x) if math.isfinite(x) else math.inf for x in values][-EXPLODING:]
     if len(last) < EXPLODING or min(last) <= EXPLODED * scale or last[-1] < last[0]:
         return ""
@@ -159,9 +152,7 @@ def exploding(values: Sequence[float], scale: float) -> str:
 
 
 def small_sample(shares: Sequence[float]) -> str:
-    """The importance weights leave few rows that count. ``shares``: effective sample size by rows,
-    0..1.
-    """
+    """The importance weights leave few rows that count. ``shares``: effective rows, 0..1."""
     if len(shares) < FEW or max(shares[-FEW:]) >= LEAST_SAMPLE:
         return ""
     return (
@@ -171,9 +162,7 @@ def small_sample(shares: Sequence[float]) -> str:
 
 
 def disagreeing(factors: Sequence[float]) -> str:
-    """An engine draws tokens by other probabilities than the learner's. ``factors``: mean of exp
-    |difference of their logs|.
-    """
+    """Engine and learner differ in probabilities. ``factors``: mean exp |difference of logs|."""
     if len(factors) < EXPLODING or min(factors[-EXPLODING:]) <= DISAGREES:
         return ""
     return (
@@ -203,8 +192,7 @@ def ratio(samples: float | None, updates: float) -> str:
         return ""
     return (
         f"a row is learned from {_plain(samples)} times on average, with {_plain(updates)} updates "
-        "an env step; usual are "
-        f"{low:g} to {high:,.0f} times, and at most {UPDATES:g} updates"
+        f"an env step; usual are {low:g} to {high:,.0f} times, and at most {UPDATES:g} updates"
     )
 
 
@@ -212,10 +200,8 @@ def _plain(x: float) -> str:
     return f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
 
 
-def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
-    """Two unrolls and more were begun after ``since``, with a version that was older than the
-    published one even then.
-    """
+def frozen(since: OpenUnroll | None, now: OpenUnroll, unroll: int) -> str:
+    """Two unrolls and more began after ``since`` by a version that was outdated even then."""
     if (
         since is None
         or now.row - since.row < 2 * unroll
@@ -229,9 +215,7 @@ def frozen(since: Seen | None, now: Seen, unroll: int) -> str:
 
 
 def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
-    """Memory grew in each third of the window, at ``rate`` bytes a second or faster. ``samples``:
-    (seconds, bytes).
-    """
+    """Memory grew in each third of the ``samples`` (s, bytes), at ``rate`` bytes/s or faster."""
     if len(samples) < SAMPLES_KEPT:
         return ""
     marks = [samples[i * (SAMPLES_KEPT - 1) // 3] for i in range(4)]
@@ -245,7 +229,7 @@ def leaking(samples: Sequence[tuple[float, float]], rate: float) -> str:
     )
 
 
-def random_play(first: First) -> float:
+def random_play(first: FirstEpisodes) -> float:
     """The return below which a policy is clearly worse than the first episodes were."""
     if first.episodes < EPISODES:
         return -math.inf
@@ -266,17 +250,17 @@ class Alarms:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.raised: list[Alarm] = []
-        # those of the last look at the learner's numbers
+        # the learner's numbers at the last look
         self._metrics: Mapping[str, float] | None = None
         # by policy and number
         self._looks: dict[tuple[str, str], deque[float]] = defaultdict(
             lambda: deque(maxlen=RECORDS)
         )
-        # the largest of the first looks, where no return is known
+        # by policy and number: the largest of the first looks, before a return is known
         self._scale: dict[tuple[str, str], float] = {}
         self._return = 0.0  # the largest without its sign; 0: none is known
         self._best = -math.inf  # return
-        self._old: dict[str, Seen] = {}  # by who acts: since when newer weights are published
+        self._old: dict[str, OpenUnroll] = {}  # by who acts: since when newer weights are published
         self._below: Moment | None = None  # since when the return is below random play
         self._memory: dict[tuple[str, float], deque[tuple[float, float]]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
@@ -291,29 +275,20 @@ class Alarms:
                 if evidence and not any(
                     (one.name, one.owner) == (name, owner) for one in self.raised
                 ):
-                    alarm = Alarm(
-                        name=name,
-                        owner=owner,
-                        evidence=evidence,
-                        action=action,
-                        step=now.step,
-                        wall_s=now.wall_s,
-                    )
-                    self.raised.append(alarm)
+                    self._raise(name, owner, evidence, action, now.step, now.wall_s)
         return self.raised[before:]
 
     def failed(self, said: str, *, step: int, wall_s: float) -> Alarm:
-        """Note an update whose loss or gradient was not finite, which ends the run; ``said``: the
-        error's words.
-        """
+        """Note an update whose loss or gradient was not finite, by the error's words ``said``."""
         action = "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help"
+        evidence = said.partition(";")[0]
+        return self._raise("loss not finite", "learner", evidence, action, step, wall_s)
+
+    def _raise(
+        self, name: str, owner: str, evidence: str, action: str, step: int, wall_s: float
+    ) -> Alarm:
         alarm = Alarm(
-            name="loss not finite",
-            owner="learner",
-            evidence=said.partition(";")[0],
-            action=action,
-            step=step,
-            wall_s=wall_s,
+            name=name, owner=owner, evidence=evidence, action=action, step=step, wall_s=wall_s
         )
         self.raised.append(alarm)
         return alarm
@@ -324,7 +299,7 @@ class Alarms:
             return
         self._metrics = now.metrics
         self._best = max(self._best, -math.inf if now.return_mean is None else now.return_mean)
-        first = now.first or First(episodes=0, mean=0.0, std=0.0)
+        first = now.first or FirstEpisodes(episodes=0, mean=0.0, std=0.0)
         self._return = max(
             self._return, abs(now.return_mean or 0.0), abs(first.mean) + 3 * first.std
         )
@@ -413,11 +388,9 @@ class Alarms:
         )
 
     def _acting(self, now: Moment) -> Found:
-        """An actor that goes on beginning unrolls with weights older than those published before
-        they began.
-        """
+        """An actor that begins unroll after unroll with outdated weights."""
         for who, (version, row) in now.acting.items():
-            seen, since = Seen(version, row, now.published, now.wall_s), self._old.get(who)
+            seen, since = OpenUnroll(version, row, now.published, now.wall_s), self._old.get(who)
             if since is not None and (version != since.version or row < since.row):
                 since = None
             if since is None and version < now.published:
@@ -452,8 +425,7 @@ class Alarms:
             "below random play",
             self._all,
             f"the return is {mean:.4g} after {now.step:,} steps, and was {first.mean:.4g} in the "
-            f"first {first.episodes} "
-            f"episodes (deviation {first.std:.3g})",
+            f"first {first.episodes} episodes (deviation {first.std:.3g})",
             "look at the sign of the rewards and at what ends an episode; a lower learning rate "
             "may help",
         )
@@ -466,7 +438,7 @@ class Alarms:
 
     def _leaks(self, now: Moment) -> Found:
         """A worker whose memory grows all the time, beyond what it may fill."""
-        # it starts, again perhaps, or compiles: its memory is not watched
+        # a worker that starts or compiles is not watched
         for who in self._base.keys() - now.memory.keys():
             del self._base[who]
             for every, _ in MEMORY:
@@ -491,16 +463,13 @@ class Alarms:
 
 
 def _look_for(shares: Shares | None) -> str:
-    """Where to look for what keeps a worker's memory."""
     if shares is not None and shares.side == "sampling" and not shares.serves:
         return "look in the env and its wrappers for what is kept from step to step"
     return "look in the algorithm and the network for what is kept from update to update"
 
 
 def effective(rho: float, rho_squared: float) -> float:
-    """Effective sample size by rows, 0..1 (Kong 1992): (mean of rho)^2 / (mean of rho^2); 0 where a
-    weight overflowed.
-    """
+    """Effective sample size by rows, 0..1 (Kong 1992): E[rho]^2 / E[rho^2]; 0 on overflow."""
     if not (math.isfinite(rho) and math.isfinite(rho_squared)) or rho_squared <= 0:
         return 0.0
     return min(rho * rho / rho_squared, 1.0)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 
 from equipoise.balance.model import HOME, Node, Outcome, Ring, Work, predict
 from equipoise.balance.shares import Shares, add
-from equipoise.types import Policy, Program, learning
+from equipoise.facts import values_of
+from equipoise.types import Policy, Program, first_learning
 
-# share of the time that other processes had the cores, from which on nothing is predicted
+# nothing is predicted if other processes had the cores for this share of the time
 MISSING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A ring with measured costs. ``fit`` and ``unexplained`` say how far the model is from what
-    was measured.
-    """
+    """A ring with measured costs; ``fit`` and ``unexplained`` say how well it fits."""
 
     ring: Ring
     program: Program
@@ -29,7 +27,7 @@ class Calibrated:
     sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
     # share of the time that passed while workers waited for cores which other processes had
     missing: float = 0.0
-    # the most that both sides at once can gain, by how long each of them waits for the other
+    # the most that overlapping both sides can gain, by their waits for each other
     overlap: float = float("inf")
 
     @property
@@ -44,8 +42,7 @@ class Calibrated:
             return ""
         return (
             f"other processes had the cores for {self.missing:.0%} of the time, so what a change "
-            "gains cannot be told from "
-            "what its workers did; run it while the machine is idle"
+            "gains cannot be told from what its workers did; run it while the machine is idle"
         )
 
     @property
@@ -61,10 +58,9 @@ def calibrate(
     cores: float,
     machines: Mapping[str, str] | None = None,
 ) -> Calibrated | None:
-    """A ring from what workers measured; None where too little was done to say, where no env is
-    stepped, or where there is something that the model does not know (``beyond``).
+    """A ring from what workers measured; None if that is too little or ``beyond`` the model.
 
-    ``machines``: of each worker that is not at home, by its title, which machine has it.
+    ``machines``: the machine of each worker that is not at home, by its title.
     """
     away = machines or {}
     actors = {
@@ -81,7 +77,7 @@ def calibrate(
         return None
     if beyond(balance, away):
         return None
-    # the others may have waited for the last of them to begin
+    # the first actors may have waited for the last one to begin
     seconds = max(one.total for one in actors.values())
     sums = min(one.spent("all-reduce") / one.done for one in learners)
     rounds = learners[0].done
@@ -115,11 +111,11 @@ def calibrate(
         for who in groups
         if (alike := {t: one for t, one in balance.items() if (one.side, one.serves) == who})
     ]
-    # in lockstep one side's waiting is the other's as well
+    # in lockstep one side's waiting is also the other's
     missing = min(sum(lost) if ring.max_lag == 0 else max(lost), 1.0)
-    # where sides take turns, what no work explains is their turning
+    # if sides take turns, time that no work explains is the handover
     if ring.max_lag == 0 and measured < outcome.steps_per_s:
-        # with the cores that others had
+        # as if the run had all cores
         batch_s = ring.per_batch * ring.steps / measured * (1 - missing)
         ring = replace(
             ring, handover_s=max(batch_s - ring.per_batch * ring.steps / outcome.steps_per_s, 0.0)
@@ -144,9 +140,7 @@ def calibrate(
 
 
 def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
-    """The share of time that workers waited for a core, beyond what those of the ring explain
-    themselves; by title.
-    """
+    """The share of time that workers waited for a core beyond what the ring explains."""
     known = [outcome.workers[title].preempted for title in alike if title in outcome.workers]
     return max(
         add(alike.values()).share("preempted") - (statistics.fmean(known) if known else 0.0), 0.0
@@ -154,10 +148,9 @@ def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
-    """What the model does not know of workers on several machines; "" where it knows all.
+    """What the model does not know of workers on several machines; "" if it knows all.
 
-    It knows learners and shards at home alone, and inference workers on the machines of their
-    actors.
+    It knows learners and shards at home, and inference workers on their actors' machines.
     """
     if learning := [
         title
@@ -174,11 +167,7 @@ def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
 
 
 def _nodes(ring: Ring) -> tuple[Node, ...]:
-    """The machines of the actors. Each has a core for each of its actors and inference workers, as
-    a cluster reserves them.
-
-    What its link carries is not known.
-    """
+    """The actors' machines, which reserve a core for each actor and inference worker."""
     there = [*ring.at, *(ring.node_of_server(server) for server in range(len(ring.servers)))]
     return tuple(
         Node(cores=max(there.count(node), 1)) for node in range(max(ring.at, default=HOME) + 1)
@@ -186,7 +175,7 @@ def _nodes(ring: Ring) -> tuple[Node, ...]:
 
 
 def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
-    """Where so many actors are: more of them go to the nodes with the fewest."""
+    """Where ``actors`` are: further ones go to the nodes with the fewest."""
     found = list(at[:actors])
     nodes = range(max(at, default=HOME) + 1)
     while len(found) < actors:
@@ -196,14 +185,12 @@ def _spread(at: Sequence[int], actors: int) -> tuple[int, ...]:
 
 def steps_of_block(program: Program) -> int:
     """Env steps of a block: an unroll of one group of envs."""
-    return next(iter(learning(program).values())).unroll * program.placement.group_envs
+    return first_learning(program).unroll * program.placement.group_envs
 
 
 def blocks_of_batch(program: Program) -> int:
-    """Blocks that are learned from together: a batch of the queue, or with a replay a round, which
-    has one of each group.
-    """
-    policy = next(iter(learning(program).values()))
+    """Blocks of a batch; with a replay of a round, which has one of each group."""
+    policy = first_learning(program)
     return (
         program.groups
         if policy.replay is not None
@@ -212,9 +199,7 @@ def blocks_of_batch(program: Program) -> int:
 
 
 def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
-    """A worker's seconds for each of so many pieces of work. ``waits``: for an env that steps
-    meanwhile.
-    """
+    """A worker's seconds a piece of work. ``waits``: for an env that steps meanwhile."""
     asleep = min(max(one.asleep, 0.0), one.worked)
     return Work(
         cpu_s=max(one.worked - asleep, 0.0) / pieces, sleep_s=max(asleep + waits, 0.0) / pieces
@@ -222,9 +207,7 @@ def _work(one: Shares, pieces: float, *, waits: float = 0.0) -> Work:
 
 
 def _learn(one: Shares, sums: float, threads: int) -> Work:
-    """A learner's part of a batch. How long it waits for the others' parts of sums follows from
-    theirs, but for ``sums``.
-    """
+    """A learner's part of a batch; of waiting for other learners only the ``sums``."""
     asleep = max(one.asleep - one.spent("all-reduce"), 0.0)
     works = max(one.worked - max(one.asleep, one.spent("all-reduce")), 0.0)
     return Work(cpu_s=works / one.done, sleep_s=asleep / one.done + max(sums, 0.0), threads=threads)
@@ -233,7 +216,7 @@ def _learn(one: Shares, sums: float, threads: int) -> Work:
 def changed(known: Calibrated, program: Program) -> Ring:
     """The ring of a changed Program: the work of each part grows with its rows, streams and passes.
 
-    ValueError where what was changed is not in the model.
+    ValueError for a change that is not in the model.
     """
     before, ring = known.program, known.ring
     if unknown := unpredictable(before, program):
@@ -241,12 +224,12 @@ def changed(known: Calibrated, program: Program) -> Ring:
             f"{unknown[0]}: the model does not know what a change of it does; change it in a short "
             "run"
         )
-    old, new = _policy(before), _policy(program)
+    old, new = first_learning(before), first_learning(program)
     place, was = program.placement, before.placement
     envs = place.group_envs * new.unroll / (was.group_envs * old.unroll)
     actors = [work.times(envs) for work in ring.actors]
     usual = ring.usual.times(envs)
-    passes = getattr(new.algorithm, "epochs", 1) / getattr(old.algorithm, "epochs", 1)
+    passes = new.algorithm.epochs / old.algorithm.epochs
     rows = blocks_of_batch(program) * envs / ring.per_batch
     computes = sum(work.cpu_s for work in ring.learn[: ring.learners])
     sleeps = sum(work.sleep_s - known.sums for work in ring.learn[: ring.learners])
@@ -302,24 +285,20 @@ PREDICTED = frozenset(
 
 
 def _share(learners: int) -> float:
-    """What each of so many learners computes, over what one alone would."""
+    """The computing of each of ``learners``, over that of one alone."""
     return FIXED + (1 - FIXED) / learners
 
 
-def _steps(policy: Any) -> int:
+def _steps(policy: Policy) -> int:
     """Optimiser steps of a batch, or of a round."""
     if policy.replay is not None:
-        return int(policy.replay.updates)
-    return int(getattr(policy.algorithm, "epochs", 1) * getattr(policy.algorithm, "minibatches", 1))
+        return policy.replay.updates
+    return policy.algorithm.epochs * policy.algorithm.minibatches
 
 
 def unpredictable(before: Program, after: Program) -> list[str]:
     """The settings that differ and whose effect on steps/s the model does not know."""
-    found = [
-        key
-        for room in ("source", "placement", "route")
-        for key in _differences(room, before, after)
-    ]
+    found = _differences(("source", "placement", "route"), before, after)
     if before.policies.keys() != after.policies.keys():
         found.append("policies")
     for name, one in before.policies.items():
@@ -332,42 +311,34 @@ def unpredictable(before: Program, after: Program) -> list[str]:
 
 
 def _differences_of_policies(one: Policy, other: Policy) -> list[str]:
-    parts = ("algorithm", "optimizer", "rewards", "replay")
-    found = [key for part in parts for key in _differences(part, one, other)]
+    found = _differences(("algorithm", "optimizer", "rewards", "replay"), one, other)
     found += [
-        f"policy.{name}"
-        for name in ("unroll", "batch", "publish_every")
-        if getattr(one, name) != getattr(other, name)
+        f"policy.{key}" for key in _differences(("unroll", "batch", "publish_every"), one, other)
     ]
     if (
         one.replay is not None
         and other.replay is not None
         and (one.replay.shards > 1) != (other.replay.shards > 1)
     ):
-        # One shard is none: the learner keeps the rows itself, and nobody measured what that takes.
+        # with one shard the learner keeps the rows itself, whose cost was not measured
         found.append("replay.shards, from one or to one")
     return found
 
 
-def _differences(room: str, before: Any, after: Any) -> list[str]:
-    """The fields of this part of two dataclasses that differ;
-    the part itself where its types do.
-    """
-    one, other = getattr(before, room), getattr(after, room)
-    if type(one) is not type(other) or not is_dataclass(one):
-        return [room] if one != other else []
-    return [
-        f"{room}.{field.name}"
-        for field in fields(one)
-        if getattr(one, field.name) != getattr(other, field.name)
-    ]
+def _differences(rooms: Sequence[str], before: object, after: object) -> list[str]:
+    """The fields in which these parts of two dataclasses differ, or a part if its types do."""
+    one, other = values_of(before), values_of(after)
+    found: list[str] = []
+    for room in rooms:
+        if is_dataclass(one[room]) and type(one[room]) is type(other[room]):
+            mine, theirs = values_of(one[room]), values_of(other[room])
+            found += [f"{room}.{name}" for name in mine if mine[name] != theirs[name]]
+        elif one[room] != other[room]:
+            found.append(room)
+    return found
 
 
-def _policy(program: Program) -> Any:
-    return next(iter(learning(program).values()))
-
-
-def _mean(works: Any) -> Work:
+def _mean(works: Collection[Work]) -> Work:
     return Work(
         cpu_s=statistics.fmean(work.cpu_s for work in works),
         sleep_s=statistics.fmean(work.sleep_s for work in works),

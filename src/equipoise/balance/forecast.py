@@ -115,9 +115,7 @@ class Forecast:
 
 
 def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Bytes | None]:
-    """A cluster file -> the cluster, and of a ``[work]`` the ring of one actor and its bytes;
-    ValueError for another one.
-    """
+    """Read a cluster file -> the cluster, and of a ``[work]`` one actor's ring and bytes."""
     check(data, CLUSTER, where)
     cluster = Cluster(
         home=Home(**data["home"]), nodes=tuple(Machines(**one) for one in data.get("nodes", ()))
@@ -142,9 +140,7 @@ def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Byt
 
 
 def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) -> Forecast:
-    """Forecast the ring's usual actor on the machines of a cluster; ``at_home``: so many actors are
-    on home's cores.
-    """
+    """Forecast the ring's usual actor on a cluster; ``at_home``: actors on home's cores."""
     if ring.servers and cluster.nodes:
         raise ValueError(
             "nodes: expected a run whose actors act themselves, got one with central inference; "

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-# of a measurement, and before it, in which what was under way comes to its end
+# seconds of a measurement, and before it until older work has passed
 WINDOW_S, SETTLE_S = 2.5, 0.5
 VERSIONS, FLUSH = 4, 2  # versions of a measurement at least; versions besides the lag before it
 GAINS, KEEPS, AWAY = 1.05, 0.97, 0.25
@@ -98,9 +98,8 @@ class Governor:
     def look(
         self, at: float, version: int, *, waited: float = 0.0, disturbed: bool = False
     ) -> bool:
-        """``waited``: the share of the last seconds in which the learners waited for rows.
-        ``disturbed``: what is measured now says nothing, for example since an evaluation goes on.
-        -> Were ``values`` changed?
+        """``waited``: share of recent seconds in which the learners waited for rows. ``disturbed``:
+        the present measurement is void, such as during an evaluation. -> Were ``values`` changed?
         """
         if self._window is None or disturbed:
             self._window, self._version = _Window(at, version), version
@@ -144,7 +143,6 @@ class Governor:
 
     @property
     def _trying(self) -> bool:
-        """Is the last step being measured?"""
         return bool(self.decisions) and self.decisions[-1].kept is None
 
     def _left(self, rate: float) -> bool:
@@ -201,11 +199,11 @@ class Governor:
             )
             self.values[name] = after
             return
-        # it is measured again: the machine may have changed since
+        # measure the speed again, since the machine may have changed
         self._holds, self._rate = True, None
 
     def _tell(self, rate: float) -> None:
-        # else a run of days would tell it hundreds of times
+        # once for each result: a run of days may come to it hundreds of times
         if self._holds and self._first and self.values != self._told:
             self._told = dict(self.values)
             now = ", ".join(
@@ -213,6 +211,5 @@ class Governor:
             )
             self._news = (
                 f"balance: {now} after {len(self.decisions)} steps, {rate / self._first:.2f} times "
-                "the updates/s of the "
-                "beginning; they stay so until the speed changes"
+                "the updates/s of the beginning; they stay so until the speed changes"
             )

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
 
-# pieces of a block, each with weights of its own moment, and between which cores and servers are
-# shared
+# pieces of a block: each takes the newest weights, and cores and servers are shared between them
 CHUNKS = 4
 EVENTS = 60_000  # most of a prediction: about a quarter of a second
 WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
@@ -32,9 +31,7 @@ LOSSES = 5  # mean times between the losses of a node that are measured at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one piece of work takes: seconds of computing with a core for each thread, and seconds
-    elsewhere.
-    """
+    """A piece of work: seconds of computing with a core for each thread, and seconds elsewhere."""
 
     cpu_s: float
     sleep_s: float = 0.0
@@ -73,13 +70,13 @@ class Ring:
     # groups of envs of an actor, of which one is stepped while the other is acted for
     halves: int = 1
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
-    # a batch: the learners', and that of their replay's shards, side by side
+    # work on a batch of each learner, then of each shard of a replay, side by side
     learn: tuple[Work, ...]
     learners: int = 1  # the first of ``learn``
     handover_s: float = 0.0  # of a batch that the learner waits for: what passes besides work
     cores: float
     nodes: tuple[Node, ...] = ()
-    # of each actor: which of the nodes it is on, or HOME; empty: all are at home
+    # the node of each actor, or HOME; empty: all actors are at home
     at: tuple[int, ...] = ()
     home_block_s: float = 0.0  # that a block needs on home's link
     home_version_s: float = 0.0  # and a version to one node
@@ -129,16 +126,12 @@ class Outcome:
 
 
 def predict(ring: Ring, *, events: int = EVENTS) -> Outcome:
-    """Simulate the ring until it runs evenly, and measure it then,
-    for so many ``events`` at most.
-    """
+    """Simulate the ring until it runs evenly, and measure it then, for at most ``events``."""
     return _Run(ring).outcome(events)
 
 
 class _Clock:
-    """Seconds of one worker by state; what is not added is the rest. ``groups`` of envs that it
-    steps, if it does.
-    """
+    """Seconds of one worker by state; ``groups`` of envs that it steps."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -212,8 +205,7 @@ class _Run:
         ring, simulation = self._ring, self._simulation
         warm = min(max(WARM * -(-ring.places // ring.per_batch), 2), MOST_WARM)
         last = warm + MEASURED
-        # With a bound all places may be learned from in a row, and written again together: whole
-        # such rounds count.
+        # with a bound all places may be learned from and written again together: count whole rounds
         together = 1 if ring.max_lag is None else ring.max_lag + 1
         went = self._until(warm, events)
         blocks = list(self._blocks)
@@ -259,7 +251,7 @@ class _Run:
         )
 
     def _until(self, version: int, events: int) -> bool:
-        """Simulate until this version, or until so many events -> can it go on?"""
+        """Simulate until this version, or for so many events -> can it go on?"""
         while self._version < version and self._simulation.events <= events:
             if not self._simulation.step():
                 return False
@@ -275,7 +267,7 @@ class _Run:
     ) -> Process:
         """Do a share of this work, on the cores of home or of another machine, and elsewhere."""
         began = self._simulation.now
-        # Time passes with all work: processes that need none would go on for ever at one moment.
+        # all work takes time: without that a process could run for ever at one moment
         yield Use(cores or self._cores, max(work.cpu_s * share, LEAST_S), work.threads)
         clock.preempted += self._simulation.now - began - work.cpu_s * share
         if work.sleep_s > 0.0:
@@ -337,17 +329,15 @@ class _Run:
         self._complete.open()
 
     def _sends(self, actor: int, node: _Node, sequence: int, versions: float) -> Process:
-        """A block goes home, while its actor goes on."""
+        """Carry a block home, while its actor goes on."""
         yield Use(self._up, self._ring.home_block_s)
-        # both carry it at once, the slower one longer
+        # both links carry it at once, the slower one longer
         yield Use(node.up, max(node.of.block_s - self._ring.home_block_s, 0.0))
         yield node.of.latency_s
         self._arrives(actor, sequence, versions)
 
     def _fetches(self, node: _Node) -> Process:
-        """An actor begins once its node has the version of now;
-        one of its actors gets it for all.
-        """
+        """Wait until the node has today's version; one of its actors fetches it for all."""
         wanted = self._version
         while node.version < wanted:
             if node.fetching:
@@ -362,7 +352,7 @@ class _Run:
             node.gate.open()
 
     def _loses(self, node: _Node, draw: random.Random) -> Process:
-        """The node is lost now and then, with the blocks that are begun there."""
+        """Lose the node now and then, with the blocks that are begun there."""
         while True:
             yield draw.expovariate(1 / node.of.lost_s)
             node.lives, node.gone = node.lives + 1, True
@@ -371,9 +361,7 @@ class _Run:
             node.gate.open()
 
     def _batch(self) -> list[int] | None:
-        """The blocks of the next batch, in the order in which they were dealt, or without a bound
-        in that of completion.
-        """
+        """The next batch's blocks in the order of dealing, or without a bound of completion."""
         ring = self._ring
         if ring.max_lag is None:
             found = list(itertools.islice(self._order, ring.per_batch))
@@ -387,9 +375,7 @@ class _Run:
         return found
 
     def _learns(self, rank: int, work: Work, clock: _Clock) -> Process:
-        """One of those who work on a batch: it is begun by the first of them, and over when the
-        last one is through.
-        """
+        """Take part in each batch, from when the first begins it until the last is done."""
         simulation = self._simulation
         for number in itertools.count():
             began = simulation.now

@@ -11,12 +11,11 @@ from typing import Any
 from equipoise.balance.calibrate import Calibrated, changed
 from equipoise.balance.model import Outcome, Ring, predict
 from equipoise.balance.shares import BEHIND
-from equipoise.types import Placement, Program, learning
+from equipoise.types import Placement, Policy, Program, first_learning, learning
 
 HELPS = 1.05  # what gains less is not worth a word
 NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
-# of a prediction; with half of what the model was off for the run as it is, or could not explain by
-# work
+# error of a prediction, besides half of the model's error and unexplained time for the run as it is
 MARGIN = 0.12
 NAMED = 1.1  # what gains less where it is relieved does not hold a run back
 
@@ -30,7 +29,7 @@ class Remedy:
     low: float
     high: float  # the interval of the gain
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -42,7 +41,7 @@ class Prediction:
     now: Outcome  # the run as the model sees it
     asked: Outcome | None  # with the changes; None: nothing was changed
     change: Remedy | None  # the same beside the run's steps/s, with an interval
-    changes: Mapping[str, tuple[Any, Any]]  # by key: what it was, and what it would be
+    changes: Mapping[str, tuple[object, object]]  # by key: what it was, and what it would be
     remedies: Sequence[Remedy]  # what helps most; where nothing was changed
 
 
@@ -63,8 +62,7 @@ class Probed:
 def remedies(
     known: Calibrated, *, allowed: Callable[[Program], object] = lambda program: None
 ) -> list[Remedy]:
-    """The changes that help: actors to mend, settings, and then the machine, of each the best
-    first.
+    """The changes that help: actors to mend, settings, then the machine, each the best first.
 
     ``allowed`` raises ValueError for a Program that cannot be.
     """
@@ -92,9 +90,7 @@ def remedies(
 
 
 def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
-    """Return those that help, from the order of their costs: a cheaper one that gains nearly as
-    much stays first.
-    """
+    """The remedies that help, the cheapest first: a dearer one goes ahead only if it gains more."""
     found = [one for one in found if one.gain >= HELPS]
     ranked: list[Remedy] = []
     while found:
@@ -116,9 +112,7 @@ def advice(found: Sequence[Remedy]) -> str:
 
 
 def bound(known: Calibrated, program: Program) -> float:
-    """The most that a change can gain: if it gives up lockstep alone, at most the time that the
-    sides wait for each other.
-    """
+    """The most that a change can gain: without lockstep, the time that the sides wait."""
     alone = _place(program, max_lag=known.program.placement.max_lag) == known.program
     return known.overlap if alone and known.ring.max_lag == 0 else float("inf")
 
@@ -128,7 +122,6 @@ def remedy(
 ) -> Remedy:
     """The remedy of a change with this predicted outcome; its gain is at most ``most``."""
     gain = min(outcome.steps_per_s / known.outcome.steps_per_s, most)
-    # of a ring without its cores it fits less
     off = min(MARGIN + abs(1.0 - known.fit) / 2 + known.unexplained / 2, 1.0)
     return Remedy(
         change=change,
@@ -141,10 +134,8 @@ def remedy(
 
 
 def cause(known: Calibrated) -> str:
-    """What holds the ring back: the part of it whose relief would gain most; "" where none would
-    gain much.
-
-    One of "straggler", "lag", "servers", "learners", "shards" and "actors".
+    """The part of the ring whose relief would gain most: "straggler", "lag", "servers", "learners",
+    "shards" or "actors"; "" if none would gain much.
     """
     ring = known.ring
     relieved = {
@@ -181,11 +172,9 @@ def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
 
 
 def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
-    """Changes of settings: what to type, what it costs, and the Program with it. The cheapest come
-    first.
-    """
+    """Changes of settings: what to type, its cost, and the Program with it; cheapest first."""
     place = program.placement
-    policy = next(iter(learning(program).values()))
+    policy = first_learning(program)
     if policy.replay is None:
         lags = (
             (1, 2)
@@ -245,7 +234,7 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
     if place.learners > 1 and place.learners % 2 == 0:
         count = place.learners // 2
         yield f"--learners {count}", "", _place(program, learners=count)
-    if (epochs := getattr(policy.algorithm, "epochs", 1) // 2) >= 1:
+    if (epochs := policy.algorithm.epochs // 2) >= 1:
         fewer = replace(policy, algorithm=replace(policy.algorithm, epochs=epochs))
         yield (
             f"--set algorithm.epochs={epochs}",
@@ -263,7 +252,7 @@ def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
 
 
 def _faster(ring: Ring, *, learners: float = 1.0, shards: float = 1.0) -> Ring:
-    """The ring whose learners, or shards, take so much of their time."""
+    """The ring whose learners, or shards, take this factor of their time."""
     count = ring.learners
     learn = (
         *(work.times(learners) for work in ring.learn[:count]),
@@ -277,6 +266,6 @@ def _place(program: Program, **settings: Any) -> Program:
     return replace(program, placement=place)
 
 
-def _policy(program: Program, policy: Any) -> Program:
+def _policy(program: Program, policy: Policy) -> Program:
     name = next(iter(learning(program)))
     return replace(program, policies={**program.policies, name: policy})

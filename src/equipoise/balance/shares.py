@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-# of the ring: "keeping" a replay's rows; "beside" it
+# a worker's place in the ring; "keeping": a replay's rows
 Side = Literal["sampling", "learning", "keeping", "beside"]
 STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 STATES = ("worked", "preempted", "starved", "blocked")
@@ -23,9 +23,9 @@ class Shares:
     blocked: float = 0.0  # waited for downstream
     # part of worked: on no core and waiting for none, as an env that waits for something outside
     asleep: float = 0.0
-    # pieces of work: blocks of rows of who samples, batches or rounds of the others
+    # pieces of work: blocks of rows that were sampled, or batches or rounds
     done: float = 0.0
-    # of worked and preempted: seconds of each part of its work
+    # seconds, worked or preempted, of each part of the work
     parts: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)  # how often each part came
     kind: str = ""  # the worker's kind
@@ -37,35 +37,39 @@ class Shares:
         return self.worked + self.preempted + self.starved + self.blocked
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """The fields that are seconds, by their names."""
+        return {name: getattr(self, name) for name in SECONDS}
+
+    @property
     def begun(self) -> bool:
         """Has the worker allocated what it works with? A worker beside the ring has no rounds."""
         return self.side == "beside" or self.done >= STARTED
 
     def share(self, state: str) -> float:
         """The share of a state in the worker's time, 0..1; 0 where no time was measured."""
-        seconds: float = getattr(self, state)
-        return seconds / self.total if self.total > 0 else 0.0
+        return self.seconds[state] / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:
-        """The seconds of a part of the work, at most those that were worked: waiting for a core
-        counts in parts as well.
-        """
+        """The seconds of a part, at most those that were worked: parts count waits for cores."""
         return min(self.parts.get(part, 0.0), self.worked)
 
     def part(self, name: str) -> float:
-        """The share of a part of the work in the worker's time, 0..1; 0 where there is no such
-        part.
-        """
+        """The share of a part of the work in the worker's time, 0..1; 0 if it has no such part."""
         return min(self.parts.get(name, 0.0) / self.total, 1.0) if self.total > 0 else 0.0
 
 
 def add(workers: Iterable[Shares]) -> Shares:
     """Several workers as one, of no kind."""
     rows = list(workers)
-    seconds = {name: sum(getattr(row, name) for row in rows) for name in SECONDS}
     parts = dict.fromkeys(name for row in rows for name in row.parts)
     return Shares(
-        **seconds,
+        worked=sum(row.worked for row in rows),
+        preempted=sum(row.preempted for row in rows),
+        starved=sum(row.starved for row in rows),
+        blocked=sum(row.blocked for row in rows),
+        asleep=sum(row.asleep for row in rows),
+        done=sum(row.done for row in rows),
         parts={name: sum(row.parts.get(name, 0.0) for row in rows) for name in parts},
         counts={name: sum(row.counts.get(name, 0.0) for row in rows) for name in parts},
     )
@@ -73,20 +77,18 @@ def add(workers: Iterable[Shares]) -> Shares:
 
 def less(now: Shares, then: Shares) -> Shares:
     """What a worker spent between two moments."""
-    # a killed worker's last tick counts no more
+    # a killed worker's last tick is not counted, so time may seem to go back
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)
-    rest = {name: getattr(now, name) - getattr(then, name) for name in SECONDS}
-    rest |= {
-        "worked": busy - preempted,
-        "preempted": preempted,
-        "asleep": min(rest["asleep"], busy - preempted),
-    }
-    parts = {name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()}
     return replace(
         now,
-        **rest,
-        parts=parts,
+        worked=busy - preempted,
+        preempted=preempted,
+        starved=now.starved - then.starved,
+        blocked=now.blocked - then.blocked,
+        asleep=min(now.asleep - then.asleep, busy - preempted),
+        done=now.done - then.done,
+        parts={name: x - then.parts.get(name, 0.0) for name, x in now.parts.items()},
         counts={name: x - then.counts.get(name, 0.0) for name, x in now.counts.items()},
     )
 

@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,7 @@ class Use:
 
 
 class Gate:
-    """Processes wait here until it is opened; then they go on, and look for themselves what they
-    find.
-    """
+    """Processes wait here until it opens; then they go on, and look themselves what there is."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -46,9 +43,7 @@ Process = Generator["float | Use | Gate", None, None]
 
 
 class Cores:
-    """The cores of one machine; with one core it is a link, which all that is under way on it
-    shares.
-    """
+    """The cores of one machine; with one core a link, which all traffic on it shares."""
 
     def __init__(self, simulation: Simulation, count: float) -> None:
         self._simulation, self._count = simulation, count
@@ -98,7 +93,7 @@ class Simulation:
         self.ready: deque[Process] = deque()
         self._numbers = 0  # so that equal times are dealt with in the order of their making
         # a heap of sleepers, and of cores whose next job ends then
-        self._times: list[tuple[float, int, Any]] = []
+        self._times: list[tuple[float, int, Process | Cores]] = []
         # the entry of each machine's cores that counts; others are out of date
         self._current: dict[int, int] = {}
 
@@ -116,9 +111,7 @@ class Simulation:
         self.ready.append(process)
 
     def step(self) -> bool:
-        """Let all that may go on do so, and then let time pass until the next event -> is there
-        any?
-        """
+        """Run all that may go on, then pass the time to the next event -> is there any?"""
         while self.ready:
             self._resume(self.ready.popleft())
         while self._times:

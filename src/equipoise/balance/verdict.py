@@ -66,7 +66,7 @@ class Setup:
 
     max_lag: int | None = 0  # None: no bound
     cores: int | None = None  # that the workers may use; None: not known
-    # the workers take turns (the serial runtime): none waits, and the question is where time goes
+    # workers take turns (the serial runtime): none waits, and the verdict says where time goes
     one_thread: bool = False
     offline: bool = False  # there are no actors
     threads: int | None = None  # of the learner; None: not known
@@ -81,15 +81,12 @@ def verdict(
     advice: str | None = None,
     cause: str | None = None,
 ) -> Verdict:
-    """What the workers' shares say, by the side of the ring that each is on; those beside it are
-    not judged.
+    """What the workers' shares say, by their sides of the ring; workers beside it are not judged.
 
-    Under central inference an actor only steps envs; the workers that act for them say whether they
-    wait for the learner.
+    Under central inference the inference workers say whether the actors wait for the learner.
 
-    ``cause`` and ``advice``: what the model found (``remedies.py``), in place of what the rules
-    say. If other processes use the cores, the advice of the rules stays: the model does not see
-    them.
+    ``cause`` and ``advice``: what the model found (``remedies.py``), instead of the rules. If other
+    processes use the cores the rules' advice stays: the model does not see those.
     """
     found, cores = _finding(balance, setup, cause), setup.cores
     of_others = found.cause == "CPU-bound" and cores is not None and _used(balance) < OURS * cores
@@ -99,9 +96,7 @@ def verdict(
 
 
 def _used(balance: Mapping[str, Shares]) -> float:
-    """The cores that the workers have had;
-    of a learner with several threads only one is counted.
-    """
+    """The cores that the workers have had; of a learner with several threads one is counted."""
     return sum(
         one.share("worked") - one.share("asleep")
         for one in balance.values()
@@ -110,7 +105,6 @@ def _used(balance: Mapping[str, Shares]) -> float:
 
 
 def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> Verdict:
-    """What the rules say."""
     max_lag, cores, paid = setup.max_lag, setup.cores, setup.paid
     workers = list(balance.values())
     actors = [one for one in workers if one.side == "sampling" and not one.serves]
@@ -126,11 +120,10 @@ def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> 
     if setup.one_thread:
         return _one_thread(add([*actors, *servers]), add([*learners, *shards]))
     waits, held = learning.share("starved"), sampling.share("blocked")
-    # Waiting for a core comes first: on a full machine a worker that is preempted makes the others
-    # starve or block, and what would help them (more actors, more lag) would make it worse. But not
-    # where the learner works, most of the time, at what would hold the actors up with a core for
-    # each as well, nor where the learner waits for actors whose envs wait longer for something
-    # outside than anybody does for a core.
+    # Waiting for a core comes first: a preempted worker makes others starve or block, and more
+    # actors or more lag would make it worse. Two exceptions: a learner that would hold the actors
+    # up even with a core for each, and envs that wait longer for something outside than any worker
+    # does for a core.
     preempted = max(one.share("preempted") for one in (sampling, learning, add(actors), *shards))
     outside = waits >= WAIT and add(actors).share("asleep") > preempted
     crowded, works = (
@@ -155,7 +148,7 @@ def _finding(balance: Mapping[str, Shares], setup: Setup, cause: str | None) -> 
         "servers": waits,
         "shards": waits,
     }
-    # the model was asked some seconds ago, and of now it is not true
+    # the model's answer is some seconds old and no longer true
     if cause is None or seen.get(cause, 1.0) < SEEN:
         cause = _cause(
             waits,
@@ -206,13 +199,10 @@ def _cause(
     serves: bool,
     behind: tuple[str, float] | None,
 ) -> str:
-    """What holds the run back by who waits for whom: a name as of ``remedies.cause``, "resets", or
-    "".
-    """
+    """The bottleneck by who waits: a name of ``remedies.cause``, "resets", or ""."""
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
-    # Where actors wait for each other's resets they wait for the learner as well: the larger share
-    # is the cause.
+    # actors that wait for each other's resets also wait for the learner: the larger share decides
     if waits >= WAIT and actors.part("reset") >= max(RESETS, held):
         return "resets"
     if waits >= WAIT and behind is not None:
@@ -238,9 +228,7 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
 
 
 def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
-    """The actor that takes longest for its rows, and how many times as long as the usual one; None
-    where none is behind.
-    """
+    """The slowest actor, and how many times as long as the usual one it takes; None if none is."""
     actors = {
         name: one
         for name, one in balance.items()
@@ -251,7 +239,7 @@ def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
     if not usual or max(took.values()) < BEHIND * usual:
         return None
     slow = max(took, key=lambda name: took[name])
-    # One that waits for a core is as fast as the others elsewhere.
+    # an actor that waits for a core is no straggler
     return (slow, took[slow] / usual) if actors[slow].share("preempted") < WAIT else None
 
 
@@ -266,9 +254,7 @@ def _straggling(behind: tuple[str, float], held: float, max_lag: int) -> Verdict
 
 
 def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) -> Verdict:
-    """Most of the actors' time goes into resets, which one actor does in turn and several actors
-    side by side.
-    """
+    """Most of the actors' time goes into resets; several actors reset side by side."""
     resetting = actors.parts.get("reset", 0.0)
     each = resetting / max(actors.counts.get("reset", 0.0), 1.0)
     evidence = (
@@ -295,9 +281,7 @@ def _resetting(actors: Shares, count: int, cores: int | None, envs: int | None) 
 
 
 def _summing(balance: Mapping[str, Shares]) -> Verdict:
-    """Where the learners wait for each other in their steps: for one of them, or for the sums
-    themselves.
-    """
+    """The learners wait for each other: for a slow one, or for the sums themselves."""
     waits = {
         name: one.part("all-reduce") for name, one in balance.items() if one.side == "learning"
     }
@@ -321,9 +305,7 @@ def _seconds(x: float) -> str:
 
 
 def _held_with_cores(held: float, worked: float) -> float:
-    """The actors' share of waiting for the learner, were a round as long as what the learner does
-    in it, and theirs as now.
-    """
+    """The actors' share of waiting, were a round as long as the learner's work in it."""
     return 1.0 - (1.0 - held) / worked if worked > 0 else 0.0
 
 
@@ -333,9 +315,7 @@ def _learning_bound(held: float, faster: Sequence[str]) -> Verdict:
 
 
 def _held_by_a_replay(held: float, learning: Shares, paid: int, faster: Sequence[str]) -> Verdict:
-    """The learner is behind with the updates that are paid for, so its limiter lets no more rows
-    in; or with the rows.
-    """
+    """The learner is behind with the updates, so its limiter lets no more rows in."""
     waiting = f"the actors wait {_percent(held)} of the time for the learner"
     if learning.spent("insert") >= learning.worked / 2:
         return Verdict(

@@ -60,9 +60,7 @@ class Rows:
 
 
 class Nodes(Protocol):
-    """Other machines on which a run has workers. They are played on this one, so that their
-    processes can be found.
-    """
+    """Other machines of a run, played on this one so that their processes can be found."""
 
     @property
     def words(self) -> Sequence[str]:
@@ -73,9 +71,9 @@ class Nodes(Protocol):
 
 
 class Attack:
-    """``place``: an empty directory. Leaving the ``with`` block ends every process of the run.
+    """``place``: an empty directory; ``nodes``: where the actors are, or None for this machine.
 
-    ``nodes``: where the actors are; None: in processes of the driver's machine.
+    Leaving the ``with`` block ends every process of the run.
     """
 
     def __init__(
@@ -117,47 +115,31 @@ class Attack:
         actors: int = ACTORS,
         updates: int = 50,
     ) -> None:
-        """Train on the ruler, proving every row, until told to leave. ``before``: Python code to
-        begin with.
-        """
-        words = [
-            "train",
-            "equipoise.chaos.envs:Faulty",
-            "--algorithm",
-            f"equipoise.chaos.ruling:{algorithm}",
-            "--no-recipe",
-        ]
-        words += [
-            "--actors",
-            str(actors),
-            "--envs-per-actor",
-            str(ENVS),
-            "--unroll",
-            str(UNROLL),
-            "--max-lag",
-            max_lag,
-        ]
-        words += [
-            "--inference",
-            self.inference,
-            "--steps",
-            "30M",
-            "--evaluate-episodes",
-            "0",
-            "--checkpoint-every",
-            str(CHECKPOINT_EVERY),
-        ]
+        """Train on the ruler, proving every row, until told to leave; ``before``: Python code."""
+        options = {
+            "--algorithm": f"equipoise.chaos.ruling:{algorithm}",
+            "--actors": actors,
+            "--envs-per-actor": ENVS,
+            "--unroll": UNROLL,
+            "--max-lag": max_lag,
+            "--inference": self.inference,
+            "--steps": "30M",
+            "--evaluate-episodes": 0,
+            "--checkpoint-every": CHECKPOINT_EVERY,
+            "--out": self.out,
+        }
         given = [
             f"algorithm.streams={actors * ENVS}",
             f"algorithm.beats={self._beats_file}",
             f"placement.deadline_s={DEADLINE_S}",
+            f"env.flag={self.flag}",
+            *settings,
         ]
-        given += [f"env.flag={self.flag}", *settings]
+        words = ["train", "equipoise.chaos.envs:Faulty", "--no-recipe"]
+        words += [str(word) for option in options.items() for word in option]
         words += () if self._nodes is None else self._nodes.words
-        self._run(
-            [*words, *(word for text in given for word in ("--set", text)), "--out", str(self.out)],
-            before,
-        )
+        words += [word for text in given for word in ("--set", text)]
+        self._run(words, before)
         self.updates(updates)
 
     def resume(self) -> None:
@@ -177,9 +159,7 @@ class Attack:
         self.sessions.append(self._process.pid)
 
     def _listen(self, printed: IO[bytes]) -> None:
-        """Read the output until the last process that may print has ended. No file: the disk of the
-        run may be full.
-        """
+        """Read the output to its end; into no file, since the run's disk may be full."""
         with printed:
             while data := os.read(printed.fileno(), 65536):
                 self._printed += data
@@ -271,9 +251,7 @@ class Attack:
         return self._process
 
     def said(self) -> str:
-        """Return the first row that does not prove itself,
-        or the last line that the run printed.
-        """
+        """The first row that does not prove itself, or the last line that the run printed."""
         text = self._printed.decode(errors="replace").strip().splitlines()
         lines = [line for line in text if line.startswith("chaos: ")][:1] or text[-1:]
         return f"it said: {lines[0][:300]}" if lines else "it said nothing"
@@ -293,9 +271,7 @@ class Attack:
             self.flag.unlink()
 
     def workers(self) -> dict[str, int]:
-        """Return {"actor 0": pid, ...}: the living workers of the present command, without the
-        driver.
-        """
+        """{"actor 0": pid, ...}: the living workers of this command, without the driver."""
         found = {}
         for pid in (*members(self.sessions[-1]), *self._far()):
             name = command(pid)
@@ -347,27 +323,21 @@ class Attack:
         return summary
 
     def resumed_at(self) -> int:
-        """Return the step that the last resume went on from; the resume writes it with its first
-        report.
-        """
+        """The step that the last resume went on from, which it writes with its first report."""
 
-        def resumed() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = json.loads((self.out / "run.json").read_text()).get(
-                "resumed", []
-            )
-            return found
+        def steps() -> list[int]:
+            run = json.loads((self.out / "run.json").read_text())
+            return [int(at["step"]) for at in run.get("resumed", [])]
 
-        self.wait(resumed, "the resume's first report")
-        return int(resumed()[-1]["step"])
+        self.wait(steps, "the resume's first report")
+        return steps()[-1]
 
     def noted(self, text: str) -> int:
         """Count the notes of the run that say that."""
         return sum(text in note for note in self.summary["notes"])
 
     def rows(self) -> Rows:
-        """Compare the counts of the queue (or the shards) with the ledger's, for a run that ended
-        with a whole checkpoint.
-        """
+        """Compare the queue's (or shards') counts with the ledger's, after a whole checkpoint."""
         source, summary = self.newest(), self.summary
         if source is None:
             raise Wrong(f"no whole checkpoint; {self.said()}")
@@ -400,9 +370,7 @@ class Attack:
 
 
 def members(session: int) -> list[int]:
-    """Return the living processes of a session; all workers of a command and their servers belong
-    to it.
-    """
+    """The living processes of a session: all workers of a command and their servers."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -14,9 +14,7 @@ MOST = 1 << 18  # updates; the file is sparse
 
 
 class Beats:
-    """An array: element 0 counts the updates, the others are their moments on the monotonic clock,
-    which processes share.
-    """
+    """An array that processes share: the count of updates, then their monotonic times."""
 
     def __init__(self, path: Path) -> None:
         self._values = np.memmap(path, np.float64, mode="r+", shape=(MOST + 1,))

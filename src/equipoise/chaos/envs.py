@@ -22,11 +22,9 @@ DISTANCE = 37  # steps between the faults of neighbours, so that they do not coi
 
 
 class Faulty(Ruler):
-    """A ruler that observes (stream, episode, t, life): no two lives of a stream, each begun with a
-    seed, show the same row.
+    """A ruler that observes (stream, episode, t, life), so that no two lives show the same row.
 
-    Every ``every`` steps of one stream in ``among`` it has ``trouble``, as long as the file
-    ``flag`` exists.
+    Every ``every`` steps of one stream in ``among`` it has ``trouble``, while ``flag`` exists.
     """
 
     snapshot_attributes: tuple[str, ...] = (*Ruler.snapshot_attributes, "life")

@@ -16,7 +16,7 @@ from equipoise.chaos.attack import CHECKPOINT_EVERY, ENVS, UNROLL, Attack, Wrong
 SHARDS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     name: str
     what: str
@@ -28,10 +28,15 @@ def need(condition: object, why: str) -> None:
         raise Wrong(why)
 
 
+def need_replaced(attack: Attack, killed: int, workers: str, lost: str = "") -> None:
+    need(
+        attack.noted(f"was killed by SIGKILL; {lost}replaced") >= killed,
+        f"{killed} {workers} were killed, and fewer replaced",
+    )
+
+
 def kill_in_turn(attack: Attack, workers: Sequence[str], seconds: float) -> int:
-    """Kill these workers in turn, each at least once, until the time is over -> how many were
-    killed.
-    """
+    """Kill these workers in turn, each at least once, until the time is over -> the number."""
     until, n = time.monotonic() + seconds, 0
     while time.monotonic() < until or n < len(workers):
         worker = workers[n % len(workers)]
@@ -44,10 +49,7 @@ def kill_actor(attack: Attack, seconds: float) -> None:
     attack.train()
     n = kill_in_turn(attack, ["actor 0", "actor 1"], seconds)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} actors were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "actors")
 
 
 def stop_actor(attack: Attack, seconds: float) -> None:
@@ -91,10 +93,7 @@ def kill_one_of_two_learners(attack: Attack, seconds: float) -> None:
         n += 1
         attack.updates(20)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} learners were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "learners")
     need(not attack.noted("warning: actor"), "an actor was lost as well")
 
 
@@ -120,10 +119,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
         attack.replaced(worker, pid)
         n += 1
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; its rows are lost; replaced") >= n,
-        f"{n} shards were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "shards", lost="its rows are lost; ")
     need(not attack.noted("learner"), "the learner failed as well")
     need(
         attack.summary["rows"]["lost"],
@@ -136,10 +132,7 @@ def kill_inference(attack: Attack, seconds: float) -> None:
     attack.train("placement.inference_workers=2")
     n = kill_in_turn(attack, ["inference 0", "inference 1"], seconds)
     attack.end()
-    need(
-        attack.noted("was killed by SIGKILL; replaced") >= n,
-        f"{n} inference workers were killed, and fewer replaced",
-    )
+    need_replaced(attack, n, "inference workers")
 
 
 def kill_driver(attack: Attack, seconds: float) -> None:
@@ -165,9 +158,7 @@ def terminate_driver(attack: Attack, seconds: float) -> None:
 
 
 def full_disk(attack: Attack, seconds: float) -> None:
-    """A file-size limit of 64 bytes: writes fail half-way, as on a full disk, for every process of
-    the run and its log.
-    """
+    """Limit files to 64 bytes: each write of the run fails half-way, as on a full disk."""
     attack.train()
     attack.wait(attack.newest, "a checkpoint")
     attack.limit_files(64)
@@ -197,7 +188,7 @@ def torn_checkpoint(attack: Attack, seconds: float) -> None:
     )
     attack.resume()
     need(
-        f"step_{attack.resumed_at()}" == getattr(whole, "name", ""),
+        whole is not None and f"step_{attack.resumed_at()}" == whole.name,
         f"went on from step {attack.resumed_at()}, not {whole}",
     )
     attack.end()
@@ -240,43 +231,31 @@ def _troubled(attack: Attack, seconds: float) -> None:
 
 
 FAULTS = (
-    Fault(name="kill-actor", what="an actor is killed (SIGKILL), again and again", do=kill_actor),
-    Fault(name="stop-actor", what="an actor is stopped (SIGSTOP) for good", do=stop_actor),
-    Fault(name="hang-env", what="an env hangs in a step", do=hang_env),
-    Fault(name="kill-learner", what="the learner is killed, again and again", do=kill_learner),
+    Fault("kill-actor", "an actor is killed (SIGKILL), again and again", kill_actor),
+    Fault("stop-actor", "an actor is stopped (SIGSTOP) for good", stop_actor),
+    Fault("hang-env", "an env hangs in a step", hang_env),
+    Fault("kill-learner", "the learner is killed, again and again", kill_learner),
     Fault(
-        name="kill-one-learner",
-        what="one of 2 learners is killed, again and again",
-        do=kill_one_of_two_learners,
+        "kill-one-learner", "one of 2 learners is killed, again and again", kill_one_of_two_learners
     ),
-    Fault(name="stop-learner", what="the learner is stopped for good", do=stop_learner),
+    Fault("stop-learner", "the learner is stopped for good", stop_learner),
     Fault(
-        name="kill-shard",
-        what=f"a replay's {SHARDS} shards are killed, in turn and then all at once",
-        do=kill_shard,
+        "kill-shard",
+        f"a replay's {SHARDS} shards are killed, in turn and then all at once",
+        kill_shard,
     ),
     Fault(
-        name="kill-inference",
-        what="one of 2 inference workers is killed, again and again",
-        do=kill_inference,
+        "kill-inference", "one of 2 inference workers is killed, again and again", kill_inference
     ),
-    Fault(name="kill-driver", what="everything is killed at once, and resumed", do=kill_driver),
+    Fault("kill-driver", "everything is killed at once, and resumed", kill_driver),
+    Fault("terminate-driver", "the run is told to leave (SIGTERM), and resumed", terminate_driver),
+    Fault("full-disk", "no file can be written for a while", full_disk),
     Fault(
-        name="terminate-driver",
-        what="the run is told to leave (SIGTERM), and resumed",
-        do=terminate_driver,
-    ),
-    Fault(name="full-disk", what="no file can be written for a while", do=full_disk),
-    Fault(
-        name="torn-checkpoint",
-        what="killed, the newest checkpoint cut in half, and resumed",
-        do=torn_checkpoint,
+        "torn-checkpoint", "killed, the newest checkpoint cut in half, and resumed", torn_checkpoint
     ),
     Fault(
-        name="drop-weights",
-        what=f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost",
-        do=drop_weights,
+        "drop-weights", f"{lossy.LOST} publishes of every {2 * lossy.LOST} are lost", drop_weights
     ),
-    Fault(name="raise-env", what="envs raise now and then", do=raise_env),
-    Fault(name="nonfinite-env", what="envs give nan now and then", do=nonfinite_env),
+    Fault("raise-env", "envs raise now and then", raise_env),
+    Fault("nonfinite-env", "envs give nan now and then", nonfinite_env),
 )

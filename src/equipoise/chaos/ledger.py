@@ -22,9 +22,7 @@ NONE = -(1 << 40)
 
 
 class Ledger(nn.Module):
-    """The due row and the last windows of each stream. Windows come in order, except where a dead
-    actor held the place.
-    """
+    """The due row and the last windows of each stream; in order, except after a dead actor."""
 
     due: Tensor
     start: Tensor
@@ -46,10 +44,7 @@ class Ledger(nn.Module):
 
     def enter(self, data: Trajectory, *, aborts: bool, replayed: bool = False) -> list[str]:
         """Prove a batch and count -> what is wrong with it, as sentences. ``aborts``: a failure may
-        cut an episode short.
-
-        ``replayed``: a window may come again with the same rows, or never; the replay says what
-        became of it.
+        cut an episode short. ``replayed``: a window may come again with the same rows, or never.
         """
         torn, aborted, wrong = rows(data, aborts=aborts)
         steps, columns = data.shape
@@ -64,9 +59,7 @@ class Ledger(nn.Module):
         return wrong
 
     def merge(self, data: Trajectory, before: Tensor, pool: Pool) -> None:
-        """Enter what other learners entered of their streams; ``before``: the counts before this
-        one's batch.
-        """
+        """Enter other learners' streams; ``before``: the counts before this one's batch."""
         mine = torch.zeros(len(self.due), dtype=torch.bool)
         mine[data.context["stream"]] = True
         there = pool.sum(mine.long()) > 0
@@ -134,12 +127,9 @@ class Ledger(nn.Module):
 
 
 def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
-    """Return [T, B] bool, the rows that do not prove themselves; the count of aborted episodes; and
-    sentences.
+    """Return rows [T, B] bool that do not prove themselves, the aborted episodes, and sentences.
 
-    Like ``equipoise.envs.toys.ruler.verify``, from (stream, episode, t, life) of each row, for envs
-    that began anew. The network counts (``ruling.py``), so its state and the version of its weights
-    are proven, too.
+    As ``equipoise.envs.toys.ruler.verify``, for envs that began again; also state and version.
     """
     obs, first = data.obs.numpy(), data.first.numpy()
     finite = np.isfinite(obs).all(-1)

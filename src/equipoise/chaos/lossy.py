@@ -13,9 +13,7 @@ LOST = 40  # versions lost in a row, out of every twice as many
 
 
 class LossyWeights(Weights):
-    """A store that shows actors the same weights for ``LOST`` versions,
-    then moves on for as many.
-    """
+    """A store that shows actors the same weights for ``LOST`` versions, then moves on."""
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         if version // LOST % 2 == 0:

@@ -26,15 +26,12 @@ class Result:
     passed: bool
     rows: Rows | None  # None: the run did not end
     recovery_s: float | None  # the longest pause of the learner from the first fault on
-    final_return: float | None  # None: this env has nothing to learn
     took_s: float
     why: str  # reason of a failure
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:
-    """Return the chosen faults in the order of the matrix; ValueError names the nearest of an
-    unknown one.
-    """
+    """The chosen faults in the order of the matrix; ValueError names the nearest of another."""
     known = [fault.name for fault in FAULTS]
     for name in names:
         if name not in known:
@@ -67,7 +64,6 @@ def inflict(
         passed=not why,
         rows=rows,
         recovery_s=recovery,
-        final_return=None,
         took_s=time.monotonic() - began,
         why=why,
     )
@@ -80,9 +76,7 @@ def matrix(
     inference: Inference = "local",
     nodes: Nodes | None = None,
 ) -> list[Result]:
-    """Run all rows and report each as soon as it is known. ``nodes``: the machines of the actors,
-    if not this one.
-    """
+    """Run all rows and report each at once. ``nodes``: machines of actors, if not this one."""
     if sys.platform != "linux":
         raise ValueError(
             f"expected Linux, whose /proc finds the workers of a run, got {sys.platform}"

@@ -100,9 +100,7 @@ class Ruling(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(Ruling):
-    """The same with whole unrolls from a replay; priorities favour unrolls that begin late in their
-    episode.
-    """
+    """The same with whole unrolls from a replay; priorities favour a late beginning."""
 
     needs_replay: ClassVar[bool] = True
 

@@ -145,8 +145,7 @@ def _numbers(
 def _usage(report: Report, history: History) -> dict[str, str]:
     """Cores and memory of each worker, where the system tells them."""
     return {
-        name: f"{history.rates.rate('usage', name, 'cpu_s'):.2f} cores, "
-        f"{decimal(round(one['rss']))}"
+        name: f"{history.rates.cores(name):.2f} cores, {decimal(round(one['rss']))}"
         for name, one in report.usage.items()
     }
 

@@ -19,6 +19,7 @@ from equipoise.envs.goals import Goals
 from equipoise.envs.maker import EnvMaker
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.facts import values_of
 from equipoise.learners.learner import Learner
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.nets.block import recompute
@@ -210,7 +211,7 @@ class Blueprint:
         raw = [
             name
             for name, one in self.policies.items()
-            if not getattr(one.algorithm, "normalize_obs", False)
+            if not values_of(one.algorithm).get("normalize_obs")
         ]
         odd = {
             scales.said(scales.large(self.spec.policies[name].observation))

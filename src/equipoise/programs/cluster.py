@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from equipoise.facts import Flag, Help, Range, facts
 from equipoise.hints import hint
@@ -53,7 +53,7 @@ class Cluster:
     ] = 5.0
 
 
-def read_cluster(given: Mapping[str, Any]) -> Cluster:
+def read_cluster(given: Mapping[str, object]) -> Cluster:
     """Read settings of a cluster, given as texts or as values; ValueError in one line."""
     from equipoise.programs.settings import convert  # gymnasium: not for the help of a command
 
@@ -72,7 +72,6 @@ def read_cluster(given: Mapping[str, Any]) -> Cluster:
 
 
 def _labels(text: str) -> dict[str, str]:
-    """Read KEY=VALUE, with commas between several."""
     found = {}
     for one in text.split(","):
         key, equals, value = (part.strip() for part in one.partition("="))

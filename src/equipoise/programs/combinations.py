@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from equipoise.facts import Read, as_text
+from equipoise.facts import as_text
 from equipoise.programs import fields
 from equipoise.types import Program
 
@@ -28,24 +27,15 @@ def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
     ):
         return
     for one in fact.excludes:
-        _, value = _looked_up(program, setting, one)
+        _, value = fields.looked_up(program, setting, one)
         if one.by(value):
             usual, why = as_text(fact.default) or "none", one.why.format(as_text(value))
             yield f"{setting.key}: expected {usual} {why}, got {shown(setting.value)}"
     for need in fact.needs:
-        path, value = _looked_up(program, setting, need)
+        path, value = fields.looked_up(program, setting, need)
         if not need.by(value):
             yield f"{setting.key}: expected {path} {need.why}, got {shown(value)}"
 
 
-def _looked_up(program: Program, setting: fields.Setting, other: Read) -> tuple[str, Any]:
-    """The path and the value of the other setting: the same part's, else the Program's; None if
-    this run has none.
-    """
-    if hasattr(setting.part, other.setting):
-        return setting.room + other.setting, getattr(setting.part, other.setting)
-    return other.setting, fields.valued(program, other.setting)
-
-
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     return repr(value) if isinstance(value, str) else as_text(value)

@@ -26,8 +26,8 @@ SUFFIXES = (".json", ".toml")
 def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     """Read the Program of a file; ValueError that names the file and what is wrong in it.
 
-    What the Program names as ``module:callable`` is imported only where ``trusted`` has it, or
-    where the file is the ``run.json`` of a run that this user trained here (``equipoise.trust``).
+    Names ``module:callable`` are imported only if ``trusted`` has them, or if the file is the
+    ``run.json`` of a run that this user trained here (``equipoise.trust``).
     """
     if file.is_dir():
         file = file / "run.json"
@@ -60,7 +60,7 @@ def write_config(program: Program, file: Path) -> None:
     )
 
 
-def _data(file: Path) -> Any:
+def _data(file: Path) -> object:
     suffix = _suffix(file)
     text = read_bounded(file, LARGEST_JSON)
     return parse_json(text, file) if suffix == ".json" else parse_toml(text, file)
@@ -76,9 +76,7 @@ def _suffix(file: Path) -> str:
 
 
 def _toml(value: Any) -> Any:
-    """The same with "none" for None, which TOML cannot say and the settings read as None; parts
-    that are None are left out.
-    """
+    """TOML has no None: write "none", and leave out parts that are None."""
     if isinstance(value, dict):
         return {
             key: _toml(item)

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from equipoise.facts import AUTO, Fact, Read, as_text, facts
+from equipoise.facts import AUTO, Fact, Read, as_text, facts, values_of
 from equipoise.types import (
     SOURCES,
     Frozen,
     Optimizer,
+    Placement,
     Policy,
     Program,
     RecordedSource,
@@ -30,6 +31,7 @@ __all__ = [
     "Setting",
     "alter",
     "classes",
+    "looked_up",
     "measurable",
     "named",
     "of",
@@ -50,19 +52,17 @@ class Setting:
     key: str  # as differences and refusals name it
     names: tuple[str, ...]  # every key by which ``--set`` knows it
     fact: Fact
-    part: Any  # the dataclass that has it
+    part: object  # the dataclass that has it
     room: str  # where that stands: "placement.", "algorithm.", "policies.NAME.algorithm."
     rule: Literal["free", "kept"]  # of a resume
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         return getattr(self.part, self.fact.name)
 
 
-def classes(kind: Any) -> list[type[Any]]:
-    """The dataclasses that a field of this type may hold: one, several of a union, the built-in
-    sources, or none.
-    """
+def classes(kind: object) -> list[type[object]]:
+    """The dataclasses that a field of this type may hold; [] for a plain value."""
     if kind is SourceSettings:
         return [*SOURCES]
     args = (
@@ -73,10 +73,8 @@ def classes(kind: Any) -> list[type[Any]]:
     return [arg for arg in args if isinstance(arg, type) and dataclasses.is_dataclass(arg)]
 
 
-def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
-    """The dataclasses that every run has, each with what its ``--set`` keys begin with; ``replay``:
-    a replay's as well.
-    """
+def rooms(*, replay: bool = False) -> list[tuple[str, type[object]]]:
+    """The dataclasses of every run (``replay``: a replay's also) with the start of their keys."""
     besides = [("replay.", ReplaySettings)] if replay else []
     return [
         *_below("", Program),
@@ -87,7 +85,7 @@ def rooms(*, replay: bool = False) -> list[tuple[str, type[Any]]]:
     ]
 
 
-def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
+def _below(room: str, cls: type[object]) -> Iterator[tuple[str, type[object]]]:
     for name, fact in facts(cls).items():
         for part in classes(fact.kind):
             yield f"{room}{name}.", part
@@ -95,9 +93,7 @@ def _below(room: str, cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:
 
 
 def shorts() -> dict[str, tuple[str, Fact]]:
-    """Keys and facts of the run's settings by the names that its options and keywords have:
-    ``evaluate_every``, ``actors``.
-    """
+    """Keys and facts of the run's settings by the names of their options: ``evaluate_every``."""
     return {
         (fact.flag.name if fact.flag and fact.flag.name else name).replace("-", "_"): (
             f"{room}{name}",
@@ -109,10 +105,8 @@ def shorts() -> dict[str, tuple[str, Fact]]:
     }
 
 
-def alter(program: Program, **changes: Any) -> Program:
-    """The program with these settings changed, by the names that ``shorts`` gives; also ``env``,
-    ``policies`` and ``route``.
-    """
+def alter(program: Program, **changes: object) -> Program:
+    """The program with settings changed by their names in ``shorts``, or env, policies, route."""
     keys = {name: key for name, (key, _) in shorts().items()} | {
         "env": "source.env",
         "policies": "policies",
@@ -121,10 +115,8 @@ def alter(program: Program, **changes: Any) -> Program:
     return replaced(program, {keys[name]: value for name, value in changes.items()})
 
 
-def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
-    """The program with these changes, by their keys. A ``source.dataset`` makes the source a
-    recorded one.
-    """
+def replaced(program: Program, changes: Mapping[str, object]) -> Program:
+    """The program with these changes, by key; ``source.dataset`` makes a recorded source."""
     rest = _with_auto(program, changes)
     if dataset := rest.pop("source.dataset", ""):
         source = RecordedSource(
@@ -137,7 +129,7 @@ def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
         )
     for key in rest:
         room, _, name = key.partition(".")
-        if room == "source" and not hasattr(program.source, name.partition(".")[0]):
+        if room == "source" and name.partition(".")[0] not in facts(type(program.source)):
             what = (
                 "on text, such as 'train sort --algorithm grpo'"
                 if name in facts(TaskSource)
@@ -149,9 +141,7 @@ def replaced(program: Program, changes: Mapping[str, Any]) -> Program:
 
 
 def _with_auto(program: Program, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Write ``auto`` for a value as a name in ``placement.auto``; a value takes the name from
-    there.
-    """
+    """Move each value ``auto`` into ``placement.auto``; another value takes its name from there."""
     room, auto = "placement.", tuple(changes.get("placement.auto", program.placement.auto))
     told = {name: changes[room + name] for name in measurable(program) if room + name in changes}
     asked = [name for name, value in told.items() if isinstance(value, str) and value == AUTO.word]
@@ -179,32 +169,29 @@ def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
     return dataclasses.replace(part, **plain) if plain else part
 
 
-def parts(program: Program) -> Iterator[tuple[str, Any]]:
-    """The parts of the run, each with what its keys begin with: its source, the env of that, its
-    placement, and so on.
-    """
+def parts(program: Program) -> Iterator[tuple[str, object]]:
+    """The parts of the run (source, its env, placement, ...), each with the start of its keys."""
     yield from _parts(program, "")
 
 
-def _parts(part: Any, room: str) -> Iterator[tuple[str, Any]]:
-    for name, fact in facts(type(part)).items():
-        if classes(fact.kind) and (inner := getattr(part, name)) is not None:
+def _parts(part: object, room: str) -> Iterator[tuple[str, object]]:
+    kinds = facts(type(part))
+    for name, inner in values_of(part).items():
+        if inner is not None and classes(kinds[name].kind):
             yield f"{room}{name}.", inner
             yield from _parts(inner, f"{room}{name}.")
 
 
-def valued(program: Program, key: str) -> Any:
-    """The value of a setting of the run, by its path; None where this kind of source has none."""
-    value: Any = program
+def valued(program: Program, key: str, absent: object = None) -> object:
+    """The value of a setting of the run, by its path; ``absent`` if its source has none."""
+    value: object = program
     for name in key.split("."):
-        value = getattr(value, name, None)
+        value = getattr(value, name, absent)
     return value
 
 
 def settings(program: Program) -> Iterator[Setting]:
-    """All of them: the run's, then each policy's, its algorithm's, its optimizer's, its rewards'
-    and its replay's.
-    """
+    """The settings of the run, then of each policy, its algorithm, optimizer, rewards, replay."""
     for room, part in parts(program):
         yield from of(part, room)
     several = len(program.policies) > 1
@@ -223,14 +210,14 @@ def settings(program: Program) -> Iterator[Setting]:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
 
 
-def of(part: Any, room: str) -> Iterator[Setting]:
+def of(part: object, room: str) -> Iterator[Setting]:
     """The settings of one part of the run, without those of its own parts."""
     inside = [name for name, fact in facts(type(part)).items() if classes(fact.kind)]
     return _of(part, room, skip=(*inside, "target", "kwargs"))
 
 
 def _of(
-    part: Any,
+    part: object,
     room: str,
     also: tuple[str, ...] = (),
     *,
@@ -260,20 +247,19 @@ def named(program: Program, key: str) -> list[Setting]:
 def why_unread(program: Program, setting: Setting) -> str:
     """Why nothing reads this setting while the others are as they are; "" where something does."""
     for read in setting.fact.reads:
-        if read.setting in getattr(setting.part, "auto", ()):
+        if isinstance(setting.part, Placement) and read.setting in setting.part.auto:
             continue  # it is not known yet
-        path, value = _looked_up(program, setting, read)
+        path, value = looked_up(program, setting, read)
         if not read.by(value):
             state = f"{path}={as_text(value)}"
             return f"{read.why} ({state})" if read.why else f"{path} is {as_text(value)}"
     return ""
 
 
-def _looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, Any]:
-    """The path and the value of the setting that decides: the same part's, else the Program's."""
+def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
+    """The path and the value of the deciding setting: the same part's, else the Program's; "" if
+    this kind of source has none.
+    """
     if hasattr(setting.part, read.setting):
         return setting.room + read.setting, getattr(setting.part, read.setting)
-    value: Any = program
-    for name in read.setting.split("."):
-        value = getattr(value, name, "")  # another source may not have it
-    return read.setting, value
+    return read.setting, valued(program, read.setting, "")

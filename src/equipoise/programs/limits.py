@@ -16,18 +16,17 @@ from equipoise.types import Placement, Policy, Program, learning
 if sys.platform != "win32":
     import resource
 
-# that Python's forkserver hands to a process (251), less those that do not grow with a run
+# descriptors that Python's forkserver can hand to a process (251), less those of every run
 DESCRIPTORS = 240
-# that a run opens in the driver: besides workers (its own files, the servers), and for each
+# files that the driver opens: its own and the servers', and for each worker
 FILES, WORKER_FILES = 18, 6
 
 
 def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -> None:
-    """ValueError where workers of their own would need more descriptors than a process can be
-    given, or may open.
+    """ValueError if a worker needs more descriptors than a process can be given, or may open.
 
-    ``away``: how many of the actors are on other machines, and how many inference workers are there
-    beside them. Their doorbells are there, too; the pipes of their tokens are here.
+    ``away``, ``servers_away``: actors and inference workers on other machines. Their doorbells are
+    there also; the pipes of their tokens are here.
     """
     place, learners = program.placement, program.placement.learners
     bell = 1 if hasattr(os, "eventfd") else 2
@@ -36,9 +35,7 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
-        """Descriptors of the worker that is given most: all pipes, the doorbells of all that write,
-        and those that it rings.
-        """
+        """Descriptors of the worker that needs most: pipes, all doorbells, those that it rings."""
         rung = shards + learners - 1  # a learner rings the others and its shards
         here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers
@@ -63,9 +60,8 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     if (allowed := _files_allowed()) is not None and files > allowed:
         raise ValueError(
             f"expected a limit of at least {files} open files for {workers} worker processes, got "
-            f"{allowed} (ulimit -n); "
-            f"raise it with 'ulimit -n {files}', use fewer actors, or --on serial, which opens "
-            "none for workers"
+            f"{allowed} (ulimit -n); raise it with 'ulimit -n {files}', use fewer actors, or --on "
+            "serial, which opens none for workers"
         )
 
 
@@ -80,8 +76,7 @@ def check_devices(place: Placement) -> None:
     if place.learners > (devices := torch.cuda.device_count()):
         raise ValueError(
             f"placement.learners: expected at most {devices}, as many as CUDA devices, since each "
-            "learner has one of its own, "
-            f"got {place.learners}"
+            f"learner has one of its own, got {place.learners}"
         )
 
 
@@ -95,7 +90,6 @@ def check_nvtx(place: Placement) -> None:
 
 
 def _files_allowed() -> int | None:
-    """Files that this process may have open at once; None: no limit."""
     if sys.platform == "win32":
         return None
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -103,19 +97,15 @@ def _files_allowed() -> int | None:
 
 
 def _files_open() -> int:
-    """Files that this process has open now; as many as a Python process has by itself where the
-    system does not tell.
-    """
+    """Files that this process has open now; 3 where the system does not list them."""
     place = Path("/dev/fd")
     return len(list(place.iterdir())) if place.is_dir() else 3
 
 
 def block_problems(program: Program, policy: Policy) -> list[str]:
-    """A queue of more blocks than their tokens have room for; a block is the unroll of one group of
-    envs.
-    """
+    """A queue of more blocks (the unroll of one group of envs) than it has room for."""
     place = program.placement
-    # of a batch
+    # blocks of a batch
     blocks = program.groups if policy.replay is not None else policy.batch // place.group_envs
     if place.max_lag is None:
         if (most := max(program.groups, blocks)) * 2 <= MOST_BLOCKS:
@@ -134,9 +124,8 @@ def block_problems(program: Program, policy: Policy) -> list[str]:
     if place.max_lag and (fits := MOST_BLOCKS // max(blocks, 1) - 1) >= 0:
         return [
             f"placement.max_lag: expected at most {fits:,}, or none for no bound, since the queue "
-            f"has room for {MOST_BLOCKS:,} "
-            f"blocks and a batch has {blocks:,}, got {place.max_lag:,}; more envs_per_actor makes "
-            "fewer and larger blocks"
+            f"has room for {MOST_BLOCKS:,} blocks and a batch has {blocks:,}, got "
+            f"{place.max_lag:,}; more envs_per_actor makes fewer and larger blocks"
         ]
     fits = MOST_BLOCKS // (place.max_lag + 1) * place.group_envs
     return [

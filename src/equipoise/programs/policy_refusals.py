@@ -4,7 +4,7 @@ together or on this placement.
 
 from __future__ import annotations
 
-from equipoise.facts import as_text
+from equipoise.facts import as_text, values_of
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
 from equipoise.sources.source import source_of
@@ -26,7 +26,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         )
     if problems or place.envs_per_actor < 1 or place.actors < 1:
         return problems  # the rest divides by these
-    if getattr(policy.algorithm, "torso", "") == "vae":
+    if values_of(policy.algorithm).get("torso") == "vae":
         problems += _latent_problems(program, policy)
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
@@ -45,14 +45,12 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         fits = max(n for n in range(1, parts + 1) if rows % n == 0)
         problems.append(
             f"algorithm.minibatches: expected a divisor of the {rows} rows of a batch (unroll "
-            f"{policy.unroll} x batch "
-            f"{policy.batch}), got {parts}; the nearest below is {fits}"
+            f"{policy.unroll} x batch {policy.batch}), got {parts}; the nearest below is {fits}"
         )
     if place.max_lag is not None and policy.publish_every != 1:
         problems.append(
             f"publish_every: expected 1 with a bounded max_lag ({place.max_lag}), got "
-            f"{policy.publish_every}: the lag would "
-            "exceed the bound; or use max_lag=none"
+            f"{policy.publish_every}: the lag would exceed the bound; or use max_lag=none"
         )
     return problems
 
@@ -77,7 +75,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
             "takes whole streams, and the "
             "batches of a replay are windows of the past; rewards.scale needs none"
         )
-    elif rewards.normalize and not hasattr(policy.algorithm, "gamma"):
+    elif rewards.normalize and "gamma" not in values_of(policy.algorithm):
         problems.append(
             f"rewards.normalize: expected false with {name}, which has no gamma, got true"
         )
@@ -113,8 +111,7 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
     elif replay.selector == "fifo" and replay.updates * policy.batch > rows:
         problems.append(
             f"replay.updates: expected at most {rows // policy.batch} of batch {policy.batch}, "
-            f"since fifo gives the {rows} "
-            f"rows of a round once, got {replay.updates}"
+            f"since fifo gives the {rows} rows of a round once, got {replay.updates}"
         )
     if replay.shards > 1:
         problems += _shard_problems(program, replay)
@@ -131,27 +128,25 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
     if replay.encodes and replay.memory:
         problems.append(
             f"replay.memory: expected 0 with replay.codec={replay.codec}, since how small rows "
-            "become is not known before, got "
-            f"{replay.memory:,}; use replay.capacity"
+            f"become is not known before, got {replay.memory:,}; use replay.capacity"
         )
-    for name in ("minibatches", "epochs"):
-        if getattr(policy.algorithm, name) != 1:
-            problems.append(
-                f"algorithm.{name}: expected 1 with a replay, got "
-                f"{getattr(policy.algorithm, name)}: use replay.updates"
-            )
+    passes = {"minibatches": policy.algorithm.minibatches, "epochs": policy.algorithm.epochs}
+    problems += [
+        f"algorithm.{name}: expected 1 with a replay, got {count}: use replay.updates"
+        for name, count in passes.items()
+        if count != 1
+    ]
     return problems
 
 
 def _latent_problems(program: Program, policy: Policy) -> list[str]:
-    """What does not go with a replay that keeps latents."""
     replay, name = policy.replay, type(policy.algorithm).__name__
     if replay is None:
         return [
             "algorithm.torso: expected vae with a replay, which keeps its latents, got it with "
             f"{name}, which has none"
         ]
-    if not hasattr(policy.algorithm, "encoder_rows"):
+    if "encoder_rows" not in values_of(policy.algorithm):
         return [
             "algorithm.torso: expected vae with an algorithm that has encoder_rows "
             f"(OffPolicyAlgorithm), got it with {name}"
@@ -178,7 +173,6 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
 
 
 def _alone_problems(program: Program, replay: ReplaySettings) -> list[str]:
-    """What takes an env of one agent, which has one policy."""
     given = {"replay.dataset": replay.dataset, "replay.relabel": replay.relabel}
     learn = ", ".join(learning(program))
     return [
@@ -193,8 +187,7 @@ def _shard_problems(program: Program, replay: ReplaySettings) -> list[str]:
     if program.actors and replay.shards > program.actors:
         problems.append(
             f"replay.shards: expected at most {program.actors}, as many as actors, since each "
-            "keeps the rows of whole actors, "
-            f"got {replay.shards}"
+            f"keeps the rows of whole actors, got {replay.shards}"
         )
     if replay.selector == "fifo":
         problems.append(
@@ -220,9 +213,8 @@ def _dataset_problems(program: Program, policy: Policy, replay: ReplaySettings) 
     if program.actors and 0 <= replay.dataset_share <= 1 and not 0 < recorded < policy.batch:
         problems.append(
             f"replay.dataset_share: expected a share of which a batch of {policy.batch} has items "
-            "of the data set and of live "
-            f"experience, got {replay.dataset_share}, {recorded} of the data set; --dataset ID "
-            "learns from the data set alone"
+            f"of the data set and of live experience, got {replay.dataset_share}, {recorded} of "
+            "the data set; --dataset ID learns from the data set alone"
         )
     return problems
 
@@ -233,7 +225,7 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
     streams = program.actors * block
     if batch % block:
         near = max(block, (batch + block // 2) // block * block)
-        if hasattr(policy.algorithm, "num_generations"):
+        if policy.algorithm.group_size is not None:
             return [
                 f"batch: expected a multiple of algorithm.num_generations={block}, so that a "
                 "prompt's samples are never split "
@@ -241,16 +233,14 @@ def _batch_problems(program: Program, policy: Policy) -> list[str]:
             ]
         return [
             f"batch: expected a multiple of envs_per_actor={block}, so that an actor's unroll is "
-            "never split between batches "
-            f"(it could deadlock), got {batch}; the nearest is {near}"
+            f"never split between batches (it could deadlock), got {batch}; the nearest is {near}"
         ]
     if lag is not None and lag >= 0 and streams > (slots := batch * (lag + 1)):
         enough = -(-streams // ((lag + 1) * block)) * block
         return [
             f"batch: expected room for all {streams} streams ({program.actors} actors x {block}) "
-            "in batch x (max_lag + 1) = "
-            f"{slots} slots, or some actors would always idle, got {batch}; use batch={enough}, "
-            f"actors={slots // block} or "
+            f"in batch x (max_lag + 1) = {slots} slots, or some actors would always idle, got "
+            f"{batch}; use batch={enough}, actors={slots // block} or "
             f"max_lag={-(-streams // batch) - 1}"
         ]
     return block_problems(program, policy)

@@ -9,11 +9,11 @@ import math
 import os
 import pkgutil
 from collections.abc import Collection, Mapping
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from equipoise import algorithms, trust
 from equipoise.envs.hints import hidden
-from equipoise.facts import AUTO, Fact, facts
+from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, raised, shortened, where_modules_lie
 from equipoise.naming import called
 from equipoise.programs.fields import PARTS, classes
@@ -83,14 +83,13 @@ def algorithm_class(name: str) -> type[Algorithm]:
         raise ValueError(
             f"{module.__name__}: expected one public Algorithm, got {[c.__name__ for c in found]}"
         )
-    cls: type[Algorithm] = found[0]
-    return cls
+    return found[0]
 
 
 def _outside(name: str) -> type[Algorithm]:
     module_name, _, qualname = name.partition(":")
     try:
-        value: Any = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
     except ImportError as error:
         raise ValueError(
             f"algorithm {name!r}: expected an importable module, got "
@@ -122,12 +121,11 @@ def _outside(name: str) -> type[Algorithm]:
             f"algorithm {name!r}: expected @dataclass(frozen=True, kw_only=True) above the class, "
             f"got none, so {', '.join(lost)} would have no effect"
         )
-    cls: type[Algorithm] = value
-    return cls
+    return value
 
 
-def _no_fields(cls: type[Any]) -> list[str]:
-    """Annotated names of a class, or a base, that have no effect since a decorator is missing."""
+def _no_fields(cls: type[object]) -> list[str]:
+    """Annotated names that have no effect, since their class lacks the decorator."""
     return [
         name
         for base in cls.__mro__
@@ -150,7 +148,7 @@ def _as_module(name: str) -> str:
 
 
 def _not_one(value: object) -> str:
-    """What is no algorithm, and the methods that a subclass of Algorithm lacks."""
+    """The value, and the methods that a subclass of Algorithm lacks."""
     missing = (
         sorted(value.__abstractmethods__)
         if inspect.isclass(value) and issubclass(value, Algorithm)
@@ -159,7 +157,7 @@ def _not_one(value: object) -> str:
     return f"{value!r} without {', '.join(missing)}" if missing else repr(value)
 
 
-def _is_algorithm(value: object) -> bool:
+def _is_algorithm(value: object) -> TypeGuard[type[Algorithm]]:
     return inspect.isclass(value) and issubclass(value, Learns) and not inspect.isabstract(value)
 
 
@@ -171,7 +169,7 @@ def algorithm_name(cls: type[Algorithm]) -> str:
     return _class_name(cls, "an algorithm")
 
 
-def _class_name(cls: type[Any], what: str) -> str:
+def _class_name(cls: type[object], what: str) -> str:
     if "<" in cls.__qualname__:  # "<locals>", "<lambda>": no import reaches it
         raise ValueError(
             f"{cls.__qualname__}: expected {what} at the top of a module, so that a run can be "
@@ -184,13 +182,11 @@ def _class_name(cls: type[Any], what: str) -> str:
 
 
 def to_json(program: Program) -> dict[str, Any]:
-    """Write a Program as plain dicts, lists and scalars; ValueError for a value that JSON cannot
-    hold.
-    """
+    """Write a Program as plain dicts, lists and scalars; ValueError for what JSON cannot hold."""
     data = {
-        name: _part_json(getattr(program, name))
-        for name, fact in facts(type(program)).items()
-        if classes(fact.kind)
+        name: _part_json(part)
+        for name, part in values_of(program).items()
+        if classes(facts(type(program))[name].kind)
     }
     if type(program.source) not in SOURCES:
         data["source"] = {"kind": _class_name(type(program.source), "a source")} | data["source"]
@@ -201,41 +197,40 @@ def to_json(program: Program) -> dict[str, Any]:
     return data
 
 
-def _part_json(part: Any) -> Any:
-    """The fields of a part of a Program, and of its parts."""
+def _part_json(part: object) -> Any:
     if not dataclasses.is_dataclass(part):
         return to_plain(part, "env")
-    return {name: _part_json(getattr(part, name)) for name in facts(type(part))}
+    return {name: _part_json(value) for name, value in values_of(part).items()}
 
 
-def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, Any]:
-    data = _fields(policy)
+def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, object]:
+    data = values_of(policy)
     if isinstance(policy, Frozen):
         return data
     for part in ("optimizer", "rewards"):
         data[part] = {
             name: to_plain(value, f"{where}.{part}.{name}")
-            for name, value in _fields(getattr(policy, part)).items()
+            for name, value in values_of(data[part]).items()
         }
-    data["replay"] = None if policy.replay is None else _fields(policy.replay)
+    data["replay"] = None if policy.replay is None else values_of(policy.replay)
     data["algorithm"] = algorithm_json(policy.algorithm, f"{where}.algorithm")
     return data
 
 
-def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, Any]:
+def algorithm_json(algorithm: Algorithm, where: str) -> dict[str, object]:
     """An algorithm as its name and its hyper-parameters."""
     fields = {
-        name: to_plain(value, f"{where}.{name}") for name, value in _fields(algorithm).items()
+        name: to_plain(value, f"{where}.{name}") for name, value in values_of(algorithm).items()
     }
     return {"name": algorithm_name(type(algorithm)), "fields": fields}
 
 
-def algorithm_from_json(data: Any, where: str) -> Algorithm:
+def algorithm_from_json(data: object, where: str) -> Algorithm:
     """The inverse of ``algorithm_json``."""
-    _known(data, ("name", "fields"), where, required=("name",))
-    cls = algorithm_class(convert(data["name"], str, f"{where}.name"))
-    fields, kinds = data.get("fields", {}), field_types(cls)
-    _known(fields, kinds, f"{where}.fields")
+    given = _known(data, ("name", "fields"), where, required=("name",))
+    cls = algorithm_class(convert(given["name"], str, f"{where}.name"))
+    kinds = field_types(cls)
+    fields = _known(given.get("fields", {}), kinds, f"{where}.fields")
     return cls(
         **{
             key: convert(value, kinds[key], f"{where}.fields.{key}")
@@ -244,13 +239,7 @@ def algorithm_from_json(data: Any, where: str) -> Algorithm:
     )
 
 
-def _fields(
-    instance: Program | Policy | Frozen | Algorithm | Optimizer | Rewards | ReplaySettings,
-) -> dict[str, Any]:
-    return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
-
-
-def to_plain(value: Any, where: str) -> Any:
+def to_plain(value: object, where: str) -> object:
     """Turn a value into JSON's types; ValueError says where there is one that JSON cannot hold."""
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -270,7 +259,7 @@ def to_plain(value: Any, where: str) -> Any:
     )
 
 
-def from_json(data: Mapping[str, Any]) -> Program:
+def from_json(data: Mapping[str, object]) -> Program:
     """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
     if "env" in data and "source" not in data:
         raise ValueError(
@@ -293,7 +282,7 @@ def from_json(data: Mapping[str, Any]) -> Program:
     return Program(policies=read, **parts)
 
 
-def _policy(data: Any, where: str) -> Policy | Frozen:
+def _policy(data: object, where: str) -> Policy | Frozen:
     if isinstance(data, Mapping) and "of" in data:
         kinds = field_types(Frozen)
         _known(data, kinds, where)
@@ -301,7 +290,7 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
             **{key: convert(value, kinds[key], f"{where}.{key}") for key, value in data.items()}
         )
     kinds = field_types(Policy)
-    _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
+    data = _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
     return Policy(
         optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
         rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
@@ -315,24 +304,22 @@ def _policy(data: Any, where: str) -> Policy | Frozen:
     )
 
 
-def _read(cls: type[Any], data: Any, where: str) -> Any:
-    """The fields of a dataclass; None where there are none."""
+def _read(cls: type[object], data: object, where: str) -> Any:
+    """The dataclass that JSON describes; None for None."""
     if data is None:
         return None
     known = facts(cls)
     needed = tuple(name for name, fact in known.items() if fact.default is dataclasses.MISSING)
-    _known(data, known, where, required=needed)
-    read = {key: _field(known[key], value, f"{where}.{key}") for key, value in data.items()}
+    given = _known(data, known, where, required=needed)
+    read = {key: _field(known[key], value, f"{where}.{key}") for key, value in given.items()}
     if auto := [key for key, value in read.items() if known[key].auto and value == AUTO.word]:
         read = {key: value for key, value in read.items() if key not in auto}
         read["auto"] = tuple(dict.fromkeys((*read.get("auto", ()), *auto)))
     return cls(**read)
 
 
-def _field(fact: Fact, value: Any, where: str) -> Any:
-    """A value of a field, which may be a part of its own; of a source, the kind that has the keys
-    of ``value``.
-    """
+def _field(fact: Fact, value: object, where: str) -> Any:
+    """A value of a field, or its dataclass; of a source the kind that has the keys of ``value``."""
     parts = classes(fact.kind)
     if not parts:
         return asked(value, fact, where)
@@ -352,13 +339,12 @@ def _field(fact: Fact, value: Any, where: str) -> Any:
     return _read((fits or parts)[0], value, where)
 
 
-def _source_class(name: Any, where: str) -> type[SourceSettings]:
-    """The settings of a source that is not built in, by ``module:Class``."""
+def _source_class(name: object, where: str) -> type[SourceSettings]:
     if not trust.is_class_name(name):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {shortened(repr(name), 80)}"
         )
-    cls: Any = called(name, where)
+    cls: object = called(name, where)
     if not (inspect.isclass(cls) and issubclass(cls, SourceSettings)):
         raise ValueError(
             f"{where}: expected the module:Class of a source, got {name!r}, which is {cls!r}"
@@ -366,7 +352,10 @@ def _source_class(name: Any, where: str) -> type[SourceSettings]:
     return cls
 
 
-def _known(data: Any, known: Collection[str], where: str, required: tuple[str, ...] = ()) -> None:
+def _known(
+    data: object, known: Collection[str], where: str, required: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
+    """The JSON object, which has these keys alone; ValueError for anything else."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected a JSON object, got {data!r}")
     for key in data:
@@ -374,17 +363,16 @@ def _known(data: Any, known: Collection[str], where: str, required: tuple[str, .
             raise ValueError(f"{where}: unknown key {key!r}{hint(str(key), known)}")
     if missing := [key for key in required if key not in data]:
         raise ValueError(f"{where}: expected the keys {list(required)}, got none named {missing}")
+    return data
 
 
 # -------------------------------------------------------------------------------------- differences
 
 
-def differences(old: Program, new: Program) -> dict[str, list[Any]]:
-    """{key: [old, new]} of everything that differs.
+def differences(old: Program, new: Program) -> dict[str, list[object]]:
+    """{key: [old, new]} of everything that differs, by the keys of ``--set``.
 
-    Keys are ``algorithm.*``, ``optimizer.*``, ``rewards.*``, ``replay.*``, ``policy.*`` and
-    ``env.*``, and paths such as ``schedule.steps``. Where there are several policies:
-    ``policies.NAME.algorithm.*`` and so on, and ``policies.NAME.*``.
+    If there are several policies, a policy's keys begin with ``policies.NAME.``.
     """
     a, b = _flat(old), _flat(new)
     return {
@@ -414,9 +402,8 @@ def _flat(program: Program) -> dict[str, Any]:
     return flat
 
 
-def _paths(data: Mapping[str, Any], room: str) -> dict[str, Any]:
-    """Every value by its path."""
-    found: dict[str, Any] = {}
+def _paths(data: Mapping[str, object], room: str) -> dict[str, object]:
+    found: dict[str, object] = {}
     for key, value in data.items():
         found |= (
             _paths(value, f"{room}{key}.")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Literal, Union
 
-from equipoise.facts import Range, facts
+from equipoise.facts import Range, facts, values_of
 
 
-def out_of_range(instance: Any, before: str = "") -> list[str]:
-    """A sentence for each field of a dataclass whose value is outside the choices or the ``Range``
-    of its annotation.
-    """
-    given = [(name, getattr(instance, name), fact) for name, fact in facts(type(instance)).items()]
+def out_of_range(instance: object, before: str = "") -> list[str]:
+    """A sentence for each field of a dataclass whose value its annotation does not allow."""
+    known = facts(type(instance))
+    given = [(name, value, known[name]) for name, value in values_of(instance).items()]
     wrong = [
         f"{before}{name}: expected one of {', '.join(typing.get_args(fact.kind))}, got {value!r}"
         for name, value, fact in given
@@ -27,10 +26,8 @@ def out_of_range(instance: Any, before: str = "") -> list[str]:
     ]
 
 
-def beyond(value: Any, kind: Any) -> Iterator[tuple[Any, Range]]:
-    """The numbers in a value that are outside of a range in the annotation,
-    each with that range.
-    """
+def beyond(value: object, kind: object) -> Iterator[tuple[object, Range]]:
+    """The numbers in a value outside of a range in its annotation, each with that range."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         if isinstance(value, int | float):

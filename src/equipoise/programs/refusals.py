@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from equipoise.hints import hint
 from equipoise.programs import fields
@@ -50,9 +49,7 @@ __all__ = [
 
 
 def check(program: Program) -> None:
-    """Check a program; one ValueError lists everything that cannot work, each with a value that
-    would.
-    """
+    """Check a program; one ValueError lists every problem, each with a value that works."""
     refuse(problems(program))
 
 
@@ -99,8 +96,7 @@ def _run_problems(program: Program) -> list[str]:
     if place.device == "cpu" and nearest is not None:
         problems.append(
             f"placement.precision: expected one of {', '.join(PRECISIONS['cpu'])} with device=cpu, "
-            "which has no "
-            f"{place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
+            f"which has no {place.precision}, got {place.precision!r}; did you mean {nearest!r}?"
         )
     measurable = fields.measurable(program)
     problems += [
@@ -117,7 +113,7 @@ def _run_problems(program: Program) -> list[str]:
             "placement.acting_precision: expected fp32 without actors, since none acts, got "
             f"{place.acting_precision!r}"
         )
-    names: Any = program.source.reported
+    names: Sequence[str] = program.source.reported
     if isinstance(names, str):
         problems.append(
             "source.metrics: expected a tuple of names, such as ('success',), got the text "
@@ -137,7 +133,6 @@ def _run_problems(program: Program) -> list[str]:
 
 
 def _balance_problems(program: Program) -> list[str]:
-    """What cannot be changed while the run goes on."""
     place, key = program.placement, "placement.balance"
     if place.balance != "auto" or not program.actors:
         return []
@@ -156,14 +151,13 @@ def _balance_problems(program: Program) -> list[str]:
         lag = "none" if place.max_lag is None else place.max_lag
         return [
             f"{key}: expected something to change, such as more actors than {least}, which are the "
-            "least here, or "
-            f"max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
+            f"least here, or max_lag of at least 2, got actors={place.actors} and max_lag={lag}"
         ]
     return []
 
 
 def _learners_problems(program: Program) -> list[str]:
-    """What several learners cannot be dealt evenly."""
+    """What cannot be dealt evenly to several learners."""
     place, learners = program.placement, program.placement.learners
     if learners == 1:
         return []
@@ -224,8 +218,7 @@ def _learners_problems(program: Program) -> list[str]:
     )
     return [
         f"placement.learners: expected a divisor of {' and of '.join(wrong)}, since each learner "
-        "has its share of them, got "
-        f"{learners}; {' and '.join(map(str, near))} would work{more}"
+        f"has its share of them, got {learners}; {' and '.join(map(str, near))} would work{more}"
     ]
 
 
@@ -244,14 +237,12 @@ def _central_problems(program: Program) -> list[str]:
     elif place.inference_workers > program.actors:
         problems.append(
             f"placement.inference_workers: expected at most {program.actors}, as many as actors, "
-            "since each acts for the "
-            f"envs of whole actors, got {place.inference_workers}"
+            f"since each acts for the envs of whole actors, got {place.inference_workers}"
         )
     if 0 < place.inference_batch < place.group_envs:
         problems.append(
             f"placement.inference_batch: expected 0 or at least {place.group_envs}, the envs that "
-            "are stepped together, got "
-            f"{place.inference_batch}"
+            f"are stepped together, got {place.inference_batch}"
         )
     return problems
 
@@ -269,8 +260,7 @@ def _source_problems(program: Program) -> list[str]:
         elif policy.replay.dataset:
             problems.append(
                 f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all "
-                "there is, got "
-                f"{policy.replay.dataset}"
+                f"there is, got {policy.replay.dataset}"
             )
     return problems
 
@@ -293,9 +283,7 @@ def _env_problems(env: EnvFactory) -> list[str]:
 
 
 def _together_problems(program: Program) -> list[str]:
-    """List problems between policies: learning ones take the same steps of the same envs, so that
-    their versions rise together.
-    """
+    """Problems between policies, which learn from the same steps and publish together."""
     learn, problems = learning(program), []
     if not learn:
         return [f"policies: expected one that learns, got {sorted(program.policies) or 'none'}"]
@@ -325,9 +313,7 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
-    """What keeps a policy from learning beside ``one``, which is called ``first``: both learn from
-    the same rounds.
-    """
+    """Why ``policy`` cannot learn beside ``one``, which has the name ``first``."""
     if (one.replay is None) != (policy.replay is None):
         wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
         return [
@@ -335,24 +321,20 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
             "envs and is learned from "
             f"several times, and a round without one is one batch, got {got}"
         ]
-    fields = (
-        ["unroll", "publish_every"]
-        if one.replay is not None
-        else ["unroll", "batch", "publish_every"]
-    )
+    alike = {
+        "unroll": (one.unroll, policy.unroll),
+        "batch": (one.batch, policy.batch if one.replay is None else one.batch),
+        "publish_every": (one.publish_every, policy.publish_every),
+    }
     problems = [
-        f"{field}: expected {getattr(one, field)}, that of {first!r}, since both learn from the "
-        "same steps of the same envs, "
-        f"got {getattr(policy, field)}"
-        for field in fields
-        if getattr(policy, field) != getattr(one, field)
+        f"{field}: expected {its}, that of {first!r}, since both learn from the same steps of the "
+        f"same envs, got {mine}"
+        for field, (its, mine) in alike.items()
+        if mine != its
     ]
-    if (
-        one.replay is not None
-        and policy.replay is not None
-        and policy.replay.updates != one.replay.updates
-    ):
-        mine, its = policy.replay.updates, one.replay.updates
+    if one.replay is None or policy.replay is None:
+        return problems
+    if (mine := policy.replay.updates) != (its := one.replay.updates):
         problems.append(
             f"replay.updates: expected {its}, that of {first!r}, since both make their updates "
             "after the same rounds, got "
@@ -365,9 +347,7 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
 
 
 def check_read(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError for each of these settings (KEY each) that nothing reads while the others
-    are as they are.
-    """
+    """Raise ValueError if nothing reads some of these settings (KEY each), as the others are."""
     if found := unread(program, settings):
         raise ValueError(f"expected settings that change something, got {'; '.join(found)}")
 
@@ -392,12 +372,10 @@ def check_replays(program: Program, settings: Collection[str]) -> None:
 
 
 def _replaying() -> list[str]:
-    """The built-in algorithms that learn from a replay."""
     return [name for name in algorithm_names() if algorithm_class(name).needs_replay]
 
 
 def _theirs(program: Program) -> str:
-    """Name the algorithms of the learning policies, and say that they have no replay."""
     names = sorted(
         {algorithm_name(type(policy.algorithm)) for policy in learning(program).values()}
     )
@@ -405,7 +383,7 @@ def _theirs(program: Program) -> str:
 
 
 def _unread(program: Program, key: str) -> str:
-    """The reason why nothing reads a setting; empty where something does, or may."""
+    """The reason why nothing reads a setting; "" if something may."""
     reasons = [why_unread(program, setting) for setting in fields.named(program, key)]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -421,10 +399,8 @@ def fixed(old: Program, new: Program) -> list[str]:
     ]
 
 
-def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
-    """Return the differences; ValueError for one that a saved state does not fit, and for a resume
-    that would go backwards.
-    """
+def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
+    """Return the differences; ValueError for one that does not fit the saved state."""
     changes = differences(old, new)
     for setting in fields.of(new.placement, "placement."):
         if setting.rule == "kept" and setting.fact.name in new.placement.auto:
@@ -441,9 +417,8 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
         ]
         raise ValueError(
             f"a run that goes on keeps what its state was saved of; cannot change {said}. Can "
-            f"change: {', '.join(free)}, "
-            "algorithm.* and optimizer.* otherwise; for the rest begin a new run with 'train "
-            "--init-from DIR'"
+            f"change: {', '.join(free)}, algorithm.* and optimizer.* otherwise; for the rest begin "
+            "a new run with 'train --init-from DIR'"
         )
     inside = [
         policy
@@ -453,9 +428,8 @@ def check_resume(old: Program, new: Program) -> dict[str, list[Any]]:
     if inside and "placement.learners" in changes:
         raise ValueError(
             f"placement.learners: expected {old.placement.learners} as before, since each learner "
-            "keeps the rows of its actors "
-            f"in its own process, got {new.placement.learners}; a run that is begun with more "
-            "replay.shards can change it"
+            f"keeps the rows of its actors in its own process, got {new.placement.learners}; a run "
+            "that is begun with more replay.shards can change it"
         )
     check_read(new, changes)
     return changes

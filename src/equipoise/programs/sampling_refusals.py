@@ -25,8 +25,7 @@ def partial_problems(program: Program) -> list[str]:
         fits = ", ".join(str(n) for n in range(1, count) if count % n == 0)
         return [
             f"{key}: expected a divisor of the {count} envs that are made together with {target}, "
-            "whose answers come in "
-            f"batches of one size ({fits}), got {got}"
+            f"whose answers come in batches of one size ({fits}), got {got}"
         ]
     wrong = {
         f"with {program.env.target}, whose streams are stepped together": program.outside
@@ -49,8 +48,7 @@ def device_env_problems(program: Program) -> list[str]:
     if source.on_nonfinite != "stop":
         problems.append(
             f"source.on_nonfinite: expected stop with {env.target}, whose rows are looked at once "
-            "an unroll, got "
-            f"{source.on_nonfinite!r}"
+            f"an unroll, got {source.on_nonfinite!r}"
         )
     if source.reported:
         problems.append(

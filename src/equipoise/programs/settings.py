@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal, Union
 
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
-from equipoise.facts import AUTO, Fact, facts
+from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, nearest, shortened
 from equipoise.programs import fields
 from equipoise.programs.peer_names import key_of_peer, option_of_peer, words_of_peer
@@ -30,13 +30,13 @@ SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9} | {
     for byte, base in (("b", 1000), ("ib", 1024))
     for power, prefix in enumerate(("k", "m", "g", "t"), start=1)
 }
-# an int beyond all floats; brackets without end
+# also for an int beyond all floats, and for brackets without end
 MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
 
 Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE}
 
 
-def pairs(settings: Settings) -> list[tuple[str, Any]]:
+def pairs(settings: Settings) -> list[tuple[str, object]]:
     """(key, value) of each; the value is a text still, or what a mapping has."""
     if isinstance(settings, str):
         raise ValueError(
@@ -53,18 +53,15 @@ def pairs(settings: Settings) -> list[tuple[str, Any]]:
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys are paths: ``placement.*``, ``schedule.*``, ``evaluation.*`` and ``source.*`` for the run,
-    ``algorithm.*`` for hyper-parameters, ``optimizer.*`` for the learning rate and what goes with
-    it, ``rewards.*`` for what is learned from the env's rewards, ``replay.*`` for a replay's
-    settings, ``policy.*`` (or bare) for unroll, batch and publish_every, ``env.*`` for an argument
-    of the env, ``route.AGENT`` for the policy of an agent. An entry of a mapping has a key of its
-    own: ``optimizer.rates.GROUP``. Where there are several policies ``policies.NAME.*`` is one's,
-    and without that it is that of all that learn.
+    Keys are paths, such as ``placement.*`` and ``algorithm.*`` (docs/settings.md). ``policy.*`` or
+    a bare name is unroll, batch or publish_every; ``env.*`` an argument of the env; ``route.AGENT``
+    an agent's policy; ``optimizer.rates.GROUP`` an entry of a mapping. ``policies.NAME.*`` sets one
+    of several policies, and a key without it all that learn.
     """
     kinds, runs = setting_types(program), dict(fields.shorts().values())
-    in_policies: dict[str, dict[str, Any]] = {name: {} for name in program.policies}
+    in_policies: dict[str, dict[str, object]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
-    env: dict[str, Any] = {}
+    env: dict[str, object] = {}
     route: dict[str, str] = {}
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
@@ -99,9 +96,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
 
 
 def _nested_hint(key: str) -> str:
-    """The path of a setting whose option has the name ``key``, in words;
-    empty where there is none.
-    """
+    """The path of the setting whose option has the name ``key``, in words; "" if none has."""
     if key == "algorithm":
         return (
             "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set "
@@ -112,7 +107,7 @@ def _nested_hint(key: str) -> str:
 
 
 def _peer_hint(key: str, known: Collection[str]) -> str:
-    """What there is here of what peers call so, in words; empty where it is not theirs."""
+    """The name that other libraries' ``key`` has here, in words; "" for an unknown one."""
     ours, note = key_of_peer(key, known)
     if ours:
         return f"; it is {ours!r} here" + (f" ({note})" if note else "")
@@ -123,7 +118,7 @@ def _peer_hint(key: str, known: Collection[str]) -> str:
 
 
 def _targets(program: Program, key: str) -> list[tuple[str, str]]:
-    """The policies that a key is of, each with the key within it."""
+    """The policies that a key belongs to, each with the key within it."""
     if key.startswith("policies."):
         _, name, short = key.split(".", 2)
         return [(name, short)]
@@ -135,10 +130,8 @@ def _targets(program: Program, key: str) -> list[tuple[str, str]]:
     ]
 
 
-def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
-    """The type of a setting's value, also of one entry of a mapping (``optimizer.rates.actor``);
-    None where there is none.
-    """
+def _kind(key: str, kinds: Mapping[str, object]) -> object:
+    """The type of a setting, also of a mapping's entry (``optimizer.rates.actor``); else None."""
     field, _, entry = key.rpartition(".")
     whole = kinds.get(field)
     if key not in kinds and entry and typing.get_origin(whole) is Mapping:
@@ -148,6 +141,7 @@ def _kind(key: str, kinds: Mapping[str, Any]) -> Any | None:
 
 def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Frozen:
     plain = {key: value for key, value in changes.items() if "." not in key}
+    parts = values_of(policy)
     for room in fields.PARTS:
         if deep := {
             key.removeprefix(f"{room}."): changes[key]
@@ -157,20 +151,18 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
             for key in [key for key in deep if "." in key]:  # an entry of a mapping
                 name, _, entry = key.partition(".")
                 deep[name] = {
-                    **deep.get(name, getattr(getattr(policy, room), name)),
+                    **deep.get(name, values_of(parts[room])[name]),
                     entry: deep.pop(key),
                 }
-            # a recipe's budget, which would win, is of a size that is not wanted
+            # a recipe's ``memory`` would decide instead of the given capacity
             if room == "replay" and "capacity" in deep:
                 deep = {"memory": 0} | deep
-            plain[room] = dataclasses.replace(getattr(policy, room), **deep)
+            plain[room] = dataclasses.replace(parts[room], **deep)
     return dataclasses.replace(policy, **plain)
 
 
-def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -> None:
-    """ValueError where ``env.KEY=VALUE`` and the env's ``kwargs`` say different things of one
-    argument.
-    """
+def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None) -> None:
+    """ValueError if ``env.KEY=VALUE`` and the env's ``kwargs`` differ in an argument."""
     for key, text in pairs(settings):
         room, _, name = key.partition(".")
         if (
@@ -185,10 +177,10 @@ def check_env_given_once(settings: Settings, kwargs: Mapping[str, Any] | None) -
             )
 
 
-def env_of(target: str, settings: Settings, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
-    """The env with ``env.KEY=VALUE`` and ``source.env.action_mask=CHOICE``, where there is nothing
-    else to set.
-    """
+def env_of(
+    target: str, settings: Settings, kwargs: Mapping[str, object] | None = None
+) -> EnvFactory:
+    """The env with settings of ``env.KEY`` and ``source.env.action_mask``, the only ones here."""
     check_env_given_once(settings, kwargs)
     arguments = dict(kwargs or {})
     mask: dict[str, str] = {}
@@ -213,32 +205,30 @@ def _split(setting: str) -> tuple[str, str]:
     return key.strip(), text.strip()
 
 
-def setting_types(program: Program) -> dict[str, Any]:
-    """Every key that ``apply_settings`` takes and the type of its value; ``env.*`` and ``route.*``
-    besides.
-    """
-    # also of the kind of source that this program has not
+def setting_types(program: Program) -> dict[str, object]:
+    """The type of each key that ``apply_settings`` takes, besides ``env.*`` and ``route.*``."""
+    # also settings of other kinds of sources
     run = {key: fact.kind for key, fact in fields.shorts().values()}
     return run | {
         name: setting.fact.kind for setting in fields.settings(program) for name in setting.names
     }
 
 
-def policy_types(policy: Policy | Frozen) -> dict[str, Any]:
+def policy_types(policy: Policy | Frozen) -> dict[str, object]:
     """What can be set of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
-    rooms = {room: getattr(policy, room) for room in fields.PARTS}
+    parts = values_of(policy)
     kinds = {
         f"{room}.{name}": kind
-        for room, settings in rooms.items()
-        if settings is not None
+        for room in fields.PARTS
+        if (settings := parts[room]) is not None
         for name, kind in field_types(type(settings)).items()
     }
     return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 
-def field_types(cls: type[Any]) -> dict[str, Any]:
+def field_types(cls: type[object]) -> dict[str, object]:
     """The init fields of a dataclass and their types."""
     return {name: fact.kind for name, fact in facts(cls).items()}
 
@@ -246,10 +236,8 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- values
 
 
-def convert(value: Any, kind: Any, where: str) -> Any:
-    """A text or a JSON value as ``kind``; ValueError naming ``where``, what was expected and what
-    came.
-    """
+def convert(value: object, kind: object, where: str) -> Any:
+    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it is none."""
     try:
         return _converter(kind)(value)
     except MISFITS as error:
@@ -259,7 +247,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         ) from None
 
 
-def asked(value: Any, fact: Fact, where: str) -> Any:
+def asked(value: object, fact: Fact, where: str) -> object:
     """``convert`` to a setting's type, or ``auto`` where it may be measured."""
     if not (fact.auto and isinstance(value, str)):
         return convert(value, fact.kind, where)
@@ -272,7 +260,7 @@ def asked(value: Any, fact: Fact, where: str) -> Any:
     return convert(value, fact.kind, where)
 
 
-def at_least(value: Any, where: str, least: int = 1) -> int:
+def at_least(value: object, where: str, least: int = 1) -> int:
     """A whole number from a text; ValueError for one below ``least``."""
     number: int = convert(value, int, where)
     if number < least:
@@ -280,7 +268,7 @@ def at_least(value: Any, where: str, least: int = 1) -> int:
     return number
 
 
-def describe(kind: Any) -> str:
+def describe(kind: object) -> str:
     """A type in the words of a user."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
@@ -295,22 +283,24 @@ def describe(kind: Any) -> str:
         return (
             f"{len(args)} values ({', '.join(describe(arg) for arg in args)}) with commas between"
         )
-    words = {
-        float: "a number",
-        int: "a whole number",
-        bool: "true or false",
-        str: "a text",
-        type(None): "none",
-        Any: "a value",
-    }
-    return words.get(kind, "a JSON object" if (origin or kind) in (dict, Mapping) else str(kind))
+    words = (
+        (float, "a number"),
+        (int, "a whole number"),
+        (bool, "true or false"),
+        (str, "a text"),
+        (type(None), "none"),
+        (Any, "a value"),
+    )
+    if (origin or kind) in (dict, Mapping):
+        return "a JSON object"
+    return next((text for one, text in words if one is kind), str(kind))
 
 
 class _Reason(ValueError):
     """A refusal whose message says more than the expected type does."""
 
 
-def _converter(kind: Any) -> Callable[[Any], Any]:
+def _converter(kind: object) -> Callable[[object], object]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         return partial(_union, args)
@@ -330,8 +320,8 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
     )
 
 
-def _union(args: Sequence[Any], value: Any) -> Any:
-    # None first: "none" is a text, too.
+def _union(args: Sequence[object], value: object) -> object:
+    # None first, since "none" is also a text
     for kind in sorted(args, key=lambda arg: arg is not type(None)):
         try:
             return _converter(kind)(value)
@@ -340,7 +330,7 @@ def _union(args: Sequence[Any], value: Any) -> Any:
     raise ValueError
 
 
-def _literal(args: Sequence[Any], value: Any) -> Any:
+def _literal(args: Sequence[object], value: object) -> object:
     for arg in args:
         if value == arg and isinstance(value, bool) == isinstance(arg, bool):
             return arg
@@ -351,7 +341,7 @@ def _literal(args: Sequence[Any], value: Any) -> Any:
     raise _Reason(f"did you mean {near!r}?")
 
 
-def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
+def _tuple(args: Sequence[object], value: object) -> tuple[object, ...]:
     if isinstance(value, str) and (given := _json_list(value)) is not None:
         value = given
     elif isinstance(value, str):
@@ -374,8 +364,7 @@ def _tuple(args: Sequence[Any], value: Any) -> tuple[Any, ...]:
     return tuple(_converter(kind)(item) for kind, item in zip(kinds, value, strict=True))
 
 
-def _json_list(text: str) -> list[Any] | None:
-    """The list that a text is in JSON, such as ["a,b"]; None where it is none."""
+def _json_list(text: str) -> list[object] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -383,12 +372,12 @@ def _json_list(text: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def _none(value: Any) -> None:
+def _none(value: object) -> None:
     if value is not None and not (isinstance(value, str) and value.lower() in NONE_WORDS):
         raise ValueError
 
 
-def _bool(value: Any) -> bool:
+def _bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in TRUE_WORDS + FALSE_WORDS:
@@ -396,10 +385,8 @@ def _bool(value: Any) -> bool:
     raise ValueError
 
 
-def whole(value: Any) -> int:
-    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9), 2GiB (2^30); ValueError for what is not a whole
-    number.
-    """
+def whole(value: object) -> int:
+    """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9) or 2GiB (2^30); ValueError if it is not whole."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     text = str(value)
@@ -415,7 +402,7 @@ def whole(value: Any) -> int:
     raise _Reason("64, 500k, 1M, 500MiB and 2GB are some")
 
 
-def _float(value: Any) -> float:
+def _float(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
     number = float(value)  # "inf" is welcome: a clip that is off; JSON has no other way to write it
@@ -424,13 +411,13 @@ def _float(value: Any) -> float:
     return number
 
 
-def _str(value: Any) -> str:
+def _str(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
     return value
 
 
-def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
+def _mapping(args: Sequence[object], value: object) -> dict[str, object]:
     value = json.loads(value) if isinstance(value, str) else value
     if not isinstance(value, Mapping):
         raise ValueError
@@ -438,8 +425,8 @@ def _mapping(args: Sequence[Any], value: Any) -> dict[str, Any]:
     return {_str(key): read(item) for key, item in value.items()}
 
 
-def _anything(value: Any) -> Any:
-    """JSON where it reads as JSON, Python's own True, False and None, else the text itself."""
+def _anything(value: object) -> object:
+    """JSON, or one of Python's True, False and None, else the text itself."""
     if not isinstance(value, str):
         return value
     words = {
@@ -458,7 +445,7 @@ def _anything(value: Any) -> Any:
         return value
 
 
-_SCALARS: dict[type, Callable[[Any], Any]] = {
+_SCALARS: dict[type, Callable[[object], object]] = {
     float: _float,
     int: whole,
     bool: _bool,

@@ -46,14 +46,12 @@ def block_problems(program: Program, net: nn.Module) -> list[str]:
     if place.gradient_checkpointing and not found:
         problems.append(
             "placement.gradient_checkpointing: expected false for a network without blocks, such "
-            "as the core gtrxl, the torsos "
-            "vit and cross and decoders have, got true"
+            "as the core gtrxl, the torsos vit and cross and decoders have, got true"
         )
     if place.shard == "tensor" and place.learners > 1 and not any(block.pairs for block in found):
         problems.append(
             "placement.shard: expected none or fsdp for a network without pairs of wide layers, "
-            "such as the core gtrxl and the "
-            "torsos vit and cross have, got 'tensor'"
+            "such as the core gtrxl and the torsos vit and cross have, got 'tensor'"
         )
     return problems
 
@@ -63,6 +61,5 @@ def check_shard_on(program: Program, on: On) -> None:
     if program.placement.shard != "none" and program.placement.learners > 1 and on != "process":
         raise ValueError(
             f"placement.shard: expected none with on={on}, or on=process, where each learner has a "
-            "process of this machine, "
-            f"got {program.placement.shard!r}"
+            f"process of this machine, got {program.placement.shard!r}"
         )

@@ -47,8 +47,7 @@ ARTIFACT = {
 KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")
 # ".step_N.old": its writer was killed while it replaced step_N
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")
-# the folder of rows, within that of the checkpoints; each shard, and each of several policies, has
-# its own
+# the folder of rows beside the checkpoints, with one for each shard and each of several policies
 SEGMENTS = "replay"
 SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
@@ -81,9 +80,7 @@ def params_sha256(params: Mapping[str, Tensor]) -> str:
 
 
 def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
-    """Parameters as safetensors. Clones: they are views of one flat buffer, and safetensors refuses
-    shared memory.
-    """
+    """Parameters as safetensors; cloned, since safetensors refuses views of one buffer."""
     import safetensors.torch
 
     return safetensors.torch.save(
@@ -92,9 +89,7 @@ def weights_bytes(params: Mapping[str, Tensor]) -> bytes:
 
 
 def begin(directory: Path, step: int) -> Path:
-    """A new place aside for checkpoint ``step``; what killed writers left is put right first. One
-    at a time.
-    """
+    """A new place aside for checkpoint ``step``, after what killed writers left is tidied."""
     if step < 0:
         raise ValueError(f"step: expected at least 0, got {step}")
     if not directory.is_dir():
@@ -111,9 +106,7 @@ def aside(directory: Path, step: int) -> Path:
 
 
 def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
-    """Write one file of a checkpoint that is aside -> {name: entry} for the manifest. From any
-    process.
-    """
+    """Write one file of a checkpoint that is aside -> {name: entry}. From any process."""
     assert KNOWN.fullmatch(name), name
     write_synced(place / name, data)
     return {name: {"sha256": _sha256(data), "size": len(data)}}
@@ -130,8 +123,7 @@ def complete(
     files: Mapping[str, Entry],
     segments: Mapping[str, Entry] | None = None,
 ) -> Path:
-    """Give the checkpoint that is aside its manifest and its name: ``directory/step_N``, whole or
-    not there at all.
+    """Give the checkpoint that is aside its manifest and its name ``directory/step_N``, at once.
 
     ``segments``: those beside it that hold its replay's rows.
     """
@@ -167,12 +159,10 @@ def save(
     directory: Path,
     step: int,
     params: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    spec: Mapping[str, Any] | None = None,
+    meta: Mapping[str, object],
+    spec: Mapping[str, object] | None = None,
 ) -> Path:
-    """A checkpoint of weights alone: ``directory/step_N``; ``spec`` is what plays them
-    (``record/playable.py``).
-    """
+    """A checkpoint of weights alone, ``directory/step_N``; ``spec`` is what plays them."""
     place = begin(directory, step)
     try:
         files = add(place, WEIGHTS, weights_bytes(params)) | add(place, META, json_bytes(meta))
@@ -186,10 +176,9 @@ def save(
 def retain(
     directory: Path, last: int, *, upto: int | None = None, known: Source | None = None
 ) -> None:
-    """Remove all but the newest ``last`` checkpoints, those beyond step ``upto``, and the segments
-    that none names then.
+    """Keep the newest ``last`` checkpoints up to step ``upto``, and the segments that they name.
 
-    While no replay's rows are being written. ``known``: one whose manifest was read already.
+    Not while a replay's rows are written. ``known``: one whose manifest was read already.
     """
     found = _found(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
@@ -211,9 +200,7 @@ def retain(
 
 
 def _tidy(directory: Path) -> None:
-    """Finish what a killed writer began: an old one without its new one is put back, the rest is
-    removed.
-    """
+    """Finish what a killed writer began: put an old one without a new one back, remove others."""
     for path in directory.glob(".step_*"):
         target = directory / path.stem.removeprefix(".")
         if path.suffix == ".old" and not target.is_dir():
@@ -228,10 +215,9 @@ def _tidy(directory: Path) -> None:
 def latest(
     directory: Path, *, whole: bool = False, skipped: list[str] | None = None
 ) -> Path | None:
-    """The newest checkpoint whose every file is as its manifest says, of those a run can go on from
-    if ``whole``: then the rows of a replay, too.
+    """The newest undamaged checkpoint; ``whole``: one to go on from, with a replay's rows.
 
-    ``skipped``: gets a sentence for each newer one that is damaged.
+    ``skipped`` gets a sentence for each newer one that is damaged.
     """
     for _, _, path in _found(directory):
         try:
@@ -256,9 +242,7 @@ def _found(directory: Path) -> list[tuple[int, bool, Path]]:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(params, meta) of a checkpoint;
-    ValueError naming the file that is not as its manifest says.
-    """
+    """(params, meta) of a checkpoint; ValueError naming a file that its manifest contradicts."""
     return statefile.parse_weights(read(path, WEIGHTS), path / WEIGHTS), read_meta(path)
 
 
@@ -279,7 +263,7 @@ def read_meta(path: Path) -> dict[str, Any]:
             "env_steps": lineage["artifact"]["lineage"]["step"],
             "status": "exported",
         }
-    meta: dict[str, Any] = check(
+    meta: dict[str, object] = check(
         parse_json(read(path, META), path / META), META_SCHEMA, str(path / META)
     )
     return meta
@@ -294,9 +278,7 @@ def read(path: Path, name: str) -> bytes:
 
 
 def identity(path: Path) -> str:
-    """One number for a checkpoint or an exported policy: the hash of its manifest, which has those
-    of all files.
-    """
+    """The hash of the manifest, and so of all files, of a checkpoint or an exported policy."""
     return _sha256((path / MANIFEST).read_bytes())
 
 
@@ -309,8 +291,7 @@ def segments(path: Path) -> dict[str, Entry]:
 class Source:
     """A checkpoint that a run goes on from; it travels to every worker.
 
-    Each file is opened once. The driver verifies those that it needs when it chooses the
-    checkpoint, and keeps them until they are used. A worker verifies its own as it loads them: a
+    The driver verifies the files that it needs and keeps them. A worker verifies its own: a
     ``Damaged`` one ends it, and the run goes on from an older checkpoint.
     """
 
@@ -342,7 +323,7 @@ class Source:
     def version(self) -> int:
         return int(self.meta["version"])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Travel without what the driver keeps."""
         return partial(
             Source, path=self.path, files=self.files, segments=self.segments, meta=self.meta
@@ -358,7 +339,7 @@ class SourceInHand(Source):
             raise ValueError(f"{self.path}: expected a file of {sorted(self.kept)}, got {name}")
         return self.kept[name]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         made = partial(
             SourceInHand,
             path=self.path,
@@ -371,11 +352,9 @@ class SourceInHand(Source):
 
 
 def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]) -> Source | None:
-    """The newest whole checkpoint of those that are not ``passed``, with what the driver needs of
-    it.
+    """The newest whole checkpoint that is not ``passed``, with the files that the driver needs.
 
-    All sizes are as its manifest says; what workers need is verified by them. ``skipped``: as of
-    ``latest``.
+    All sizes are verified here, other files by workers. ``skipped``: as of ``latest``.
     """
     for _, _, path in _found(directory):
         if path in passed:
@@ -414,10 +393,6 @@ def _verified(path: Path, *, rows: bool) -> dict[str, Entry]:
     return files
 
 
-def _of_run(files: Mapping[str, Any]) -> bool:
-    return files.keys() >= REQUIRED and all(KNOWN.fullmatch(name) for name in files)
-
-
 def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     """The files and the segments."""
     if not path.is_dir():
@@ -428,7 +403,8 @@ def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
     files = said.get("files") if isinstance(said, dict) else None
     # Only names known here are opened: a manifest from elsewhere cannot point out of its directory.
     if not isinstance(files, dict) or not (
-        _of_run(files) or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT
+        (files.keys() >= REQUIRED and all(map(KNOWN.fullmatch, files)))
+        or {WEIGHTS, SPEC} <= files.keys() <= ARTIFACT
     ):
         raise ValueError(
             f"{path / MANIFEST}: expected the files {sorted(REQUIRED)} and those of workers, got "
@@ -445,7 +421,7 @@ def manifest(path: Path) -> tuple[dict[str, Entry], dict[str, Entry]]:
 
 
 def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
-    """What the manifest says of a file; ``grows``: there may be more behind it."""
+    """The verified bytes of a file; ``grows``: more may follow them."""
     _size(file, said, grows=grows)
     try:
         with file.open("rb") as opened:
@@ -455,16 +431,16 @@ def _content(file: Path, said: Entry, *, grows: bool = False) -> bytes:
             f"{file}: expected {said['size']:,} bytes that can be read, got "
             f"{str(error) or 'no memory for them'}"
         ) from error
-    if (sha256 := _sha256(data)) != said.get("sha256"):
+    if (sha256 := _sha256(data)) != said["sha256"]:
         raise Damaged(
-            f"{file}: expected sha256 {said.get('sha256')} as in the manifest, got {sha256}; it is "
+            f"{file}: expected sha256 {said['sha256']} as in the manifest, got {sha256}; it is "
             "damaged"
         )
     return data
 
 
 def _size(file: Path, said: Entry, *, grows: bool = False) -> None:
-    """``Damaged`` unless it is a plain file of the size that the manifest says."""
+    """``Damaged`` unless it is a plain file of the size in the manifest."""
     if file.is_symlink() or not file.is_file():
         raise Damaged(f"{file}: expected a plain file, got none")
     size, expected = os.path.getsize(file), said["size"]

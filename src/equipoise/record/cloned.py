@@ -17,22 +17,21 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
+from equipoise.facts import values_of
 from equipoise.files import parse_json
 from equipoise.record import checkpoint
 from equipoise.types import Algorithm, Program, learning
 
 CLONE = "bc"
-# that the policy's network has alike
+# settings in which the clone's and the policy's networks must agree
 SHAPE = ("hidden", "activation", "torso", "squash", "normalize_obs", "clip_obs")
-# updates of the value alone, unless the user sets another number
+# updates of the value alone before the policy learns, unless the user sets a number
 ON_POLICY, WITH_REPLAY = 10, 5_000
 BEND = 1.4  # of a mean within its bounds: tanh(1.4 x) is nearest to x there
 
 
 def clone_of(source: Path) -> Mapping[str, Any] | None:
-    """The settings of the behaviour cloning whose only policy this checkpoint has; None for other
-    checkpoints.
-    """
+    """The settings of a checkpoint whose only policy was cloned; None for other checkpoints."""
     if checkpoint.SPEC not in checkpoint.manifest(source)[0]:
         return None
     said = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)
@@ -47,13 +46,12 @@ def clone_of(source: Path) -> Mapping[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _name(algorithm: Any) -> str:
+def _name(algorithm: Algorithm) -> str:
     return type(algorithm).__name__.lower()
 
 
 def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Program, str]:
-    """The program with a network like the clone's and a warm-up of its value, and a sentence on
-    that; "" for no clone.
+    """The program with a clone's network and a warm-up of its value, and a sentence; "": no clone.
 
     ``given``: keys of settings that the user set, which stay.
     """
@@ -66,10 +64,11 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
         return program, ""
     wanted = {key: _as(was[key]) for key in SHAPE if key in was} | {"sde_every": 0}
     wanted["value_warmup"] = WITH_REPLAY if now.needs_replay else ON_POLICY
-    changed = {
+    mine = values_of(now)
+    changed: dict[str, Any] = {
         key: value
         for key, value in wanted.items()
-        if hasattr(now, key) and getattr(now, key) != value and f"algorithm.{key}" not in given
+        if key in mine and mine[key] != value and f"algorithm.{key}" not in given
     }
     if not changed:
         return program, ""
@@ -80,11 +79,11 @@ def adopted(program: Program, source: Path, given: Collection[str]) -> tuple[Pro
     ), f"goes on from a clone with {said}"
 
 
-def _as(value: Any) -> Any:
+def _as(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -93,8 +92,7 @@ def _text(value: Any) -> str:
 def params(
     program: Program, nets: Mapping[str, nn.Module], source: Path, given: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """The parameters ``given`` in a checkpoint as these networks have them. A clone gives its
-    policy, and all else is as the networks begin.
+    """The parameters for these networks: those ``given``; of a clone its policy, the rest fresh.
 
     ValueError if the policy's network differs in a setting that its shapes do not show.
     """
@@ -105,13 +103,13 @@ def params(
     now: Algorithm = policy.algorithm
     if _name(now) == CLONE:
         return given
+    has = values_of(now)
     for key in SHAPE[:-1]:
-        if key in was and hasattr(now, key) and getattr(now, key) != _as(was[key]):
+        if key in was and key in has and has[key] != _as(was[key]):
             raise ValueError(
                 f"{source}: expected algorithm.{key}={_text(_as(was[key]))}, as the cloned policy "
-                "has, got "
-                f"{_text(getattr(now, key))}; --set algorithm.{key}={_text(_as(was[key]))} is what "
-                "fits"
+                f"has, got {_text(has[key])}; --set "
+                f"algorithm.{key}={_text(_as(was[key]))} is what fits"
             )
     mine = tree.named_tensors(net)
     actor: dict[str, Tensor] = {

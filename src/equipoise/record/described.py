@@ -20,8 +20,7 @@ OF_A_POLICY = ("algorithm", "optimizer", "rewards", "replay")  # rooms of their 
 def directories(place: Path, closed: list[str] | None = None) -> Iterator[Path]:
     """Every run directory in and below a folder, in the order of their names.
 
-    A folder below it that may not be read is an OSError, or a sentence in ``closed`` where that is
-    given.
+    A folder that may not be read is an OSError, or a sentence in ``closed`` if that is given.
     """
     if (place / RUN).is_file():
         yield place
@@ -68,16 +67,14 @@ PROGRAM: Schema = {
 }
 
 
-def checked(program: Any, file: Path) -> Mapping[str, Any]:
+def checked(program: object, file: Path) -> Mapping[str, Any]:
     """The program of a ``run.json`` as far as a list of runs reads it; ValueError for another."""
-    found: Mapping[str, Any] = check(program, PROGRAM, f"{file}: program")
+    found: Mapping[str, object] = check(program, PROGRAM, f"{file}: program")
     return found
 
 
 def env_of(program: Mapping[str, Any]) -> str:
-    """The name of what a run of this program, as run.json has it, learns from: an env, recorded
-    rows, a task of text.
-    """
+    """What a run learns from, by its program in run.json: an env, recorded rows or a task."""
     source = program["source"]
     return str(
         (source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")
@@ -95,22 +92,20 @@ def algorithm_of(program: Mapping[str, Any]) -> str:
 
 
 def flat(program: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a program by their names in ``--set``, in the order of the file; values as
-    JSON.
-    """
+    """The settings of a program by their names in ``--set``, in the file's order; JSON values."""
     return {name: said(value) for name, value in settings_of(program).items()}
 
 
-def said(value: Any) -> str:
+def said(value: object) -> str:
     """A value as ``--set`` has it."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def settings_of(program: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a program by their names in ``--set``, in the order of the file."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
 
-    def put(name: str, value: Any) -> None:
+    def put(name: str, value: object) -> None:
         if isinstance(value, Mapping) and value:
             for key, item in value.items():
                 put(f"{name}.{key}" if name else str(key), item)
@@ -141,16 +136,14 @@ def short_name(env: str, algorithm: str) -> str:
     return f"{clipped(env.rpartition(':')[2], 40)} {clipped(algorithm.rpartition(':')[2], 40)}"
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing(settings: Sequence[Mapping[str, object]]) -> list[str]:
     """The settings in which some runs differ, in the order of the first that has them."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({said(one.get(key)) for one in settings}) > 1]
 
 
 def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The settings that tell the groups apart, at most four and at least two, if two differ: the
-    most telling one first.
-    """
+    """Two to four settings that tell the groups apart, the most telling one first."""
     left, found, kinds = differing(settings), list[str](), 1
     while left and len(found) < 4 and (kinds < len(settings) or len(found) < 2):
         counts = {
@@ -165,9 +158,7 @@ def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def labels(groups: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """A name of its own for each group of runs, from (name, settings): settings that differ follow
-    a name that repeats.
-    """
+    """A unique name for each group, from (name, settings): a repeated name gets settings."""
     names = []
     for name, mine in groups:
         keys = [

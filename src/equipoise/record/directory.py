@@ -15,8 +15,8 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise import trust
@@ -30,7 +30,7 @@ from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN
-from equipoise.record.report import METRICS, Evaluation, Report, read_reports, step_of
+from equipoise.record.report import METRICS, Evaluation, Report, left_out, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
@@ -52,11 +52,11 @@ class RunDirectory:
 
     def __init__(self, path: Path, program: Program | None, run: dict[str, Any]) -> None:
         self.path, self.run, self._program = path, run, program
-        self._spec: Mapping[str, Any] | None = None  # of a directory that is written
+        self._spec: Mapping[str, object] | None = None  # of a directory that is written
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
         self._wandb: wandb_log.WandbLog | None = None
-        self._metrics: Any = None
+        self._metrics: FileIO | None = None
         self._live: Live | None = None
         self._lock: int | None = None
         self._unconfirmed = False
@@ -71,18 +71,14 @@ class RunDirectory:
         on: str = "process",
         tensorboard: bool = True,
         wandb: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        extra: Mapping[str, object] | None = None,
+        spec: Mapping[str, object] | None = None,
         mirror: str | None = None,
     ) -> Self:
-        """A new directory with its run.json; ``extra`` is what else that holds: notes on the env,
-        and what was measured at start and a resume must use again.
+        """A new directory with its run.json, and ``extra`` in it, such as notes on the env.
 
-        ``spec`` is what plays the run's policies (``record/playable.py``); every checkpoint gets
-        it, too.
-
-        ``tensorboard``: are event files written; ``wandb``: the W&B project that gets the reports,
-        too. ``mirror``: a URL.
+        ``spec``: what plays the policies, for every checkpoint (``record/playable.py``).
+        ``tensorboard``: write event files; ``wandb``: a W&B project; ``mirror``: a URL.
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
         data = to_json(program)  # first: what cannot be written leaves no directory behind
@@ -122,17 +118,15 @@ class RunDirectory:
         *,
         on: str,
         step: int,
-        changes: Mapping[str, Any],
-        extra: Mapping[str, Any] | None = None,
-        spec: Mapping[str, Any] | None = None,
+        changes: Mapping[str, object],
+        extra: Mapping[str, object] | None = None,
+        spec: Mapping[str, object] | None = None,
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
-        """Write into this directory again, from the checkpoint of ``step`` on: what was reported
-        after it is cut off.
+        """Write into this directory again from ``step`` on: later reports are cut off.
 
-        ``extra``, ``spec`` and ``mirror``: as for ``create``, as they are now. ``source``: the
-        checkpoint.
+        ``extra``, ``spec``, ``mirror``: as for ``create``. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
@@ -168,15 +162,13 @@ class RunDirectory:
         """The last step of a beginning, so that nothing is copied of one that fails."""
         self.mirror = None if url is None else Mirror(self.path, url)
 
-    def _write_spec(self, spec: Mapping[str, Any] | None) -> None:
+    def _write_spec(self, spec: Mapping[str, object] | None) -> None:
         self._spec = spec
         if spec is not None:
             write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
 
     def confirm(self) -> None:
-        """Write down what was changed by going on, once it works: a change that fails at once is
-        not kept.
-        """
+        """Write run.json as it was changed by going on, once the run works."""
         if self._unconfirmed:
             self._unconfirmed = False
             write_atomic(self.path / RUN, json_bytes(self.run))
@@ -185,18 +177,18 @@ class RunDirectory:
         self,
         step: int,
         source: Source | None = None,
-        told: Sequence[Mapping[str, Any]] | None = None,
+        told: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Cut off the reports and the checkpoints after a step, and the last word of a run that had
-        ended there.
+        """Cut off reports and checkpoints after a step, and the last report of the run.
 
-        ``source``: the checkpoint of that step; ``told``: the reports, where they are read already.
+        ``source``: the checkpoint of that step; ``told``: the reports, if they are read already.
         """
         told = self._readable_metrics() if told is None else told
         whole = [line for line in told if step_of(line) <= step and not line["final"]]
         write_atomic(
             self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole)
         )
+        assert self._metrics is not None
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
         self._close_events()
@@ -206,7 +198,6 @@ class RunDirectory:
         checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
-        """Lock the directory; ValueError where another process has done so."""
         self._lock = paths.lock(self.path)
         (self.path / LOGS).mkdir(exist_ok=True)
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -219,12 +210,10 @@ class RunDirectory:
         trusted: Sequence[str] = (),
         only: Collection[str] = (),
     ) -> Self:
-        """The run that is there; nothing is changed. ``only``: the kinds of names that the caller
-        uses, all if none is given.
+        """The run that is there; nothing is changed. ``only``: the kinds of names that are used.
 
         ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
-        Without that the algorithm is imported only where it is ours, or this user's own run wrote
-        the file; the same holds for the env and the torso.
+        Others' algorithms, envs and torsos are imported only if this user's run wrote the file.
         """
         found = cls.found(path)
         file = found.path / RUN
@@ -247,9 +236,7 @@ class RunDirectory:
 
     @classmethod
     def found(cls, path: str | os.PathLike[str]) -> Self:
-        """The files of the run that is there, without its program: nothing that it names is
-        imported.
-        """
+        """The run's files, without its program: nothing that it names is imported."""
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
             got = "one without" if directory.is_dir() else "no directory"
@@ -271,9 +258,7 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- as it runs
 
     def write_report(self, report: Report) -> None:
-        """One line of metrics.jsonl, on its way to the disk when this returns; the same numbers for
-        TensorBoard and W&B.
-        """
+        """Add one line to metrics.jsonl, flushed; the same for TensorBoard and W&B."""
         if self._metrics is None:
             raise ValueError(
                 f"{self.path}: expected a directory made by create(), which writes; got one that "
@@ -303,6 +288,7 @@ class RunDirectory:
 
     def sync_metrics(self) -> None:
         """A checkpoint promises the reports up to it."""
+        assert self._metrics is not None
         os.fsync(self._metrics.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -310,14 +296,11 @@ class RunDirectory:
         return read_reports(self.path / METRICS)
 
     def _readable_metrics(self) -> list[dict[str, Any]]:
-        """The reports that can be read: a run that goes on does not need the others."""
+        """The undamaged reports, which are all that a resume needs."""
         damaged: list[str] = []
         found = read_reports(self.path / METRICS, damaged=damaged)
         if damaged:
-            more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
-            warnings.warn(
-                f"{damaged[0]}{more}; what is damaged is left out", RuntimeWarning, stacklevel=3
-            )
+            warnings.warn(left_out(damaged), RuntimeWarning, stacklevel=3)
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,9 +308,7 @@ class RunDirectory:
         return write_summary(self.path, summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """What summary.json says; None while the run has not ended, and with a warning where the
-        file is damaged.
-        """
+        """What summary.json says; None before the end, and with a warning if damaged."""
         return read_summary(self.path)
 
     def close(self) -> None:
@@ -345,9 +326,7 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Close and remove the directory of a run that did not begin,
-        of which nothing is copied.
-        """
+        """Close and remove the directory of a run that did not begin; copy nothing."""
         if self.mirror is not None:
             self.mirror.close(last_s=0.0)
         self.close()
@@ -356,12 +335,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---------------------------------------------------------------------------------- checkpoints
@@ -371,15 +345,15 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     def save_checkpoint(
-        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]
+        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
-    def save_best(self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-        """checkpoints/best/step_N: the weights that a run is remembered for, in place of those
-        before.
-        """
+    def save_best(
+        self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
+    ) -> Path:
+        """checkpoints/best/step_N: the best weights, in place of those before."""
         saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
         for other in saved.parent.glob("step_*"):
             if other != saved:
@@ -391,9 +365,7 @@ class RunDirectory:
         return checkpoint.latest(self.checkpoints / BEST)
 
     def best_evaluation(self) -> Evaluation | None:
-        """The best evaluation so far, whose weights ``best_checkpoint`` has; None where there was
-        none.
-        """
+        """The best evaluation so far, of ``best_checkpoint``; None before the first."""
         found = self.best_checkpoint()
         evaluation = checkpoint.read_meta(found).get("evaluation") if found is not None else None
         return (
@@ -410,12 +382,10 @@ class RunDirectory:
         step: int,
         files: dict[str, Entry],
         segments: dict[str, Entry],
-        driver: Any,
-        meta: Mapping[str, Any],
+        driver: object,
+        meta: Mapping[str, object],
     ) -> Path:
-        """Give the checkpoint that is aside the driver's state, and its name; of the older ones a
-        few are kept.
-        """
+        """Add the driver's state to the checkpoint aside, name it, remove old ones."""
         self.sync_metrics()
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))
@@ -430,17 +400,14 @@ class RunDirectory:
         return done
 
     def latest_checkpoint(self, *, whole: bool = False) -> Path | None:
-        """The newest whose every file is as its manifest says; ``whole``: that a run can go on
-        from. Damage is warned of.
-        """
+        """The newest undamaged one; ``whole``: one to go on from. Warns of damage."""
         skipped: list[str] = []
         found = checkpoint.latest(self.checkpoints, whole=whole, skipped=skipped)
         _warn(skipped, found)
         return found
 
     def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
-        """The newest that a run can go on from; ValueError that says what is wrong with each where
-        there is none.
+        """The newest checkpoint to go on from; ValueError that names each damaged one.
 
         ``damaged``: those that were found to be, and why.
         """
@@ -450,8 +417,7 @@ class RunDirectory:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
                 f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin "
-                "anew with 'train', with "
-                "--init-from where its weights can be read"
+                "anew with 'train', with --init-from where its weights can be read"
             )
         _warn(skipped, found.path)
         return found

@@ -24,16 +24,13 @@ from equipoise.record.series import ROOMS, SERIES
 
 VERSION = b"brain.Event:2"
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
-# SessionLog.SessionStatus: TensorBoard forgets what files before this one said of its step and
-# later ones
+# SessionLog.SessionStatus: TensorBoard forgets this step and later ones of earlier files
 START = 1
 _numbers = itertools.count()
 
 
 class Events:
-    """One event file in ``directory``; each ``write`` is a record, whole or not there, on its way
-    to the disk at once.
-    """
+    """One event file in ``directory``; each ``write`` adds a whole record and flushes it."""
 
     def __init__(self, directory: Path, *, purge_step: int | None = None) -> None:
         """``purge_step``: the first step that is told anew, in place of what older files say."""

@@ -44,11 +44,9 @@ T_OF_MANY = 1.96
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float | None]:
-    """(mean, half of its 95 % interval) of independent numbers; None for the half of fewer than
-    two.
+    """(mean, half of its 95 % interval, Student's) of independent numbers.
 
-    The interval is Student's, so it takes the numbers for normally distributed. ValueError for no
-    number.
+    None for the half of a single number; ValueError for no number.
     """
     if not values:
         raise ValueError("expected at least one number, got none")

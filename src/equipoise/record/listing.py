@@ -17,23 +17,15 @@ from typing import Any
 from equipoise.hints import hint
 from equipoise.record.described import algorithm_of, checked, directories, env_of, said, settings_of
 from equipoise.record.directory import RunDirectory
-from equipoise.record.paths import RUN
+from equipoise.record.paths import RUN, is_locked
 from equipoise.record.report import LARGEST, METRICS, read_reports
 from equipoise.record.summary import SUMMARY
 from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
-try:
-    import fcntl
-except ImportError:  # no locks on this platform
-    fcntl = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run. ``status`` is that of its summary; "damaged" if that cannot be read.
-
-    Before there is a summary it is "running", or "killed" where no process writes the run.
-    """
+    """One run. ``status`` is that of its summary, "damaged", "running" or "killed"."""
 
     path: Path
     env: str
@@ -48,21 +40,19 @@ class RunRow:
     wall_s: float
     size: int  # bytes of its files
     changed: float  # time.time() of the last report
-    settings: Mapping[str, Any] = field(default_factory=dict)  # by their names in --set
+    settings: Mapping[str, object] = field(default_factory=dict)  # by their names in --set
     problem: str = ""  # why the summary cannot be read
 
     @property
     def name(self) -> str:
         return str(self.path)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The row for JSON: its columns and its settings."""
-        return {key: getattr(self, key) for key in (*COLUMNS, "settings")}
+        return {key: self.value(key) for key in COLUMNS} | {"settings": self.settings}
 
-    def value(self, key: str) -> Any:
-        """The value of a column, or of a setting by its name in ``--set``; None where the run has
-        none.
-        """
+    def value(self, key: str) -> object:
+        """The value of a column, or of a setting by its name in ``--set``; None if it has none."""
         return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
@@ -88,9 +78,7 @@ TOLD: Schema = {  # what a row says of a summary or of a report
 
 
 def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
-    """All runs of a folder. ``damaged`` takes a sentence for each damaged run and each folder that
-    cannot be read.
-    """
+    """All runs of a folder; ``damaged`` takes a sentence for each that cannot be read."""
     found = []
     problems: list[str] = [] if damaged is None else damaged
     for directory in directories(place, problems):
@@ -106,11 +94,8 @@ def rows(place: Path, *, damaged: list[str] | None = None) -> list[RunRow]:
     return found
 
 
-def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> RunRow:
-    """One run; ValueError, KeyError or TypeError where its files do not say what a run's files say.
-
-    ``lines``: its reports, where they are read already.
-    """
+def row(directory: Path, lines: Sequence[Mapping[str, object]] | None = None) -> RunRow:
+    """One run, by its ``lines`` if they are read; ValueError, KeyError or TypeError if damaged."""
     run = RunDirectory.found(directory)
     program = checked(run.run["program"], directory / RUN)
     with warnings.catch_warnings(record=True) as warned:
@@ -121,7 +106,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
         # the last one that can be read will do
         lines = read_reports(directory / METRICS, damaged=[], last=True)
     where = SUMMARY if summary else METRICS
-    unended = "running" if _is_written(directory) else "damaged" if problem else "killed"
+    unended = "running" if is_locked(directory) else "damaged" if problem else "killed"
     told: Mapping[str, Any] = check(
         summary or next(reversed(lines or ()), {}), TOLD, str(directory / where)
     )
@@ -149,9 +134,7 @@ def row(directory: Path, lines: Sequence[Mapping[str, Any]] | None = None) -> Ru
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the files below a folder; a file with several names counts once, and one that goes
-    meanwhile does not.
-    """
+    """Bytes of the files below a folder; a file with several names counts once."""
     found: dict[tuple[int, int], int] = {}
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -161,22 +144,8 @@ def size_of(directory: Path) -> int:
     return sum(found.values())
 
 
-def _is_written(directory: Path) -> bool:
-    """Does a process hold the lock of a run that writes?"""
-    if fcntl is not None:
-        fd = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-    return False
-
-
 def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> list[RunRow]:
-    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted by a
-    column or a setting.
+    """The rows that fit all ``conditions`` ("KEY=VALUE", "KEY>NUMBER", "KEY<NUMBER"), sorted.
 
     "-KEY" sorts downwards; rows without a value come last. ValueError for a name that no run has.
     """
@@ -189,8 +158,7 @@ def chosen(found: Sequence[RunRow], conditions: Sequence[str], sort: str) -> lis
     return sorted(there, key=lambda row: _order(row.value(key)), reverse=down) + rest
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
-    """Numbers before texts."""
+def _order(value: object) -> tuple[bool, float, str]:
     return (False, value, "") if isinstance(value, int | float) else (True, 0.0, said(value))
 
 
@@ -224,10 +192,8 @@ def _test(condition: str, known: Sequence[str]) -> Callable[[RunRow], bool]:
     return compared
 
 
-def _same(value: Any, wanted: str, number: float | None) -> bool:
-    """Is a value the one that is wanted? 0.001 and 1e-3 are the same number,
-    and "—" is no value.
-    """
+def _same(value: object, wanted: str, number: float | None) -> bool:
+    """Is a value the wanted one? 0.001 and 1e-3 are the same number, and "—" is no value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
         return value == number
     return said(value).lower() == wanted.lower() or (value is None and wanted.lower() == "none")

@@ -64,9 +64,7 @@ class Live:
         self._owner = {"pid": os.getpid(), "machine": machine(), "born": born(os.getpid())}
 
     def write(self, report: Report) -> None:
-        """Write it where the last one is old enough. A disk that is full costs a picture, not the
-        run.
-        """
+        """Write it if the last one is old enough. A full disk costs a picture, not the run."""
         self._rates.add(report)
         self._evaluation = report.evaluation or self._evaluation
         self._notes = [*self._notes, *report.notes][-MOST_SAID:]
@@ -144,14 +142,12 @@ def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _arrow(one: Arrow) -> dict[str, Any]:
+def _arrow(one: Arrow) -> dict[str, object]:
     return {"level": one.level, "waits": one.waits, "said": one.said()}
 
 
-def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, Any]:
-    """One worker: its shares, the parts of its work, how long each of these takes, and what its
-    process uses.
-    """
+def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, object]:
+    """One worker: its shares, the parts of its work, their times, and its process's usage."""
     usage = report.usage.get(name)
     parts = {part: one.part(part) for part in one.parts if one.parts[part] > 0}
     each = {part: one.parts[part] / one.counts[part] for part in parts if one.counts.get(part)}
@@ -164,7 +160,7 @@ def _worker(name: str, one: Shares, report: Report, rates: Rates) -> dict[str, A
         "shares": _shares(one) or {},
         "parts": {part: round(share, 4) for part, share in parts.items()},
         "each_s": each,
-        "cores": None if usage is None else round(rates.rate("usage", name, "cpu_s"), 3),
+        "cores": None if usage is None else round(rates.cores(name), 3),
         "rss": None if usage is None else usage["rss"],
         "printed": lines,
         "last": last[:200],
@@ -187,9 +183,7 @@ def read_live(directory: Path) -> dict[str, Any]:
 
 
 def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["running", "killed"]:
-    """Does the run that wrote this still go on? On this machine its process says so, elsewhere the
-    time of the file.
-    """
+    """Is the run that wrote this alive? By its process on this machine, elsewhere by the time."""
     if told["machine"] == machine():
         there = _exists(told["pid"]) if told["born"] is None else born(told["pid"]) == told["born"]
         return "running" if there else "killed"
@@ -199,9 +193,7 @@ def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["runn
 
 @cache
 def machine() -> str:
-    """The machine as far as process ids mean the same: its name, its boot, and the namespace of its
-    processes.
-    """
+    """The machine on which process ids mean the same: its name, boot and process namespace."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -211,10 +203,9 @@ def machine() -> str:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the boot, so that a number that was given away again is
-    not taken for it.
+    """When a process began, in ticks since the boot, which tells a reused id apart.
 
-    None where the system does not say, or where no such process works any more (a zombie does not).
+    None if the system does not say, or no such process works (a zombie does not).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

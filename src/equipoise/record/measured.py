@@ -29,19 +29,16 @@ SITE: Schema = {"machine": Text(100), "workers": Items(Text(100)), "*": Anything
 
 
 def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The machine of each worker that is not at home, by its title; of one without a machine its
-    site.
-    """
+    """The machine, or else the site, of each worker that is not at home, by its title."""
     return {
         title: site["machine"] or name for name, site in sites.items() for title in site["workers"]
     }
 
 
 def measured(run: RunDirectory) -> Calibrated:
-    """Calibrate the model by what the workers of a run said after the record of its first update.
+    """Calibrate the model by what the workers of a run said after the first update.
 
-    ValueError where they said too little, or where a run has no actors, or has workers in one
-    thread, or where the model does not know them (``calibrate.beyond``).
+    ValueError if that is too little, or the model does not know such runs (``calibrate.beyond``).
     """
     where = run.path / METRICS
     if run.run["on"] == "serial":
@@ -65,7 +62,7 @@ def measured(run: RunDirectory) -> Calibrated:
             "first one"
         )
     begun = next((number for number, line in enumerate(lines) if line["updates"]), len(lines)) + 1
-    # the first one that tells of an update has the start of some worker in it
+    # the first report with an update includes the start of some worker
     later = lines[begun:] or lines[-1:]
     balance = _sum([_read(line["balance"], f"{where}, step {line['env_steps']}") for line in later])
     machines = machines_of(check(lines[-1].get("sites", {}), Each(SITE), f"{where}, sites"))
@@ -86,7 +83,7 @@ def measured(run: RunDirectory) -> Calibrated:
     return found
 
 
-def _read(balance: Any, where: str) -> dict[str, Shares]:
+def _read(balance: object, where: str) -> dict[str, Shares]:
     for title, worker in balance.items() if isinstance(balance, Mapping) else ():
         if isinstance(worker, Mapping) and (
             missing := [name for name in NAMES if name not in worker]
@@ -105,7 +102,7 @@ def _sum(lines: Sequence[Mapping[str, Shares]]) -> dict[str, Shares]:
     for title, last in lines[-1].items():
         total = add(line[title] for line in lines if title in line)
         found[title] = Shares(
-            **{name: max(getattr(total, name), 0.0) for name in SECONDS},
+            **{name: max(seconds, 0.0) for name, seconds in total.seconds.items()},
             parts=total.parts,
             counts=total.counts,
             kind=last.kind,

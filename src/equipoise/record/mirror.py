@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Literal, TypeVar
 
 from equipoise.envs.failures.capsule import ARRAYS, RECORD
 from equipoise.files import LARGEST_JSON, is_url, parse_json, read_bounded
@@ -69,10 +69,9 @@ class Store:
         if SECRET.search(url):  # the message does not repeat it
             raise ValueError(
                 f"{url.partition('://')[0]}://...: expected a URL without a password, key or "
-                "token, since run.json and logs "
-                "would show it, got one with; give it by the environment (such as "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) "
-                "or by fsspec's configuration in ~/.config/fsspec"
+                "token, since run.json and logs would show it, got one with; give it by the "
+                "environment (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or by fsspec's "
+                "configuration in ~/.config/fsspec"
             )
         try:
             from fsspec.core import url_to_fs
@@ -104,9 +103,7 @@ class Store:
         return bool(self.fs.exists(self.at(name)))
 
     def put(self, file: Path, name: str, size: int | None = None) -> None:
-        """Copy a file, or its first ``size`` bytes, whole or not at all; OSError where that many
-        did not arrive.
-        """
+        """Copy a file, or its first ``size`` bytes, whole or not at all; else OSError."""
         size = file.stat().st_size if size is None else size
         path = self.at(name)
         aside = f"{path}.part" if self._folders else path
@@ -143,9 +140,8 @@ class Store:
         self._taken(name, copy)
 
     def _taken(self, name: str, take: Callable[[IO[bytes]], T]) -> T:
-        """What is taken of a file. A run replaces its files while they are read, and each store
-        says so by an error of its own package (S3: ``PreconditionFailed``), so it is tried again;
-        OSError where that does not help.
+        """Take from a file. A run may replace it meanwhile, which each store reports by an error of
+        its own (S3: ``PreconditionFailed``): try again, and raise OSError if that does not help.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -188,9 +184,7 @@ class Store:
 
 @contextmanager
 def _plainly(url: str) -> Iterator[None]:
-    """What a store's package raises of its own (no credentials, no answer) becomes an OSError that
-    names the URL.
-    """
+    """Turn errors of a store's own package (no credentials) into an OSError with the URL."""
     try:
         yield
     except (OSError, ValueError):
@@ -205,9 +199,7 @@ Held = Literal["nothing", "a beginning", "a run"]
 
 
 def holds(place: str | os.PathLike[str]) -> Held:
-    """What is at a path or a URL: "a run" has a whole checkpoint, also a damaged one, or has
-    reached its end.
-    """
+    """What is at a path or a URL: "a run" has a whole checkpoint, or has reached its end."""
     if is_url(place):
         store = Store(place)
         with _plainly(place):
@@ -238,7 +230,7 @@ def _held(has: Callable[[str], bool], read: Callable[[str], bytes], steps: list[
 
 
 def _row_name(name: str, said: checkpoint.Entry) -> str:
-    """The name of a segment's rows at the URL: that of this length of it."""
+    """The name at the URL of a segment's rows at this length."""
     return f"{ROWS_ROOM}/{name}.{said['sha256'][:24]}"
 
 
@@ -249,7 +241,7 @@ class Mirror:
         self._store, self._directory = Store(url), directory
         self._state, self._wanted, self._done, self._over = threading.Condition(), 0, 0, False
         # what lies at the URL: sizes and times of files, hashes of manifests
-        self._sent: dict[str, Any] = {}
+        self._sent: dict[str, object] = {}
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
         self.failures, self.url = 0, url
@@ -266,9 +258,7 @@ class Mirror:
             tell(text)
 
     def finish(self, deadline_s: float, tell: Callable[[str], object] = lambda text: None) -> bool:
-        """Copy all that the directory has now -> is it all at the URL within ``deadline_s``
-        seconds?
-        """
+        """Copy all that the directory has now; return whether that took at most ``deadline_s``."""
         before, until = self.failures, time.monotonic() + deadline_s
         self.wake()
         with self._state:
@@ -287,9 +277,7 @@ class Mirror:
         return in_time and self.failures == before
 
     def close(self, last_s: float = 10.0) -> None:
-        """Copy the last lines of a finished run, for ``last_s`` seconds at most (0: not at all),
-        and end the thread.
-        """
+        """Copy a run's last lines, for at most ``last_s`` seconds (0: none), and end the thread."""
         if last_s and not self._over:
             self.finish(last_s)
         with self._state:
@@ -354,9 +342,7 @@ class Mirror:
             self._sent[name] = (about.st_mtime_ns, about.st_size)
 
     def _checkpoint(self, room: str, path: Path, rows: dict[str, int]) -> set[str]:
-        """Copy a checkpoint that is not there yet -> the names of its rows at the URL; ``rows``:
-        those that are there.
-        """
+        """Copy a new checkpoint -> the names of its rows at the URL; ``rows`` are there already."""
         name = f"{room}/{path.name}"
         data = (path / checkpoint.MANIFEST).read_bytes()
         said = parse_json(data, path / checkpoint.MANIFEST)
@@ -384,9 +370,7 @@ class Mirror:
         return set(segments)
 
     def _tidy(self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int]) -> None:
-        """Remove the checkpoints that are no longer here, and rows that none names, once one is
-        whole here and there.
-        """
+        """Remove checkpoints that are gone here, and rows that no whole checkpoint names."""
         if not whole[ROOMS[0]]:
             return
         for room, steps in whole.items():
@@ -399,9 +383,7 @@ class Mirror:
             self._store.remove(row_name)
 
     def _capsules(self) -> None:
-        """Copy the first capsules, each with its record last. One that is there already, of the
-        same cause, stays.
-        """
+        """Copy the first capsules, each with its record last; one that is there already stays."""
         found = sorted(path.parent for path in (self._directory / CAPSULES).glob(f"[!.]*/{RECORD}"))
         for path in found[:MOST_CAPSULES]:
             name = f"{CAPSULES}/{path.name}"
@@ -416,9 +398,7 @@ class Mirror:
 
 @contextmanager
 def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """A directory with the run, to read its policies: what a URL has is fetched into one that is
-    removed again.
-    """
+    """A directory with the run; of a URL a fetched copy, which is removed again."""
     if not is_url(place):
         yield place
         return
@@ -427,9 +407,8 @@ def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
 
 
 def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
-    """Copy a run from a URL -> its new directory here (in runs/, or in ``into``), with its newest
-    checkpoint that is as its manifest says; ``whole``: one that a run can go on from.
-    FileNotFoundError where there is none.
+    """Copy a run from a URL -> its new directory in ``into`` (or runs/), with its newest undamaged
+    checkpoint; ``whole``: one to go on from. FileNotFoundError if there is none.
     """
     store = Store(url)
     with _plainly(url):
@@ -472,9 +451,7 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
 
 
 def _fetch_checkpoint(store: Store, room: str, path: Path) -> None:
-    """Copy one checkpoint; the names in its manifest are looked at before any
-    file of it is opened.
-    """
+    """Copy one checkpoint; the manifest's names are checked before a file is opened."""
     path.mkdir(parents=True)
     name = f"{room}/{path.name}"
     (path / checkpoint.MANIFEST).write_bytes(store.read(f"{name}/{checkpoint.MANIFEST}"))

@@ -6,7 +6,6 @@ import platform
 import socket
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from equipoise.cores import usable
 
@@ -14,9 +13,7 @@ PACKAGES = ("equipoise", "torch", "numpy", "gymnasium", "safetensors", "ray")
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of Python and of the packages that decide what a run computes, read without
-    importing them.
-    """
+    """Versions of Python and of the packages that decide results, read without an import."""
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
@@ -27,7 +24,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def host() -> dict[str, Any]:
+def host() -> dict[str, object]:
     """The machine: its name, its platform and the cores that this process may use."""
     named = {
         "name": socket.gethostname(),
@@ -38,9 +35,7 @@ def host() -> dict[str, Any]:
 
 
 def commit(start: Path) -> str | None:
-    """The commit that is checked out where a run is started, read without git; None where there is
-    none.
-    """
+    """The commit checked out where a run is started, read without git; None if there is none."""
     try:
         root = next((one for one in (start, *start.parents) if (one / ".git").exists()), None)
         return None if root is None else _head(root / ".git")

@@ -21,9 +21,7 @@ CAPSULES = "capsules"
 
 
 def make_default(program: Program) -> Path:
-    """runs/<env>-<algorithm>-<seed>-<timestamp>, with a number behind it where two runs start
-    within a second.
-    """
+    """Make runs/<env>-<algorithm>-<seed>-<timestamp>, numbered where two start in a second."""
     algorithm = "-".join(
         dict.fromkeys(
             algorithm_name(type(policy.algorithm)) for policy in learning(program).values()
@@ -62,10 +60,9 @@ def make(directory: Path) -> Path:
 
 
 def lock(directory: Path) -> int | None:
-    """Lock a run directory, which the kernel undoes when this process ends, however -> what to
-    close to undo it.
+    """Lock a run directory until this process ends -> what to close to unlock it.
 
-    ValueError where another process has locked it.
+    ValueError if another process has locked it.
     """
     handle = None
     if fcntl is not None:
@@ -81,10 +78,21 @@ def lock(directory: Path) -> int | None:
     return handle
 
 
+def is_locked(directory: Path) -> bool:
+    """Does a process write the run?"""
+    if fcntl is not None:
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
 def set_aside(directory: Path) -> Path:
-    """Rename a run directory that no process writes -> its new path: the first free one of DIR.1,
-    DIR.2 and so on.
-    """
+    """Rename a run directory that no process writes to the first free DIR.1, DIR.2, ..."""
     directory = directory.expanduser().absolute()
     handle, n = lock(directory), 1
     try:

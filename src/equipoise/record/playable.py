@@ -69,10 +69,10 @@ class Playable:
         return FixedPolicy(algorithm=self.algorithm, net=net, noise=noise, precision=self.precision)
 
 
-def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> dict[str, Any]:
-    """One policy that acts in an env, as ``spec.json`` has it; UnsupportedSpace for a space that
-    JSON cannot say.
-    """
+def policy_json(
+    algorithm: Algorithm, spec: EnvSpec, *, learns: bool, where: str
+) -> dict[str, object]:
+    """One policy as ``spec.json`` has it; UnsupportedSpace for a space that JSON cannot hold."""
     return {
         "algorithm": algorithm_json(algorithm, f"{where}.algorithm"),
         "learns": learns,
@@ -80,17 +80,18 @@ def policy_json(algorithm: Any, spec: EnvSpec, *, learns: bool, where: str) -> d
     }
 
 
-def signed(policies: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
+def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, object]:
     """``spec.json`` with these policies, signed where it names code of the user's."""
     data = {"format": FORMAT, "precision": precision, "policies": policies}
     return data | {"signature": trust.signature(data)}
 
 
-def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> dict[str, Playable]:
-    """Read the policies of a ``spec.json``; ValueError says where it is none.
+def from_json(
+    data: object, file: Path | str, *, trusted: Sequence[str] = ()
+) -> dict[str, Playable]:
+    """Read the policies of a ``spec.json``; ValueError if it is none.
 
-    ``trusted``: modules and ``module:callable`` of algorithms and torsos that the user vouches for
-    (``trust.py``).
+    ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
     """
     where = str(file)
     policies = data.get("policies") if isinstance(data, Mapping) else None
@@ -101,12 +102,11 @@ def from_json(data: Any, file: Path | str, *, trusted: Sequence[str] = ()) -> di
             f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise "
             "generate' asks it"
         )
-    check(data, SCHEMA, where)
-    data = trust.renamed(data, trusted)
-    trust.check(*trust.of_program(data), data.get("signature"), trusted, where)
+    said = trust.renamed(check(data, SCHEMA, where), trusted)
+    trust.check(*trust.of_program(said), said.get("signature"), trusted, where)
     return {
-        name: _policy(one, f"{where}: policies.{name}", data["precision"])
-        for name, one in data["policies"].items()
+        name: _policy(one, f"{where}: policies.{name}", said["precision"])
+        for name, one in said["policies"].items()
     }
 
 
@@ -122,10 +122,8 @@ TEXT: Schema = {
 }
 
 
-def text_spec(data: Any, policy: str, where: str) -> TextSpec:
-    """The facts about a policy that writes, of a ``spec.json``, without a place to read weights
-    from; ValueError for others.
-    """
+def text_spec(data: object, policy: str, where: str) -> TextSpec:
+    """What ``spec.json`` says of a policy that writes, without its weights; else ValueError."""
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None
     if not isinstance(one, Mapping) or "text" not in one:
@@ -176,9 +174,7 @@ def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playab
 
 
 def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str) -> None:
-    """Copy the parameters of all policies into their networks; ValueError names the first that
-    these have otherwise.
-    """
+    """Copy all parameters into the networks; ValueError names the first that does not fit."""
     mine = tree.joined({name: tree.named_tensors(net) for name, net in nets.items()})
     for name in sorted({*params, *mine}):
         shapes = [

@@ -7,11 +7,12 @@ time since the last recorded one, are added up here, since Prometheus wants coun
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from socket import AF_INET6
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from equipoise.access import bearer_token, need_token, read_token, same
@@ -19,11 +20,22 @@ from equipoise.hints import install
 from equipoise.record.report import Report
 from equipoise.record.series import FAMILIES, SERIES, Family, Labels, Numbers
 
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    Filled = CounterMetricFamily | GaugeMetricFamily
+
 # the environment variable with the word that a reader must say
 TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"
 
 
-def load() -> Any:
+def load() -> ModuleType:
     """The package, or an ImportError that says what to install."""
     try:
         import prometheus_client
@@ -44,9 +56,7 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """Read "[HOST:]PORT"; ValueError for another text, and for a host that others reach without a
-    token in the environment.
-    """
+    """Read "[HOST:]PORT"; ValueError for others, and for an open host without a token."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
@@ -65,9 +75,7 @@ def read_address(text: str) -> Address:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the whole run: those up to the last recorded report,
-    and with what has come since.
-    """
+    """Sums over the whole run: those up to the last recorded report, and those with the newest."""
 
     until: dict[tuple[str, Labels], float] = field(default_factory=dict)
     now: dict[tuple[str, Labels], float] = field(default_factory=dict)
@@ -126,7 +134,7 @@ class Endpoint:
 
     # ------------------------------------------------------------------------- asked by the package
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Filled | HistogramMetricFamily]:
         """The metrics of the newest report; nothing before the first."""
         report, core = self._report, self._metrics
         if report is None:
@@ -147,18 +155,23 @@ class Endpoint:
                     self._kind(family.rises)(name, family.words, labels=family.labels), numbers
                 )
 
-    def _kind(self, rises: bool) -> Any:
-        return self._metrics.CounterMetricFamily if rises else self._metrics.GaugeMetricFamily
+    def _kind(self, rises: bool) -> type[Filled]:
+        made: type[Filled] = (
+            self._metrics.CounterMetricFamily if rises else self._metrics.GaugeMetricFamily
+        )
+        return made
 
 
-def _filled(metric: Any, numbers: Numbers) -> Any:
+def _filled(metric: Filled, numbers: Numbers) -> Filled:
     for labels, x in numbers.items():
         if x is not None:
             metric.add_metric(labels, float(x))
     return metric
 
 
-def _histogram(metric: Any, family: Family, bins: Numbers) -> Any:
+def _histogram(
+    metric: HistogramMetricFamily, family: Family, bins: Numbers
+) -> HistogramMetricFamily:
     """Buckets are cumulative there: how many were at most so large."""
     buckets, sum_ = list[tuple[str, float]](), 0.0
     for end in (*(f"{edge:g}" for edge in family.edges), "inf"):
@@ -168,10 +181,10 @@ def _histogram(metric: Any, family: Family, bins: Numbers) -> Any:
     return metric
 
 
-def guarded(app: Callable[..., Any], token: str) -> Callable[..., Any]:
+def guarded(app: WSGIApplication, token: str) -> WSGIApplication:
     """The same application for readers that say the token, if there is one."""
 
-    def asked(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+    def asked(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if token and not same(bearer_token(environ.get("HTTP_AUTHORIZATION", "")) or "", token):
             start(
                 "401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
@@ -206,4 +219,4 @@ class Quiet(WSGIRequestHandler):
 
     timeout = 5.0  # seconds that a reader may be silent
 
-    def log_message(self, format: str, *args: Any) -> None: ...
+    def log_message(self, format: str, *args: object) -> None: ...

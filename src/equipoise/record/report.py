@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Evaluation:
     episodes: int
     env_steps: int  # env steps of training when its weights were published
     version: int
-    # the mean of each, where there are several
+    # mean returns by policy, if there are several
     policies: Mapping[str, float] = field(default_factory=dict)
     # means of Program.source.metrics, as in a report
     info: Mapping[str, float | None] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Evaluation:
         return self.env_steps or self.version
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Is it a number that a curve takes? A file that somebody edited may have anything."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def all_made(summary: Mapping[str, Any]) -> bool:
+def all_made(summary: Mapping[str, object]) -> bool:
     """Were all evaluations made that a run was asked for, by its summary?"""
     counts = summary.get("evaluations")
     asked, made = (
@@ -97,9 +97,8 @@ def read_reports(
 ) -> list[dict[str, Any]]:
     """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
 
-    ``last``: only those of the file's last ``TAIL`` bytes. A damaged line is a ValueError, or a
-    sentence in ``damaged`` where that is given: at most ``MOST_DAMAGED`` of them, and what follows
-    a line too long to be a report is left out.
+    ``last``: only those in the last ``TAIL`` bytes. A damaged line is a ValueError, or a text in
+    ``damaged`` if given: at most ``MOST_DAMAGED``, and nothing after a line too long for a report.
     """
     found: list[dict[str, Any]] = []
     if not path.exists():
@@ -125,8 +124,14 @@ def read_reports(
     return found
 
 
-# The fields of a report that a resumed run repeats to the bit where ``max_lag`` is 0; the others
-# tell of time, and so do all fields of a report that is ``timed``.
+def left_out(damaged: Sequence[str]) -> str:
+    """A sentence on damaged lines that were not read, of which there is at least one."""
+    more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
+    return f"{damaged[0]}{more}; what is damaged is left out"
+
+
+# Fields that a resumed run repeats to the bit with ``max_lag=0``. The others, and all fields of a
+# ``timed`` report, depend on time.
 DETERMINISTIC = (
     "env_steps",
     "frames",
@@ -201,11 +206,9 @@ def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Learned, Measured):
-    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` are of the time since the
-    last recorded one.
-
-    In the final report ``balance``, ``cause`` and ``verdict`` are of the whole run. Steps and
-    updates of one that is not recorded are of the moment.
+    """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` cover the time since the
+    last recorded report, and in the final report ``balance``, ``cause`` and ``verdict`` the whole
+    run. Steps and updates of a report that is not recorded are those of the moment.
     """
 
     wall_s: float  # since the run began
@@ -228,8 +231,7 @@ class Report(Learned, Measured):
     alarms: tuple[Alarm, ...] = ()  # all that were raised so far (balance/alarms.py)
     notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
-    # recorded since time has passed and not since a number of steps has: a resume does not repeat
-    # it
+    # recorded because time has passed, not steps: a resume does not repeat it
     timed: bool = False
     final: bool = False
     # histograms: counts by the upper ends of the bins
@@ -239,7 +241,5 @@ class Report(Learned, Measured):
 
     @property
     def step(self) -> int:
-        """In what ``Program.schedule.steps`` counts: env steps,
-        or updates where no env is stepped.
-        """
+        """The progress in units of ``Program.schedule.steps``: env steps, or else updates."""
         return self.env_steps or self.updates

@@ -5,9 +5,9 @@ workers wait there.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 from equipoise.balance.shares import Shares, add
 from equipoise.record.report import Report
@@ -29,23 +29,19 @@ class Rates:
         while len(self.recent) > 2 and self.recent[1].wall_s <= report.wall_s - RATE_S:
             self.recent.popleft()
 
-    def rate(self, field: str, *names: str) -> float:
-        """How fast a number rises, a second; ``names``: where it is in the report's field. 0 where
-        there is no telling.
-        """
+    def rate(self, number: Callable[[Report], float]) -> float:
+        """How fast a number of the reports rises, a second; 0 before there are two reports."""
         if not self.recent or (seconds := self.recent[-1].wall_s - self.recent[0].wall_s) <= 0:
             return 0.0
-        first, last = (
-            _number(getattr(report, field), *names) for report in (self.recent[0], self.recent[-1])
-        )
-        return max(last - first, 0.0) / seconds
+        return max(number(self.recent[-1]) - number(self.recent[0]), 0.0) / seconds
 
+    def cores(self, process: str) -> float:
+        """How many cores a process keeps busy."""
+        return self.rate(lambda report: report.usage.get(process, {}).get("cpu_s") or 0.0)
 
-def _number(found: Any, *names: str) -> float:
-    """The number that has these names in dicts in dicts; 0 where it has not come yet."""
-    for name in names:
-        found = found.get(name, {})
-    return found or 0.0
+    def bytes_per_s(self, channel: str) -> float:
+        """How fast a channel moves bytes."""
+        return self.rate(lambda report: report.moved.get(channel, 0))
 
 
 # places of workers, in the order in which rows pass them
@@ -71,9 +67,7 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What flows from a station to the next. A rate is 0 where nothing flows and where nobody can
-    tell.
-    """
+    """What flows from a station to the next. A rate is 0 if nothing flows, or none is known."""
 
     name: str = ""  # of what flows, where the stations do not tell
     steps_per_s: float = 0.0  # env steps that were taken
@@ -92,9 +86,7 @@ class Arrow:
         )
 
     def said(self) -> list[tuple[str, str]]:
-        """The words beside the arrow, each with its kind: "flow", or the state of workers that
-        wait.
-        """
+        """The words beside the arrow, each with its kind: "flow", or a state of waiting workers."""
         from rich.filesize import decimal  # here, so that "import equipoise" loads no rich
 
         flows = [self.name] if self.name else []
@@ -127,7 +119,7 @@ def ring(report: Report, program: Program, rates: Rates) -> tuple[list[Station],
     central = program.placement.inference == "central"
     flows = _flows(report, program, rates)
     waits = [_waits(*pair, both=central and not i) for i, pair in enumerate(pairwise(stations))]
-    return stations, [Arrow(**flow, waits=wait) for flow, wait in zip(flows, waits, strict=True)]
+    return stations, [replace(one, waits=wait) for one, wait in zip(flows, waits, strict=True)]
 
 
 def way_back(report: Report, program: Program, rates: Rates) -> Arrow | None:
@@ -137,7 +129,7 @@ def way_back(report: Report, program: Program, rates: Rates) -> Arrow | None:
     most, governed = program.placement.max_lag, (report.governor or {}).get("max_lag")
     bound = "none" if most is None else str(most)
     name = f"weights (max lag {bound if governed is None else f'{governed} of {bound}'})"
-    return Arrow(name=name, bytes_per_s=rates.rate("moved", "weights"))
+    return Arrow(name=name, bytes_per_s=rates.bytes_per_s("weights"))
 
 
 def _stations(report: Report, program: Program) -> list[Station]:
@@ -173,26 +165,27 @@ def _stations(report: Report, program: Program) -> list[Station]:
     return [*found, Station(name=name, noun=noun, place=LEARNING, shares=shares[LEARNING])]
 
 
-def _flows(report: Report, program: Program, rates: Rates) -> list[dict[str, Any]]:
-    """The fields of each arrow that say what flows."""
+def _flows(report: Report, program: Program, rates: Rates) -> list[Arrow]:
+    """The arrows between the stations, without the workers that wait at them."""
     replay = any(one.replay is not None for one in learning(program).values())
-    written, learned = (
-        rates.rate("moved", name) for name in ("written", "batches" if replay else "read")
+    last = Arrow(
+        updates_per_s=report.updates_per_s,
+        bytes_per_s=rates.bytes_per_s("batches" if replay else "read"),
     )
-    last = {"updates_per_s": report.updates_per_s, "bytes_per_s": learned}
     if not program.actors:
         return [last]
-    stepped: dict[str, Any] = {"steps_per_s": rates.rate("taken")}
-    stored = {"bytes_per_s": written, "queue": report.occupancy.get("queue") if replay else None}
-    return (
-        [stepped, stored, last]
-        if program.placement.inference == "central"
-        else [stepped | stored, last]
+    stepped = rates.rate(lambda report: report.taken)
+    stored = Arrow(
+        bytes_per_s=rates.bytes_per_s("written"),
+        queue=report.occupancy.get("queue") if replay else None,
     )
+    if program.placement.inference == "central":
+        return [Arrow(steps_per_s=stepped), stored, last]
+    return [replace(stored, steps_per_s=stepped), last]
 
 
 def _waits(above: Station, below: Station, *, both: bool) -> tuple[tuple[str, str, float], ...]:
-    """Workers that wait at an arrow; ``both``: the upper ones wait for answers as well."""
+    """Workers that wait at an arrow; ``both``: the upper ones wait for answers also."""
     waits = [(above, "blocked"), *([(above, "starved")] if both else []), (below, "starved")]
     return tuple(
         (one.noun, state, share)

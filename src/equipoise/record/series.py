@@ -5,7 +5,7 @@ shows it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from equipoise.balance.shares import STATES
 from equipoise.histograms import EDGES
@@ -16,13 +16,14 @@ Labels = tuple[str, ...]
 Numbers = Mapping[Labels, float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Series:
     """One number of a report. A name of a place is empty where that place does not show it."""
 
     name: str  # the field of a report, and the key in metrics.jsonl
+    unit: str
     words: str  # one sentence
-    unit: str = ""
+    _: KW_ONLY
     scalar: str = ""  # in TensorBoard and W&B
     metric: str = ""  # in Prometheus, after "equipoise_"
     rises: bool = False  # a counter there, else a gauge
@@ -40,7 +41,7 @@ class Series:
         return number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """Numbers of a report that differ in labels."""
 
@@ -48,17 +49,18 @@ class Family:
     words: str
     labels: Labels
     read: Callable[[Report], Numbers]
+    _: KW_ONLY
     rises: bool = False
-    # they are of the time since the last recorded report: a reader adds them up
+    # numbers cover the time since the last recorded report: a reader adds them up
     since: bool = False
     edges: Sequence[float] = ()  # of a histogram, whose label is the upper end of a bin
 
 
 SERIES = (
     Series(
-        name="env_steps",
-        unit="env steps",
-        words="Env steps that were learned from.",
+        "env_steps",
+        "env steps",
+        "Env steps that were learned from.",
         metric="env_steps",
         rises=True,
         summary=True,
@@ -67,24 +69,19 @@ SERIES = (
         label="env steps",
     ),
     Series(
-        name="taken",
-        unit="env steps",
-        words="Env steps that were taken.",
+        "taken",
+        "env steps",
+        "Env steps that were taken.",
         metric="taken",
         rises=True,
         live="taken",
         summary=True,
     ),
+    Series("frames", "frames", "Frames of the env: env steps times the frame skip.", summary=True),
     Series(
-        name="frames",
-        unit="frames",
-        words="Frames of the env: env steps times the frame skip.",
-        summary=True,
-    ),
-    Series(
-        name="updates",
-        unit="updates",
-        words="Updates of the learner.",
+        "updates",
+        "updates",
+        "Updates of the learner.",
         metric="updates",
         rises=True,
         live="version",
@@ -94,9 +91,9 @@ SERIES = (
         label="updates",
     ),
     Series(
-        name="wall_s",
-        unit="s",
-        words="Seconds since the run began.",
+        "wall_s",
+        "s",
+        "Seconds since the run began.",
         metric="wall_seconds",
         live="wall_s",
         summary=True,
@@ -105,9 +102,9 @@ SERIES = (
         label="seconds",
     ),
     Series(
-        name="steps_per_s",
-        unit="env steps/s",
-        words="Env steps learned from in a second.",
+        "steps_per_s",
+        "env steps/s",
+        "Env steps learned from in a second.",
         scalar="speed/steps_per_s",
         metric="steps_per_second",
         live="steps_per_s",
@@ -116,9 +113,9 @@ SERIES = (
         label="steps/s",
     ),
     Series(
-        name="updates_per_s",
-        unit="updates/s",
-        words="Updates in a second.",
+        "updates_per_s",
+        "updates/s",
+        "Updates in a second.",
         scalar="speed/updates_per_s",
         metric="updates_per_second",
         live="updates_per_s",
@@ -127,33 +124,33 @@ SERIES = (
         label="updates/s",
     ),
     Series(
-        name="tokens_per_s",
-        unit="tokens/s",
-        words="Tokens of text learned from in a second.",
+        "tokens_per_s",
+        "tokens/s",
+        "Tokens of text learned from in a second.",
         scalar="speed/tokens_per_s",
         metric="tokens_per_second",
         live="tokens_per_s",
     ),
     Series(
-        name="episodes",
-        unit="episodes",
-        words="Episodes that ended.",
+        "episodes",
+        "episodes",
+        "Episodes that ended.",
         metric="episodes",
         rises=True,
         live="episodes",
         summary=True,
     ),
     Series(
-        name="aborted",
-        unit="episodes",
-        words="Episodes that a failure of an env ended.",
+        "aborted",
+        "episodes",
+        "Episodes that a failure of an env ended.",
         metric="aborted",
         rises=True,
     ),
     Series(
-        name="return_mean",
-        unit="reward",
-        words="Mean return of the last 100 episodes.",
+        "return_mean",
+        "reward",
+        "Mean return of the last 100 episodes.",
         scalar="episodes/return_mean",
         metric="return_mean",
         live="return_mean",
@@ -162,9 +159,9 @@ SERIES = (
         label="return, last 100 episodes",
     ),
     Series(
-        name="length_mean",
-        unit="env steps",
-        words="Mean length of the last 100 episodes.",
+        "length_mean",
+        "env steps",
+        "Mean length of the last 100 episodes.",
         scalar="episodes/length_mean",
         metric="length_mean",
         live="length_mean",
@@ -172,39 +169,28 @@ SERIES = (
         label="steps of an episode",
     ),
     Series(
-        name="lag_mean",
-        unit="versions",
-        words="Mean lag in versions.",
+        "lag_mean",
+        "versions",
+        "Mean lag in versions.",
         scalar="lag/mean",
         metric="lag_versions_mean",
         live="lag.mean",
         curve="lag",
         label="lag",
     ),
+    Series("lag_max", "versions", "Largest lag in versions.", scalar="lag/max", live="lag.max"),
     Series(
-        name="lag_max",
-        unit="versions",
-        words="Largest lag in versions.",
-        scalar="lag/max",
-        live="lag.max",
-    ),
-    Series(
-        name="evaluation.mean",
-        unit="reward",
-        words="Mean evaluated return.",
+        "evaluation.mean",
+        "reward",
+        "Mean evaluated return.",
         scalar="evaluation/mean",
         curve="evaluation",
     ),
+    Series("remaining_s", "s", "Seconds until the end at this speed.", live="remaining_s"),
     Series(
-        name="remaining_s",
-        unit="s",
-        words="Seconds until the end at this speed.",
-        live="remaining_s",
-    ),
-    Series(
-        name="solved_at_s",
-        unit="s",
-        words="Seconds after which an evaluation reached --stop-at.",
+        "solved_at_s",
+        "s",
+        "Seconds after which an evaluation reached --stop-at.",
         live="solved_at_s",
         summary=True,
     ),
@@ -212,7 +198,7 @@ SERIES = (
 AXES = {one.curve: one for one in SERIES if one.axis}
 # evaluations have points of their own
 CURVES = {one.curve: one for one in SERIES if one.label and not one.axis}
-# what names of several numbers begin with, and their field of a report
+# the beginning of names such as learner/entropy, and the field of a report that has them
 ROOMS = {"learner": "metrics", "info": "info"}
 
 
@@ -235,16 +221,14 @@ def _of_parts(report: Report, counted: bool) -> Numbers:
 
 def _of_states(report: Report) -> Numbers:
     return {
-        (worker, shares.kind, state): max(getattr(shares, state), 0.0)
+        (worker, shares.kind, state): max(shares.seconds[state], 0.0)
         for worker, shares in report.balance.items()
         for state in STATES
     }
 
 
 def _by_name(field: str, key: str = "") -> Callable[[Report], Numbers]:
-    """Read a mapping of a report by its names; ``key``: of each value only this key, where the
-    value has it.
-    """
+    """Read a mapping of a report by its names; ``key``: this key of each value that has it."""
 
     def read(report: Report) -> Numbers:
         found = getattr(report, field).items()
@@ -259,109 +243,80 @@ def _bins(kind: str) -> Callable[[Report], Numbers]:
 
 WORKER = ("worker", "kind")
 FAMILIES = (
+    Family("learner", "A metric of the algorithm.", ("name",), _by_name("metrics")),
     Family(
-        metric="learner",
-        words="A metric of the algorithm.",
-        labels=("name",),
-        read=_by_name("metrics"),
+        "verdict",
+        "1, with what holds the run back as a label.",
+        ("sentence",),
+        lambda report: {(report.verdict,): 1.0},
     ),
     Family(
-        metric="verdict",
-        words="1, with what holds the run back as a label.",
-        labels=("sentence",),
-        read=lambda report: {(report.verdict,): 1.0},
-    ),
-    Family(
-        metric="worker_seconds",
-        words="Seconds of a worker by state.",
-        labels=(*WORKER, "state"),
-        read=_of_states,
+        "worker_seconds",
+        "Seconds of a worker by state.",
+        (*WORKER, "state"),
+        _of_states,
         rises=True,
         since=True,
     ),
     Family(
-        metric="part_seconds",
-        words="Seconds of a part of a worker's work.",
-        labels=(*WORKER, "part"),
-        read=lambda report: _of_parts(report, counted=False),
+        "part_seconds",
+        "Seconds of a part of a worker's work.",
+        (*WORKER, "part"),
+        lambda report: _of_parts(report, counted=False),
         rises=True,
         since=True,
     ),
     Family(
-        metric="part_times",
-        words="How often a part of a worker's work came.",
-        labels=(*WORKER, "part"),
-        read=lambda report: _of_parts(report, counted=True),
+        "part_times",
+        "How often a part of a worker's work came.",
+        (*WORKER, "part"),
+        lambda report: _of_parts(report, counted=True),
         rises=True,
         since=True,
     ),
     Family(
-        metric="process_cpu_seconds",
-        words="CPU seconds of a process.",
-        labels=("process",),
-        read=_by_name("usage", "cpu_s"),
+        "process_cpu_seconds",
+        "CPU seconds of a process.",
+        ("process",),
+        _by_name("usage", "cpu_s"),
         rises=True,
     ),
     Family(
-        metric="process_resident_bytes",
-        words="Memory of a process.",
-        labels=("process",),
-        read=_by_name("usage", "rss"),
+        "process_resident_bytes", "Memory of a process.", ("process",), _by_name("usage", "rss")
     ),
     Family(
-        metric="gpu_busy",
-        words="Share of time that a GPU works, 0 to 1.",
-        labels=("gpu",),
-        read=_by_name("gpus", "busy"),
+        "gpu_busy", "Share of time that a GPU works, 0 to 1.", ("gpu",), _by_name("gpus", "busy")
     ),
     Family(
-        metric="gpu_memory_bytes",
-        words="Bytes of memory that a GPU uses.",
-        labels=("gpu",),
-        read=_by_name("gpus", "used"),
+        "gpu_memory_bytes", "Bytes of memory that a GPU uses.", ("gpu",), _by_name("gpus", "used")
+    ),
+    Family("gpu_power_watts", "Watts that a GPU draws.", ("gpu",), _by_name("gpus", "power_w")),
+    Family("occupancy", "How full a store of rows is, 0 to 1.", ("store",), _by_name("occupancy")),
+    Family(
+        "moved_bytes", "Bytes that a channel moved.", ("channel",), _by_name("moved"), rises=True
     ),
     Family(
-        metric="gpu_power_watts",
-        words="Watts that a GPU draws.",
-        labels=("gpu",),
-        read=_by_name("gpus", "power_w"),
-    ),
-    Family(
-        metric="occupancy",
-        words="How full a store of rows is, 0 to 1.",
-        labels=("store",),
-        read=_by_name("occupancy"),
-    ),
-    Family(
-        metric="moved_bytes",
-        words="Bytes that a channel moved.",
-        labels=("channel",),
-        read=_by_name("moved"),
-        rises=True,
-    ),
-    Family(
-        metric="lag_versions",
-        words="Windows that were learned from, by the lag in versions.",
-        labels=("le",),
-        read=_bins("versions"),
+        "lag_versions",
+        "Windows that were learned from, by the lag in versions.",
+        ("le",),
+        _bins("versions"),
         since=True,
         edges=EDGES["versions"],
     ),
     Family(
-        metric="lag_seconds",
-        labels=("le",),
-        read=_bins("seconds"),
+        "lag_seconds",
+        "Windows that were learned from, by the seconds since the version that acted came out.",
+        ("le",),
+        _bins("seconds"),
         since=True,
         edges=EDGES["seconds"],
-        words="Windows that were learned from, by the seconds since the version that acted came "
-        "out.",
     ),
     Family(
-        metric="loop_seconds",
-        labels=("le",),
-        read=_bins("loop"),
+        "loop_seconds",
+        "Blocks of rows, by the seconds from their env steps to the end of their updates.",
+        ("le",),
+        _bins("loop"),
         since=True,
         edges=EDGES["loop"],
-        words="Blocks of rows, by the seconds from their env steps to the end of their updates.",
     ),
 )

@@ -13,13 +13,13 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import safetensors.numpy
 
 from equipoise.files import LARGEST_JSON, parse_json
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,13 +28,11 @@ KEY = "tree"
 
 
 def dump(tree: Tree) -> bytes:
-    """Nested dicts of numpy arrays, CPU or GPU tensors, int, float, str, bool and None; TypeError
-    for anything else.
-    """
-    arrays: dict[str, Any] = {}
+    """Nested dicts of arrays, tensors, numbers, texts, bools and None; TypeError for others."""
+    arrays: dict[str, Array] = {}
     torch = sys.modules.get("torch")  # an env worker, which has no tensors, never loads it
 
-    def encode(node: Any, where: str) -> dict[str, Any]:
+    def encode(node: object, where: str) -> dict[str, object]:
         if isinstance(node, dict):
             if wrong := [key for key in node if not isinstance(key, str)]:
                 raise TypeError(f"state{where}: expected texts as keys, got {wrong[0]!r}")
@@ -71,7 +69,7 @@ def parse(data: bytes, path: Path | str = "state") -> Tree:
     with _readable(path):
         arrays = safetensors.numpy.load(data)
 
-    def decode(node: Any) -> Any:
+    def decode(node: object) -> object:
         kind, content = (
             next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, None)
         )
@@ -103,9 +101,7 @@ def parse(data: bytes, path: Path | str = "state") -> Tree:
 
 
 def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file;
-    ValueError that names the file where the bytes are none.
-    """
+    """The tensors of a safetensors file; ValueError that names a damaged file."""
     import safetensors.torch
 
     header(data, path)
@@ -113,7 +109,7 @@ def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
         return safetensors.torch.load(data)
 
 
-def header(data: bytes, path: Path | str) -> dict[str, Any]:
+def header(data: bytes, path: Path | str) -> dict[str, object]:
     """What a safetensors file says of its tensors, looked at before anything is allocated by it."""
     if len(data) < 8:
         raise ValueError(f"{path}: expected a safetensors file, got {len(data)} bytes")

@@ -16,9 +16,7 @@ SUMMARY = "summary.json"
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Write it into a run directory -> the summary as it was written; ValueError for another set of
-    keys.
-    """
+    """Write the summary of a run -> what was written; ValueError for another set of keys."""
     for key in summary:
         if key not in SUMMARY_KEYS:
             raise ValueError(f"summary: unknown key {key!r}{hint(key, SUMMARY_KEYS)}")
@@ -31,7 +29,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
             f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}"
         )
     data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-    # of an Evaluation, the three that the design names, and what only some have
+    # three numbers of an evaluation, and what only some evaluations have
     if data["evaluation"] is not None:
         keys = (
             "mean",
@@ -45,9 +43,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
 
 
 def read_summary(directory: Path) -> dict[str, Any] | None:
-    """None while the run has not ended, and with a warning where the file is damaged: nothing
-    depends on it.
-    """
+    """The summary; None before the end, and with a warning if the file is damaged."""
     file = directory / SUMMARY
     if not file.exists():
         return None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from equipoise.hints import install
 
 PROJECT, ID = "project", "id"
 
 
-def load() -> Any:
+def load() -> ModuleType:
     """The package, or an ImportError that says what to install."""
     try:
-        import wandb
+        return importlib.import_module("wandb")
     except ImportError as error:
         raise ImportError(
             f"--wandb needs the package wandb: {install('wandb')} ({error})"
         ) from error
-    return wandb
 
 
 def new(project: str) -> dict[str, str]:
@@ -31,8 +31,7 @@ def new(project: str) -> dict[str, str]:
 
 
 class WandbLog:
-    """One W&B run, whose step is the env step; what it has of a step stays, so a rewound run tells
-    only what is new.
+    """One W&B run, whose step is the env step; a rewound run logs only steps that it has not.
 
     ``told``: the last step that it has already.
     """
@@ -41,7 +40,7 @@ class WandbLog:
         self,
         known: Mapping[str, str],
         directory: Path,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         *,
         told: int = -1,
     ) -> None:

@@ -4,20 +4,25 @@ of a group as texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.console.picture import number
 from equipoise.record.described import clipped
 from equipoise.record.interval import mean_and_half
 from equipoise.report.figures import sample
 from equipoise.report.markup import Html, Part, joined, tag
-from equipoise.report.runs import Group, Told
+from equipoise.report.runs import Group, RunRecord
 
 NONE = "—"  # where there is no number
 
 
+def note_of(text: str | None) -> Html | None:
+    """A paragraph in small; None without a text."""
+    return tag("p", text, class_="note") if text else None
+
+
 def section(title: str, *parts: Part, note: str | None = None) -> Html:
-    return tag("section", tag("h2", title), tag("p", note, class_="note") if note else None, *parts)
+    return tag("section", tag("h2", title), note_of(note), *parts)
 
 
 def more(summary: str, *parts: Part, opened: bool = False) -> Html:
@@ -29,9 +34,7 @@ def more(summary: str, *parts: Part, opened: bool = False) -> Html:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1, class_: str = ""
 ) -> Html:
-    """A table whose first ``texts`` columns are texts and whose others are numbers; on a narrow
-    screen a row is a card.
-    """
+    """A table: ``texts`` columns of texts, then numbers; on a narrow screen a row is a card."""
     kinds = [None if i < texts else "num" for i in range(len(head))]
     body = [
         tag(
@@ -53,6 +56,15 @@ def table(
     return tag("table", tag("thead", top), tag("tbody", *body), class_=class_ or None)
 
 
+def captioned(charts: Mapping[str, Html | None]) -> list[Html]:
+    """Small figures under their titles, of the charts that have a point."""
+    return [
+        tag("figure", tag("figcaption", title), drawn, class_="small")
+        for title, drawn in charts.items()
+        if drawn is not None
+    ]
+
+
 def mean_text(values: Sequence[float], decimals: int) -> tuple[str, str]:
     """The mean, and the half of its 95 % interval, as texts."""
     if not values:
@@ -69,7 +81,7 @@ def lags_of(group: Group) -> list[float]:
     return [float(x) for x in found if x is not None]
 
 
-def short_name(one: Told) -> str:
+def short_name(one: RunRecord) -> str:
     """The directory of a run, and its seed where the name does not end with it."""
     name, seed = one.row.path.name, clipped(str(one.row.seed), 20)
     return clipped(name, 80) + (

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -55,9 +54,7 @@ class Track:
 def sector(
     inner: float, outer: float, start: float, end: float, centre: tuple[float, float] = CENTRE
 ) -> str:
-    """The path of a part of a ring, from ``start`` to ``end`` in degrees, clockwise from the top,
-    less than a whole turn.
-    """
+    """The path of a ring's part, ``start`` to ``end`` degrees clockwise from the top, below 360."""
     large = int(end - start > 180)
     a, b, c, d = (
         _at(r, angle, centre)
@@ -76,9 +73,7 @@ def _at(radius: float, angle: float, centre: tuple[float, float]) -> str:
 
 
 def arcs(tracks: Sequence[Track], start: float, end: float) -> list[Html]:
-    """Concentric arcs from ``start`` to ``end``, the first track outermost; each is cut into its
-    shares, in their order.
-    """
+    """Concentric arcs from ``start`` to ``end``, the first outermost, each cut into its shares."""
     thick = (OUTER - INNER) / max(len(tracks), 2)
     found = []
     for i, track in enumerate(tracks):
@@ -109,11 +104,9 @@ def ring(
     under: str,
     middle: Sequence[str],
 ) -> Html:
-    """The ring: what acts on the left, what learns on the right; experience goes over, weights come
-    back under.
+    """The ring: actors left, learners right; experience goes over, weights come back under.
 
-    ``names`` of the two sides; ``over``, ``under``: what stands at the two arrows; ``middle``:
-    lines, the first one in bold.
+    ``names`` of the sides; ``over``, ``under``: texts at the arrows; ``middle``: lines.
     """
     x, y = CENTRE
     said = (
@@ -150,7 +143,6 @@ def ring(
 
 
 def _arrow(start: float, end: float) -> Html:
-    """An arrow along the ring, clockwise."""
     radius = (OUTER + INNER) / 2
     r = figure_number(radius)
     tip = end - 7
@@ -163,8 +155,7 @@ def _arrow(start: float, end: float) -> Html:
 
 
 def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
-    """Shares over time as a strip: ``bins`` of equal length, each with its shares of 0..1, stacked
-    from the bottom.
+    """Shares over time as a strip: ``bins`` of equal length, their shares stacked from the bottom.
 
     Places are percentages, so the strip stretches and its hatching does not.
     """
@@ -186,9 +177,7 @@ def stacked(bins: Sequence[Mapping[str, float]]) -> Html:
 
 
 def _runs(bins: Sequence[Mapping[str, float]]) -> dict[str, list[tuple[int, int, float, float]]]:
-    """(first bin, end, top, height) of each state's rectangles; equal neighbours to the hundredth
-    are one.
-    """
+    """(first bin, end, top, height) of each state's rectangles; equal neighbours are merged."""
     found: dict[str, list[tuple[int, int, float, float]]] = {state: [] for state in STATES}
     for i, shares in enumerate(bins):
         below = 0.0
@@ -225,9 +214,7 @@ def spans(parts: Sequence[tuple[float, float]], whole: tuple[float, float]) -> H
 
 
 def segments(shares: Sequence[float]) -> Html:
-    """A bar whose pieces are ``shares`` of 0..1, one after the other from the left, each in the
-    next colour.
-    """
+    """A bar of ``shares`` of 0..1, one after the other from the left, each in the next colour."""
     begins = itertools.accumulate(shares, initial=0.0)
     rects = [
         tag(
@@ -250,9 +237,7 @@ def part_swatch(number: int) -> Html:
 
 
 def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Html:
-    """A histogram: for each bin the label of its right end, and its share of 0..1, of which at
-    least one is not 0.
-    """
+    """A histogram: for each bin its right end's label and its share of 0..1, not all of them 0."""
     most = max(share for _, share in shares)
     wide, up = 100 / len(shares), ticks(0.0, most, most=3)
     rects = [
@@ -279,6 +264,10 @@ def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Ht
         tag("span", f"{100 * y:.3g} %", style=f"top:{figure_number(100 - 100 * y / most)}%")
         for y in up
     ]
+    return _framed(svg, y_names, x_names, x_label)
+
+
+def _framed(svg: Html, y_names: Sequence[Html], x_names: Sequence[Html], x_label: str) -> Html:
     return tag(
         "div",
         tag("div", *y_names, class_="ys"),
@@ -291,9 +280,7 @@ def bars(shares: Sequence[tuple[str, float]], *, label: str, x_label: str) -> Ht
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line on ``x`` [N], ``y`` [N], with an interval [N] around it where there is one. ``faint``:
-    one seed of a group.
-    """
+    """A line on ``x`` [N], ``y`` [N], with an interval [N] if there is one; ``faint``: one seed."""
 
     style: int
     x: Array
@@ -316,9 +303,7 @@ class Line:
 
 
 def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
-    """At most ``most`` points of a line: of each of ``most // 2`` stretches the lowest and the
-    highest, so peaks stay.
-    """
+    """At most ``most`` points of a line: the lowest and highest of each stretch, so peaks stay."""
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), most // 2 + 1).astype(int)
@@ -329,9 +314,7 @@ def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most ``most`` + 1 round numbers from ``low`` to ``high``, 1, 2 or 5 times a power of ten
-    apart.
-    """
+    """At most ``most`` + 1 round numbers, ``low`` to ``high``: 1, 2 or 5 times a power of 10."""
     span = high - low
     if span <= 0:
         return [low]
@@ -344,9 +327,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def reach(values: Sequence[Array]) -> tuple[float, float]:
-    """The lowest and the highest of several arrays, with a twentieth of room; numbers that are all
-    equal lie in the middle.
-    """
+    """The lowest and the highest of several arrays, with 5 % of room; equal ones in the middle."""
     low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
     if alike(low, high):
         return (low - abs(low) / 20, high + abs(high) / 20) if abs(high) > LEAST else (-0.05, 1.0)
@@ -370,7 +351,7 @@ def tick_text(value: float) -> str:
 
 
 def chart(
-    lines: Sequence[Line], *, label: str, x_label: str, x_text: Any = tick_text
+    lines: Sequence[Line], *, label: str, x_label: str, x_text: Callable[[float], str] = tick_text
 ) -> Html | None:
     """Lines over an axis, with the labels of both axes; None where there is no point to draw."""
     drawn = [line for one in lines if len((line := one.drawable()).x)]
@@ -405,20 +386,11 @@ def chart(
         tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up
     ]
     x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), x_text(x)) for x in across]
-    return tag(
-        "div",
-        tag("div", *y_names, class_="ys"),
-        tag("div", svg, class_="plot"),
-        tag("div", *x_names, class_="xs"),
-        tag("div", x_label, class_="xname"),
-        class_="chart",
-    )
+    return _framed(svg, y_names, x_names, x_label)
 
 
 def x_label_at(share: float, text: str) -> Html:
-    """A label below an axis at a share of its length, 0..1;
-    near an end it stays within the axis.
-    """
+    """A label below an axis at a share of its length, 0..1; it stays within the axis."""
     edge = "first" if share < EDGE else "last" if share > 1 - EDGE else None
     return tag("span", text, style=f"left:{figure_number(100 * share)}%", class_=edge)
 
@@ -462,11 +434,9 @@ def _mark(name: str, box: str, shape: Html) -> Html:
 
 
 def hatchings() -> Html:
-    """What fills each state: the pattern tells it apart without colour.
-    It stands once in a page.
-    """
+    """What fills each state: a pattern tells it apart without colour. Once in a page."""
 
-    dot: dict[str, Any] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
+    dot: dict[str, str | float | None] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
     stripe = tag("rect", class_="preempted-mark", width=1.6, height=4)
     dots = (tag("rect", x=1, y=1, **dot), tag("rect", x=4, y=4, **dot))
     dash = tag("rect", class_="blocked-mark", y=2, width=5, height=1.1)
@@ -482,7 +452,7 @@ def hatchings() -> Html:
 
 def _fill(state: str, size: float, turn: str | None, *marks: Html) -> Html:
     ground = tag("rect", class_=f"{state}-ground", width=size, height=size)
-    box: dict[str, Any] = {
+    box: dict[str, str | float | None] = {
         "width": size,
         "height": size,
         "patternUnits": "userSpaceOnUse",

@@ -10,18 +10,25 @@ from equipoise.console.curves import Axis
 from equipoise.console.picture import number
 from equipoise.record.described import clipped
 from equipoise.record.series import AXES, CURVES
-from equipoise.report.elements import NONE, lags_of, mean_text, more, named, section, table
+from equipoise.report.elements import (
+    NONE,
+    captioned,
+    lags_of,
+    mean_text,
+    more,
+    named,
+    section,
+    table,
+)
 from equipoise.report.figures import Line, chart, legend, sample
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Group, Told, axis_of
+from equipoise.report.runs import Group, RunRecord, axis_of
 
 MOST_METRICS = 24  # small charts of the learner's numbers
 
 
 def curves_section(groups: Sequence[Group]) -> Html:
-    """Return, evaluation and speed over steps: the mean of a group, its interval, and each of its
-    runs.
-    """
+    """Return, evaluation and speed over steps: a group's mean, its interval, and its runs."""
     marks = legend([(sample(group.style), _at_the_end(group, axis_of(groups))) for group in groups])
     several = any(len(group.runs) > 1 for group in groups)
     note = (
@@ -61,9 +68,7 @@ def _captioned(groups: Sequence[Group], y: str, *, small: bool = False) -> Html 
 
 
 def lines_of(group: Group, y: str, axis: Axis = "steps", *, small: bool = False) -> list[Line]:
-    """The lines of a group: its one run; of several the mean with its interval, and each of them
-    thin (not where ``small``).
-    """
+    """The lines of a group: one run, or the mean, its interval and (not if ``small``) each run."""
     found = group.each(y, axis)
     curve = group.curve(found) if len(found) > 1 else None
     faint = [Line(group.style, x, values, faint=curve is not None) for _, x, values in found]
@@ -106,9 +111,7 @@ def speed_section(groups: Sequence[Group]) -> Html | None:
 
 
 def lag_section(groups: Sequence[Group]) -> Html | None:
-    """The lag of what was learned from, mean and maximum over steps; the age of rows is beside it,
-    and not the same.
-    """
+    """Mean and maximum lag of learned rows over steps, and their age, a different number."""
     kinds = dict.fromkeys(group.first.lag_name for group in groups)
     charts = [
         one
@@ -140,17 +143,12 @@ def _lags(kind: str, groups: Sequence[Group]) -> list[Html]:
     means = [line for group in groups for line in lines_of(group, "lag", axis, small=True)]
     most = [Line(group.style, *_largest(one, axis)) for group in groups for one in group.runs]
     drawn = {f"{kind}, mean": means, f"{kind}, largest": most}
-    charts = {
-        name: chart(lines, label=name, x_label=AXES[axis].label) for name, lines in drawn.items()
-    }
-    return [
-        tag("figure", tag("figcaption", name), one, class_="small")
-        for name, one in charts.items()
-        if one is not None
-    ]
+    return captioned(
+        {name: chart(lines, label=name, x_label=AXES[axis].label) for name, lines in drawn.items()}
+    )
 
 
-def _largest(one: Told, axis: Axis) -> tuple[list[float], list[float]]:
+def _largest(one: RunRecord, axis: Axis) -> tuple[list[float], list[float]]:
     lines = [line for line in one.lines if line["lag_max"] is not None]
     return [float(line[AXES[axis].name]) for line in lines], [
         float(line["lag_max"]) for line in lines

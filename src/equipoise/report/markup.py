@@ -24,9 +24,7 @@ Part = str | int | None  # a text to be escaped, markup as ``Html``, a count; No
 
 
 def tag(name: str, *parts: Part, **attributes: str | float | None) -> Html:
-    """An element. ``class_`` is class, ``stroke_width`` is stroke-width; an attribute that is None
-    is left out.
-    """
+    """An element. ``class_`` is class, ``stroke_width`` is stroke-width; None is left out."""
     said = "".join(
         f' {_key(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None
     )
@@ -52,9 +50,7 @@ def escaped(text: str) -> str:
 
 
 def figure_number(value: float) -> str:
-    """A coordinate or a length, to a hundredth; ValueError for nan and infinity, which no figure
-    can show.
-    """
+    """A length to a hundredth; ValueError for nan and infinity, which no figure can show."""
     if not math.isfinite(value):
         raise ValueError(f"a figure: expected a finite number, got {value}")
     return f"{round(value, 2) + 0.0:.12g}"

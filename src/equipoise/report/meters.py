@@ -5,13 +5,12 @@ over time
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
 from equipoise.record.described import clipped
-from equipoise.report.elements import more, named, section, short_name
+from equipoise.report.elements import captioned, more, named, section, short_name
 from equipoise.report.figures import (
     STYLES,
     Line,
@@ -24,7 +23,7 @@ from equipoise.report.figures import (
     tick_text,
 )
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Entry, Group, Told
+from equipoise.report.runs import Entry, Group, RunRecord
 from equipoise.report.workers import MOST_TIMELINES, MOST_TRACKS, folded, sides
 
 LEAST_PART = 0.005  # of the work, for a part to be named
@@ -70,9 +69,7 @@ def _workers(group: Group) -> list[Html]:
 
 
 def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
-    """The share of each part in the work of some workers, 0..1; of estimates that are more than the
-    work, in their sum.
-    """
+    """The share of each part in some workers' work, 0..1; estimates may exceed the work."""
     seconds: dict[str, float] = {}
     for name, x in itertools.chain.from_iterable(one.get("parts", {}).items() for one in workers):
         seconds[name] = seconds.get(name, 0.0) + max(x, 0.0)
@@ -82,7 +79,7 @@ def parts_of(workers: Sequence[Entry]) -> dict[str, float]:
 
 
 def _work(name: str, parts: Mapping[str, float]) -> Html:
-    """A worker's bar, and under it what each piece of the bar is, in their order."""
+    """A worker's bar, and under it the pieces of the bar in their order."""
     said = [
         (part_swatch(i), f"{clipped(part, 40)} {100 * share:.0f} %")
         for i, (part, share) in enumerate(parts.items())
@@ -117,22 +114,19 @@ def ages_section(groups: Sequence[Group]) -> Html | None:
 
 def _histograms(group: Group) -> list[Html]:
     ages = [one.ages for one in group.runs]
-    found = []
+    found: dict[str, Html | None] = {}
     for name, (title, what) in AGES.items():
         text = _seconds if EDGES[name] is EDGES["seconds"] else tick_text
         shares = histogram([age.get(name, {}) for age in ages], EDGES[name], text)
         if shares:
-            drawn = bars(list(shares.items()), label=title, x_label=what)
-            found.append(tag("figure", tag("figcaption", title), drawn, class_="small"))
-    return found
+            found[title] = bars(list(shares.items()), label=title, x_label=what)
+    return captioned(found)
 
 
 def histogram(
-    counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Any
+    counts: Sequence[Mapping[str, int]], edges: Sequence[float], text: Callable[[float], str]
 ) -> dict[str, float]:
-    """The share of each bin from the first to the last that is not empty, by the label of its upper
-    end; several added up.
-    """
+    """The share of each bin between the non-empty ends, by the label of its upper edge."""
     keys = [*(f"{edge:g}" for edge in edges), "inf"]
     labels = [*(text(edge) for edge in edges), "more"]
     sums = [sum(one.get(key, 0) for one in counts) for key in keys]
@@ -167,27 +161,21 @@ def processes_section(groups: Sequence[Group]) -> Html | None:
     return section("Processes over time", *found, note=note)
 
 
-def _processes(one: Told) -> list[Html]:
+def _processes(one: RunRecord) -> list[Html]:
     lines = [line for line in one.lines if line.get("usage") and not line["final"]]
     kinds = list(dict.fromkeys(_kind(name) for line in lines for name in line["usage"]))[:STYLES]
     drawn = {
         "cores": [Line(i, *cores_of(lines, kind)) for i, kind in enumerate(kinds)],
         "memory in MB": [Line(i, *memory_of(lines, kind)) for i, kind in enumerate(kinds)],
     }
-    charts = {
-        name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()
-    }
-    shown = [
-        tag("figure", tag("figcaption", name), made, class_="small")
-        for name, made in charts.items()
-        if made is not None
-    ]
+    shown = captioned(
+        {name: chart(of, label=name, x_label="time", x_text=_time) for name, of in drawn.items()}
+    )
     marks = legend([(sample(i), clipped(kind, 40)) for i, kind in enumerate(kinds)])
     return [marks, tag("div", *shown, class_="grid")] if shown else []
 
 
 def _kind(process: str) -> str:
-    """Actor 3 is one of the actors."""
     kind, _, number = process.rpartition(" ")
     return kind if number.isdecimal() else process
 
@@ -217,9 +205,7 @@ def cores_of(lines: Sequence[Entry], kind: str) -> tuple[list[float], list[float
 
 
 def _since(cpu_s: float, then: Entry | None) -> float:
-    """The seconds since then; of a process that another one has replaced, all that the new one has
-    used.
-    """
+    """The seconds since then; all that a process used that has replaced another one."""
     return cpu_s - then["cpu_s"] if then is not None and cpu_s >= then["cpu_s"] else cpu_s
 
 

@@ -11,7 +11,7 @@ from equipoise.files import write_atomic
 from equipoise.report import learning, meters, sections, workers
 from equipoise.report.figures import hatchings
 from equipoise.report.markup import Html, joined, tag
-from equipoise.report.runs import Told, grouped
+from equipoise.report.runs import RunRecord, grouped
 from equipoise.report.style import style
 
 BEGIN = "<!doctype html>\n<!-- written by equipoise report -->\n"
@@ -20,7 +20,7 @@ MOST_BYTES = 5_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def page(runs: Sequence[Told], now: float | None = None) -> str:
+def page(runs: Sequence[RunRecord], now: float | None = None) -> str:
     """The whole page; ValueError where it would have more than ``MOST_BYTES``."""
     now = time.time() if now is None else now
     groups = grouped(runs)
@@ -64,9 +64,7 @@ def page(runs: Sequence[Told], now: float | None = None) -> str:
 
 
 def check_out(out: Path) -> None:
-    """ValueError for a place where no page can be written, or where something else than an earlier
-    page is.
-    """
+    """ValueError if no page can be written there, or if something other than a page is there."""
     if out.is_dir():
         raise ValueError(
             f"--out {out}: expected a file, got a directory; did you mean "

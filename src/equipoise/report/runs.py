@@ -19,9 +19,10 @@ from equipoise.record.described import clipped, directories, flat, labels, short
 from equipoise.record.directory import RunDirectory
 from equipoise.record.listing import RunRow, row
 from equipoise.record.paths import RUN, near_runs
-from equipoise.record.report import METRICS, read_reports
+from equipoise.record.report import METRICS, left_out, read_reports
 from equipoise.record.summary import SUMMARY as SUMMARY_FILE
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
+from equipoise.types import Array
 
 Entry = Mapping[str, Any]  # an object of the JSON that a run wrote
 Balance = Mapping[str, Entry]  # seconds and counts by worker
@@ -105,10 +106,8 @@ RUN_JSON: Schema = {
 
 
 @dataclass(frozen=True)
-class Told:
-    """One run: its row in a listing, its run.json, its reports,
-    and its summary once it has ended.
-    """
+class RunRecord:
+    """One run: its row in a listing, its run.json, its reports, and its summary at the end."""
 
     row: RunRow
     run: Entry
@@ -161,9 +160,7 @@ class Told:
 
     @cached_property
     def ages(self) -> Mapping[str, Mapping[str, int]]:
-        """The histograms of the age of experience, of the whole run so far; empty for a run that
-        knows none.
-        """
+        """The histograms of the age of experience over the whole run; empty if it has none."""
         if self.summary is not None:
             return {name: self.summary["lag"].get(name, {}) for name in EDGES}
         lines = [line for line in self.lines if line["final"]] or self.lines
@@ -175,9 +172,7 @@ class Told:
 
     @property
     def lag_name(self) -> str:
-        """The name of a report's lag: versions of the acting weights, or the age of a replay's
-        rows.
-        """
+        """The name of the lag: versions of the acting weights, or the age of a replay's rows."""
         return (
             "age of rows"
             if any(key.startswith("replay.") or ".replay." in key for key in self.settings)
@@ -213,10 +208,10 @@ class Group:
 
     name: str
     style: int
-    runs: tuple[Told, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
-    def first(self) -> Told:
+    def first(self) -> RunRecord:
         return self.runs[0]
 
     @property
@@ -233,7 +228,7 @@ class Group:
         return Counter(one.cause for one in self.runs)
 
     @property
-    def judged(self) -> Told:
+    def judged(self) -> RunRecord:
         """The first run whose verdict has the cause that most of them have."""
         cause = self.causes().most_common(1)[0][0]
         return next(one for one in self.runs if one.cause == cause)
@@ -245,7 +240,7 @@ class Group:
         """The numbers of a column of the listing that runs have."""
         return [float(value) for one in self.runs if (value := getattr(one.row, key)) is not None]
 
-    def each(self, y: str, axis: Axis) -> list[tuple[Path, Any, Any]]:
+    def each(self, y: str, axis: Axis) -> list[tuple[Path, Array, Array]]:
         """(file, x [N], y [N]) of each run that has the number."""
         found = []
         for one in self.runs:
@@ -291,14 +286,13 @@ def summed(balances: Sequence[Balance]) -> dict[str, dict[str, Any]]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def read(places: Sequence[Path]) -> tuple[list[Told], list[str]]:
+def read(places: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     """(runs, warnings) of run directories and of folders with runs.
 
-    ValueError or FileNotFoundError for a place that has none, a run without reports, one of another
-    version whose reports differ, and one that is named twice. A run within a folder that cannot be
-    read is left out, with a warning.
+    ValueError or FileNotFoundError for a place without runs, a run without reports or of another
+    version, and one named twice. A damaged run within a folder is left out, with a warning.
     """
-    found: dict[Path, Told] = {}
+    found: dict[Path, RunRecord] = {}
     warned: list[str] = []
     for place in places:
         if not place.is_dir():
@@ -338,11 +332,10 @@ def _kind(place: Path) -> str:
     return "a file" if place.exists() else "none"
 
 
-def _warnings(one: Told) -> list[str]:
+def _warnings(one: RunRecord) -> list[str]:
     found = []
     if one.left_out:
-        more = f", and {len(one.left_out) - 1} lines more" if len(one.left_out) > 1 else ""
-        found.append(f"{one.left_out[0]}{more}; what is damaged is left out")
+        found.append(left_out(one.left_out))
     if one.version != equipoise.__version__:
         found.append(
             f"{one.row.path}: a run of equipoise {one.version}, read by {equipoise.__version__}"
@@ -350,21 +343,21 @@ def _warnings(one: Told) -> list[str]:
     return found
 
 
-def read_run(directory: Path) -> Told:
+def read_run(directory: Path) -> RunRecord:
     """One run; ValueError in one line where its files do not say what the page needs."""
     found = RunDirectory.found(directory)
     check(found.run, RUN_JSON, str(directory / RUN))
-    left_out: list[str] = []
+    damaged: list[str] = []
     lines = []
-    for number, line in enumerate(read_reports(directory / METRICS, damaged=left_out), 1):
+    for number, line in enumerate(read_reports(directory / METRICS, damaged=damaged), 1):
         try:
             lines.append(check(line, LINE, f"{directory / METRICS}, report {number}"))
         except ValueError as error:
-            left_out.append(str(error))
+            damaged.append(str(error))
     try:
         if (summary := found.summary()) is not None:
             check(summary, SUMMARY, str(directory / SUMMARY_FILE))
-        told = Told(row(directory, lines), found.run, lines, summary, tuple(left_out))
+        told = RunRecord(row(directory, lines), found.run, lines, summary, tuple(damaged))
         _ = told.settings
     except ValueError as error:
         raise ValueError(_another_version(found, str(error))) from None
@@ -375,12 +368,12 @@ def read_run(directory: Path) -> Told:
         )
         raise ValueError(_another_version(found, what)) from None
     if not lines:
-        raise ValueError(_another_version(found, left_out[0]) if left_out else _no_reports(told))
+        raise ValueError(_another_version(found, damaged[0]) if damaged else _no_reports(told))
     return told
 
 
 def _another_version(found: RunDirectory, problem: str) -> str:
-    """The problem, with the versions where the run is of another one."""
+    """The problem, with the versions if the run is of another one."""
     version = (found.run.get("versions") or {}).get("equipoise")
     if version == equipoise.__version__:
         return problem
@@ -390,7 +383,7 @@ def _another_version(found: RunDirectory, problem: str) -> str:
     )
 
 
-def _no_reports(one: Told) -> str:
+def _no_reports(one: RunRecord) -> str:
     why = {
         "running": "that is still running: its first one comes after some updates",
         "killed": "that was killed before its first one",
@@ -402,11 +395,9 @@ def _no_reports(one: Told) -> str:
 # ----------------------------------------------------------------------------------------- grouping
 
 
-def grouped(runs: Sequence[Told]) -> list[Group]:
-    """Runs of the same settings together, in the order in which they came; each group has a name of
-    its own.
-    """
-    by: dict[tuple[tuple[str, str], ...], list[Told]] = {}
+def grouped(runs: Sequence[RunRecord]) -> list[Group]:
+    """Runs of the same settings together, in order; each group has a name of its own."""
+    by: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     for one in runs:
         by.setdefault(tuple(sorted(one.settings.items())), []).append(one)
     each = list(by.values())
@@ -417,9 +408,7 @@ def grouped(runs: Sequence[Told]) -> list[Group]:
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """The settings that groups differ in, a value for each of them; "—" where one does not have the
-    setting.
-    """
+    """The settings that groups differ in, with a value for each; "—" for one without it."""
     keys = dict.fromkeys(key for group in groups for key in group.first.settings)
     found = {key: [group.first.settings.get(key, "—") for group in groups] for key in keys}
     found |= {name: [_where(group, room, key) for group in groups] for name, room, key in WHERE}

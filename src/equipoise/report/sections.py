@@ -20,13 +20,14 @@ from equipoise.report.elements import (
     mean_text,
     more,
     named,
+    note_of,
     section,
     short_name,
     table,
 )
 from equipoise.report.figures import sample
 from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
-from equipoise.report.runs import Entry, Group, Told, differences
+from equipoise.report.runs import Entry, Group, RunRecord, differences
 
 MOST_NOTES = 40  # of a run
 MOST_SAID = 200  # of a page
@@ -87,14 +88,14 @@ def _verdict(group: Group, *, alone: bool) -> Html:
             *_options_whole(sentence.removeprefix(cause)),
             class_="sentence",
         ),
-        tag("p", beside, class_="note") if beside else None,
+        note_of(beside),
         _remedies(judged),
         class_="verdict",
     )
 
 
-def _remedies(one: Told) -> Html | None:
-    """What would help, by how much, and what it costs, as the model of the ring predicts it."""
+def _remedies(one: RunRecord) -> Html | None:
+    """Suggestions with their gain and cost, as the model of the ring predicts them."""
     items = [tag("li", *_remedy(remedy)) for remedy in one.remedies[:MOST_REMEDIES]]
     if not items:
         return None
@@ -197,20 +198,18 @@ def runs_section(groups: Sequence[Group], now: float) -> Html:
         for group in groups
     ]
     several = any(len(group.runs) > 1 for group in groups)
+    half = "± is half of Student's 95 % interval of the mean over runs."
     compared = table(
         ("settings", "runs", "steps/s", "return", "evaluation"), means, texts=2, class_="cards"
     )
     return section(
         "Runs",
         table(head, rows, texts=3, class_="cards"),
-        compared if several else None,
-        tag("p", "± is half of Student's 95 % interval of the mean over runs.", class_="note")
-        if several
-        else None,
+        *((compared, note_of(half)) if several else ()),
     )
 
 
-def _lag(one: Told) -> str:
+def _lag(one: RunRecord) -> str:
     lag = (
         one.summary["lag"]
         if one.summary
@@ -304,7 +303,7 @@ def resources_section(groups: Sequence[Group]) -> Html | None:
     )
 
 
-def _cores(one: Told) -> str:
+def _cores(one: RunRecord) -> str:
     lines = [line for line in one.lines if not line["final"]]
     worked = sum(
         max(w["worked"] - max(w.get("asleep", 0.0), 0.0), 0.0)
@@ -314,7 +313,7 @@ def _cores(one: Told) -> str:
     return f"{worked / lines[-1]['wall_s']:.2f}" if lines and lines[-1]["wall_s"] > 0 else NONE
 
 
-def _count(one: Told, name: str) -> str:
+def _count(one: RunRecord, name: str) -> str:
     found = ((one.summary or {}).get("rows") or {}).get(name)
     return short(found) if isinstance(found, int) else NONE
 
@@ -341,9 +340,7 @@ def _traffic(groups: Sequence[Group]) -> list[Html]:
 
 
 def alarms_section(groups: Sequence[Group]) -> Html | None:
-    """The alarms of each run, where a run knows alarms: sign, owner, moment, evidence and what may
-    help.
-    """
+    """The alarms of each run: sign, owner, moment, evidence and what may help."""
     runs = [(group, one) for group in groups for one in group.runs if one.alarms is not None]
     if not runs:
         return None
@@ -353,7 +350,7 @@ def alarms_section(groups: Sequence[Group]) -> Html | None:
     return section("Alarms", tag("ul", *items[:MOST_SAID], class_="notes"))
 
 
-def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
+def _alarm(group: Group, one: RunRecord, alarm: Entry) -> Html:
     sign = tag("strong", clipped(alarm["name"], 80))
     owner, moment = (
         clipped(alarm["owner"], 80),
@@ -364,9 +361,7 @@ def _alarm(group: Group, one: Told, alarm: Entry) -> Html:
 
 
 def notes_section(groups: Sequence[Group]) -> Html | None:
-    """What was damaged, the resumes, and the notes of each run;
-    alarms have a section of their own.
-    """
+    """What was damaged, the resumes, and the notes of each run."""
     items, hidden = [], 0
     for group in groups:
         for one in group.runs:
@@ -383,13 +378,11 @@ def notes_section(groups: Sequence[Group]) -> Html | None:
             hidden += max(len(said) - MOST_NOTES, 0)
             items += [_note(group, one, note) for note in said[:MOST_NOTES]]
     hidden += max(len(items) - MOST_SAID, 0)
-    rest = (
-        tag("p", f"{hidden} more are in the runs' summary.json.", class_="note") if hidden else None
-    )
+    rest = note_of(f"{hidden} more are in the runs' summary.json." if hidden else None)
     return section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest) if items else None
 
 
-def _said(group: Group, one: Told, said: Html, kind: str) -> Html:
+def _said(group: Group, one: RunRecord, said: Html, kind: str) -> Html:
     mark = tag(
         "span",
         {"warning": "!", "alarm": "!!", "note": "·"}[kind],
@@ -401,12 +394,12 @@ def _said(group: Group, one: Told, said: Html, kind: str) -> Html:
     return tag("li", mark, tag("span", unseen, said), whose, class_=kind)
 
 
-def _note(group: Group, one: Told, note: str) -> Html:
+def _note(group: Group, one: RunRecord, note: str) -> Html:
     text = clipped(note.removeprefix("warning: "), LONGEST_SENTENCE)
     return _said(group, one, tag("bdi", text), "warning" if note.startswith("warning:") else "note")
 
 
-def _resumes(one: Told) -> list[str]:
+def _resumes(one: RunRecord) -> list[str]:
     found = one.run.get("resumed")
     return [
         f"resumed at step {at.get('step')}"

@@ -11,10 +11,10 @@ from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock
 from equipoise.record.described import clipped
 from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of, short
-from equipoise.report.elements import NONE, lags_of, mean_text, more, section, short_name
+from equipoise.report.elements import NONE, lags_of, mean_text, more, note_of, section, short_name
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
-from equipoise.report.runs import Balance, Entry, Group, Told
+from equipoise.report.runs import Balance, Entry, Group, RunRecord
 
 # workers of a side of the ring, and twice as many strips; beyond it several workers are one
 MOST_TRACKS = 8
@@ -30,9 +30,7 @@ def shares_of(seconds: Entry) -> dict[str, float]:
 
 
 def sides(balance: Balance) -> tuple[list[str], list[str], list[str]]:
-    """Names of the workers that sample, of those that learn or keep rows, and of those beside the
-    ring, in natural order.
-    """
+    """Names of the workers that sample, that learn or keep rows, and beside the ring, sorted."""
     names = sorted(balance, key=_natural)
     places = {
         name: place_of(balance[name]["side"], bool(balance[name].get("serves"))) for name in names
@@ -53,9 +51,7 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
-    """At most ``most`` rows of workers, by the name of the row: where there are more, neighbours
-    share one.
-    """
+    """At most ``most`` rows of workers by name: where there are more, neighbours share one."""
     if len(names) <= most:
         return {name: [name] for name in names}
     edges = [i * len(names) // most for i in range(most + 1)]
@@ -115,7 +111,6 @@ def _ring(group: Group) -> Html:
 
 
 def _counted(names: Sequence[str], balance: Balance) -> str:
-    """The workers by kind: 4 actors, 2 shards."""
     kinds: dict[str, int] = {}
     for name in names:
         kind = clipped(balance[name]["kind"] or "worker", 16)
@@ -137,22 +132,19 @@ def timelines(groups: Sequence[Group]) -> Html | None:
         )
         for _, one in runs[:MOST_TIMELINES]
     ]
-    rest = (
-        f"{len(runs) - MOST_TIMELINES} more runs have no timeline here."
-        if len(runs) > MOST_TIMELINES
-        else None
-    )
+    hidden = max(len(runs) - MOST_TIMELINES, 0)
+    rest = note_of(f"{hidden} more runs have no timeline here." if hidden else None)
     note = "From the first report to the last. The numbers are shares of the whole run."
     return section(
         "Workers over time",
         states_legend(),
         *found,
-        tag("p", rest, class_="note") if rest else None,
+        rest,
         note=note,
     )
 
 
-def _timeline(one: Told) -> Html:
+def _timeline(one: RunRecord) -> Html:
     lines = [line for line in one.lines if not line["final"]] or list(one.lines)
     end = max(lines[-1]["wall_s"], 1e-3)
     left, right, beside = sides(one.balance)
@@ -186,11 +178,9 @@ def _timeline(one: Told) -> Html:
 def binned(
     lines: Sequence[Entry], names: Sequence[str], end: float, bins: int = BINS
 ) -> list[dict[str, float]]:
-    """The shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty where
-    nothing was measured.
+    """Shares of some workers in each of ``bins`` stretches of 0..``end`` seconds; empty: no data.
 
-    A report tells of the time since the one before it, and counts for each stretch by how much of
-    it lies there.
+    A report covers the time since the one before it, and counts in each stretch by its part there.
     """
     seconds = [dict.fromkeys(STATES, 0.0) for _ in range(bins)]
     begin = 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from equipoise.balance.alarms import First, Limits, Moment, PolicyLimits
+from equipoise.balance.alarms import FirstEpisodes, Limits, Moment, PolicyLimits
 from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Report
 from equipoise.runtime.stats import RunStats
@@ -76,7 +76,7 @@ def moment(report: Report, stats: RunStats) -> Moment:
         metrics=report.metrics,
         first=None
         if stats.first is None
-        else First(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
+        else FirstEpisodes(episodes=stats.first[0], mean=stats.first[1], std=stats.first[2]),
         acting=stats.acting,
         balance=report.balance,
         memory={

@@ -67,9 +67,7 @@ def kept(known: Known, changes: Collection[str]) -> dict[str, Any]:
 
 
 def asked_again(known: Known, changes: Collection[str]) -> list[str]:
-    """The settings that a resume chooses anew,
-    since it changes what they depend on and not them.
-    """
+    """Settings that a resume chooses again, since what they depend on changed."""
     return [
         name
         for name in known

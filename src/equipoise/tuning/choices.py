@@ -25,6 +25,7 @@ import torch
 
 from equipoise import phases
 from equipoise.cores import usable
+from equipoise.facts import values_of
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
@@ -43,7 +44,7 @@ SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
 SHORT_S = 20.0  # an estimated length of a run for which nothing more is measured
 TIE = 1.05  # of whole runs: what is less than so many times faster is as fast
 ALONE = 1.1  # the same of updates alone, which say less
-# whole runs are of ways within this of the best estimate, and of so many at most
+# whole runs are made of at most MOST ways, within this factor of the best estimate
 WITHIN, MOST = 1.3, 3
 
 WAYS = ("device", "precision", "threads")  # chosen together
@@ -75,15 +76,14 @@ def settled(
 ) -> tuple[Program, dict[str, dict[str, Any]]]:
     """Choose what the program leaves open -> the program with it, and the record of the choices.
 
-    ``asked``: settings that the user gave as ``auto``, besides those that are so by default: these
-    have all of ``BUDGET_S``, and what is chosen is told. ``at``: the step that a resume goes on
-    from. ``known``: what was measured before. What torch.compile costs is told, and ValueError
-    raised where it cannot pay (``compiling.py``). WorkerFailed where no value works;
-    KeyboardInterrupt, which leaves nothing, where Ctrl-C or SIGTERM ends the measurement.
+    ``asked``: settings that the user gave as ``auto``, which have all of ``BUDGET_S`` and are told.
+    ``at``: the step that a resume goes on from. ``known``: earlier measurements. ValueError if
+    torch.compile cannot pay (``compiling.py``), WorkerFailed if no value works, KeyboardInterrupt
+    if Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
     if why := _fixed(base, on):
-        found = {name: Choice(value=getattr(base.placement, name), why=why) for name in names}
+        found = {name: Choice(value=values_of(base.placement)[name], why=why) for name in names}
     elif names:
         with Interrupt() as interrupt:
             base, found = _Search(base, names, on, asked, interrupt, tell).run()
@@ -162,7 +162,7 @@ class _Search:
         blue = plan_run(self._program)
 
         def all_of(way: Way, **rest: Any) -> dict[str, Choice]:
-            return {name: Choice(value=getattr(way, name), **rest) for name in names}
+            return {name: Choice(value=values_of(way)[name], **rest) for name in names}
 
         if "device" not in names and all(
             updates.is_small(blue.network(name)) for name in blue.learns
@@ -240,8 +240,7 @@ class _Search:
     def _raced(self, programs: Mapping[str, Program], names: Sequence[str], until: float) -> Race:
         self._tell(
             f"{' and '.join(names)}: {', '.join(programs)} are measured as whole runs in turns, "
-            "for "
-            f"{max(until - time.monotonic(), 0.0):.0f} s at most"
+            f"for {max(until - time.monotonic(), 0.0):.0f} s at most"
         )
         what = " and ".join(names)
         return runs.raced(
@@ -249,7 +248,7 @@ class _Search:
         )
 
 
-def taken(race: Race, values: Sequence[Any]) -> Choice:
+def taken(race: Race, values: Sequence[object]) -> Choice:
     """The value that a race decides for; the usual one, which is the first, where none learned."""
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
@@ -284,7 +283,7 @@ def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:
 
 
 def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
-    """The ways that are worth whole runs, the best guess first; one where the updates alone decide.
+    """The ways that are worth whole runs, the best guess first; one if the updates alone decide.
 
     ``alone``: a bound of steps/s by the update alone; ``ways``: from the most usual on.
     """
@@ -296,9 +295,7 @@ def shortlist(alone: Mapping[Way, float], ways: Sequence[Way]) -> list[Way]:
 
 
 def bound(blue: Blueprint, way: Way, took: Took) -> float:
-    """Steps/s at most, of envs that cost nothing: as learners make updates, as actors act, and as
-    the cores bear both.
-    """
+    """Steps/s of envs that cost nothing: as learners, actors and the cores allow."""
     place, rows = blue.program.placement, blue.pace.rows / blue.pace.updates
     learning_s, acting_s = took.update_s / rows, took.act_s / place.envs_per_actor
     busy = place.learners * (way.threads if way.device == "cpu" else 1) * learning_s + acting_s
@@ -333,7 +330,7 @@ def ways_of(program: Program, names: Collection[str]) -> list[Way]:
     return found
 
 
-def candidates(program: Program, name: str, on: str) -> tuple[list[Any], str]:
+def candidates(program: Program, name: str, on: str) -> tuple[list[object], str]:
     """The values that a setting can have, the usual one first, and why there is no other."""
     usual_one, *others = VALUES[name](program)
     if on == "ray" and name in ("actors", "envs_per_actor"):
@@ -372,10 +369,8 @@ def _problem(program: Program) -> str:
     return ""
 
 
-def variant(program: Program, **changes: Any) -> Program:
-    """The program with another placement, and as many updates a row as before. ValueError where
-    that is no whole number.
-    """
+def variant(program: Program, **changes: object) -> Program:
+    """The program with another placement and as many updates a row; ValueError for a fraction."""
     made = alter(program, **changes)
     before, after = (one.actors * one.placement.envs_per_actor for one in (program, made))
     if before == after:
@@ -409,7 +404,7 @@ def _around(number: int) -> list[int]:
     ]
 
 
-VALUES: dict[str, Callable[[Program], Sequence[Any]]] = {
+VALUES: dict[str, Callable[[Program], Sequence[object]]] = {
     "inference": lambda program: get_args(Inference),
     "learners": _learners,
     "actors": lambda program: _around(program.placement.actors),

@@ -38,12 +38,10 @@ def judged(
     rate: Callable[[Blueprint, Way, Took], float],
     at: int | None,
 ) -> Choice | None:
-    """What is to be told of ``placement.compile=true``; None where the network has nothing to
-    compile.
+    """A sentence on ``placement.compile=true``; None if the network has nothing to compile.
 
-    ``rate``: steps/s at most, of an update and an act. ``at``: the step that a resume goes on from,
-    which is never refused; None for a new run. ValueError where compiling costs more than it can
-    save within the run, unless ``max_lag`` is 0: then no measurement may decide anything.
+    ``rate``: most steps/s of an update and an act. ``at``: the step of a resume, which is never
+    refused, or None. ValueError if compiling costs more than it can save, unless ``max_lag`` is 0.
     """
     blue, place = plan_run(program), program.placement
     if not any(pays(blue.network(name)) for name in blue.learns):
@@ -68,11 +66,9 @@ def judged(
     least_s = CACHED * found.compiler_s if found.cached else first_s + second_s
     if at is None and place.max_lag != 0 and least_s > saves_s:
         raise ValueError(
-            "placement.compile: expected a run that it can shorten, got one whose network "
-            "computes for about "
-            f"{network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or more and "
-            f"saves at most {saves_s:,.0f} s; "
-            "try placement.compile=false"
+            "placement.compile: expected a run that it can shorten, got one whose network computes "
+            f"for about {network_s:,.0f} s uncompiled: torch.compile takes {least_s:,.0f} s or "
+            f"more and saves at most {saves_s:,.0f} s; try placement.compile=false"
         )
     before = f"about {first_s:,.0f} s before the first step and " if acts else ""
     cached = " (less where torch has it from an earlier run)" if found.cached else ""
@@ -81,7 +77,6 @@ def judged(
         measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)},
         unit="s",
         why=f"torch.compile takes {before}about {second_s:,.0f} s before the first update on free "
-        f"cores{cached}, and "
-        f"saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the network computes "
-        "uncompiled",
+        f"cores{cached}, and saves at most {saves_s:,.0f} s of the {network_s:,.0f} s that the "
+        "network computes uncompiled",
     )

@@ -81,26 +81,22 @@ def choose(
     """Choose a forward. ``compiled``: the torso runs by ``torch.compile``; ``central``: several
     agents' rows are batched; ``partial``: actors act for some of their streams at a time.
     """
-    if central:
-        return Choice(
-            value="torch", why="central inference acts for another number of rows each time"
-        )
-    if partial:
-        return Choice(value="torch", why="partial_streams act for another number of rows each time")
-    if max_lag == 0:
-        return Choice(
-            value="torch",
-            why="max_lag=0 gives the same bits each time, so nothing is chosen by measurement",
-        )
-    if compiled:
-        return Choice(value="torch", why="the torso is compiled")
-    if acts.precision == "medium":
-        return Choice(value="torch", why="precision=medium is a mode of torch's products")
+    lockstep = max_lag == 0
+    reasons = {
+        "central inference acts for another number of rows each time": central,
+        "partial_streams act for another number of rows each time": partial,
+        "max_lag=0 gives the same bits each time, so nothing is chosen by measurement": lockstep,
+        "the torso is compiled": compiled,
+        "precision=medium is a mode of torch's products": acts.precision == "medium",
+    }
+    for why, holds in reasons.items():
+        if holds:
+            return Choice(value="torch", why=why)
     try:
         with one_thread():  # as in an actor
             return _measured(acts)
-    except Refused as why:
-        return Choice(value="torch", why=f"lean cannot be had, since {why}")
+    except Refused as error:
+        return Choice(value="torch", why=f"lean cannot be had, since {error}")
 
 
 def _measured(acts: Acts) -> Choice:
@@ -127,9 +123,7 @@ def _measured(acts: Acts) -> Choice:
 
 
 def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
-    """Raise ``Refused`` where both differ on another row than the recorded one: something was
-    wrongly taken as constant.
-    """
+    """Raise ``Refused`` if both differ on another row: the recording took a value as constant."""
     said = []
     for one in (by_torch, lean):
         row = acts.row(one, 2)
@@ -147,9 +141,7 @@ def check(by_torch: Forward, lean: Forward, acts: Acts) -> None:
 
 
 def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
-    """Measure seconds of this thread on a core for one call: other load on the machine changes it
-    little.
-    """
+    """Seconds of this thread on a core for one call, which other load changes little."""
     begun = time.thread_time()
     for _ in range(calls):
         state = forward(row, state)
@@ -159,41 +151,43 @@ def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
 def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
     """Choose how each policy acts -> the record; ``known``: the choices that a resume keeps.
 
-    ValueError where the weights cannot be rounded as the program says.
+    ValueError if the weights cannot be rounded as the program says.
     """
     program, kept_ones, found = blue.program, known or {}, {}
-    for policy, role in (
-        blue.roles.items() if program.actors and program.source.played is not None else ()
-    ):
+    for policy in blue.roles if program.actors and program.source.played is not None else ():
         net, name = network(program, blue.spec, policy), _name(blue, policy)
-        if blue.rolls_out:
-            can_round(net, program.placement.acting_precision)
-            found[name] = dataclasses.asdict(
-                Choice(value="torch", why="the env is on the policy's device")
-            )
-            continue
         can_round(net, program.placement.acting_precision)
+        if blue.rolls_out:
+            chosen = Choice(value="torch", why="the env is on the policy's device")
+            found[name] = dataclasses.asdict(chosen)
+            continue
         if kept_ones.get(name, {}).get("value") in FORWARDS:
             found[name] = kept_ones[name]
             continue
-        acts = Acts(
-            role.algorithm,
-            net,
-            row=role.row,
-            streams=program.placement.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns,
-            precision=program.placement.precision,
-            acting=program.placement.acting_precision,
-        )
-        chosen = choose(
-            acts,
-            max_lag=program.placement.max_lag,
-            compiled=program.placement.compile and pays(net),
-            central=program.placement.inference == "central",
-            partial=bool(program.placement.partial_streams),
-        )
+        compiled = program.placement.compile and pays(net)
+        _, chosen = acting(blue, policy, net, program.placement.precision, compiled=compiled)
         found[name] = dataclasses.asdict(chosen)
     return found
+
+
+def acting(
+    blue: Blueprint, policy: str, net: Any, precision: Precision, *, compiled: bool
+) -> tuple[Acts, Choice]:
+    """A policy's forward in this run, and the choice of it."""
+    place, role = blue.program.placement, blue.roles[policy]
+    acts = Acts(
+        role.algorithm,
+        net,
+        row=role.row,
+        streams=place.envs_per_actor * len(role.places),
+        noise_columns=role.noise.columns,
+        precision=precision,
+        acting=place.acting_precision,
+    )
+    central, partial = place.inference == "central", bool(place.partial_streams)
+    return acts, choose(
+        acts, max_lag=place.max_lag, compiled=compiled, central=central, partial=partial
+    )
 
 
 def forward_of(blue: Blueprint, found: Known) -> dict[str, str]:

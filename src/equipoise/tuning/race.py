@@ -63,9 +63,8 @@ def race(
 ) -> Race:
     """Measure candidates in turns, the first one first; each call is one turn and returns its rate.
 
-    ``until``: by ``time.monotonic``, after ``least`` turns of each. ``first_s``: assumed
-    seconds of the first turn; each later turn is assumed to last as long as the longest before it.
-    0: no assumption, so a turn begins if ``until`` has not passed.
+    Ends at ``until`` (``time.monotonic``), after ``least`` turns of each. ``first_s``: the assumed
+    first turn (0: none); a later turn is assumed to last as long as the longest so far.
     """
     found, longest_s = Race(rates={label: [] for label in candidates}), 0.0
     for turn in range(turns):
@@ -83,8 +82,6 @@ def race(
 
 
 def most_usual(rates: Mapping[T, float], order: Iterable[T], *, tie: float) -> T:
-    """Return the first candidate of ``order`` (the most usual first) whose rate times ``tie``
-    reaches the best rate.
-    """
+    """The first of ``order`` (the most usual first) whose rate times ``tie`` reaches the best."""
     best = max(rates.values())
     return next(one for one in order if one in rates and rates[one] * tie >= best)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from equipoise.errors import WorkerFailed
+from equipoise.facts import values_of
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
@@ -58,8 +59,7 @@ def raced(
     far: float = FAR,
     tell: Tell = lambda text: None,
 ) -> Race:
-    """Measure the steps/s of runs in turns, the first one first, until ``until``
-    (``time.monotonic``): what no longer fits is not tried.
+    """Measure the steps/s of runs in turns, until ``until`` (``time.monotonic``).
 
     A run that the fastest one beats by more than ``far`` has no second turn.
     """
@@ -104,15 +104,13 @@ def _blueprint(program: Program, place: Path) -> Blueprint:
 
 
 def hurried(program: Program) -> Program:
-    """The program whose replays are learned from at once, hold few rows, and lie in memory; its
-    policies choose all actions.
-    """
+    """The program for a short measurement: replays are small, in memory, and learn at once."""
     policies = dict(program.policies)
     for name, policy in learning(program).items():
         if policy.replay is not None:
             capacity = ROWS if policy.replay.memory else min(policy.replay.capacity, ROWS)
             replay = replace(policy.replay, starts_at=0, capacity=capacity, memory=0, file="")
-            chooses = {"random_steps": 0} if hasattr(policy.algorithm, "random_steps") else {}
+            chooses = {"random_steps": 0} if "random_steps" in values_of(policy.algorithm) else {}
             policies[name] = replace(
                 policy, replay=replay, algorithm=replace(policy.algorithm, **chooses)
             )
@@ -120,9 +118,7 @@ def hurried(program: Program) -> Program:
 
 
 def rate(blue: Blueprint, interrupt: Interrupt, seconds: float, *, until: float) -> float:
-    """Measure env steps a second from the end of an update to the end of another, since acting and
-    learning may take turns; 0 where there are no two updates before ``until``.
-    """
+    """Env steps/s between two ends of updates; 0 if there are no two updates before ``until``."""
     runtime = ProcessRuntime(blue)
     try:
         while (now := runtime.stats()).version < 2 or min(now.ticks) < 2:

@@ -27,19 +27,19 @@ from equipoise.envs.check.drawn import Drawn
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
 from equipoise.envs.loop import LoopEnv
+from equipoise.facts import values_of
 from equipoise.hints import raised
 from equipoise.programs.fields import alter
 from equipoise.programs.program import algorithm_name
 from equipoise.programs.refusals import check
-from equipoise.types import Policy, Program, learning
+from equipoise.types import Policy, Program, first_learning, learning
 
 SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
 MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many steps
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
 MOST_MINIBATCHES = 32
-# an env that computes for less than this share of a step waits for something outside, and needs no
-# core
+# an env that computes for less than this share of a step waits outside, and needs no core
 WAITS = 0.5
 MOST_WAITING = 8  # actors of an env that waits
 PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
@@ -49,16 +49,13 @@ CUTS = {"minibatches", "policies"}  # who names one may have said the minibatche
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step and of a reset of one env, the share of both in which this process
-    computes, and its agents.
-    """
+    """Seconds of a step and a reset of one env, the share this process computes, and agents."""
 
     step_s: float
     reset_s: float
     computes: float
     agents: int = 1
-    # a sentence on observations that no network can use as they are, though their space does not
-    # say so
+    # a sentence on observations that are too large for a network, though their space hides it
     scale: str = ""
 
     @property
@@ -67,9 +64,7 @@ class Pace:
 
 
 def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """As ``_fitted``; the sentence also names an env without a recipe in a
-    family that has recipes.
-    """
+    """As ``_fitted``; the sentence also names an env without a recipe in a family with recipes."""
     made, said = _fitted(program, given, recipe=recipe)
     return made, "\n".join(one for one in (untuned(program) if recipe else "", said) if one)
 
@@ -89,26 +84,22 @@ def untuned(program: Program) -> str:
     tuned = sorted(f"{env} with {name}" for env, name in recipes.RECIPES if env.startswith("ALE/"))
     return (
         f"no recipe for {program.name} with {algorithm}: it begins with general defaults, which "
-        "are not tuned for Atari; there "
-        f"are recipes for {', '.join(tuned)}, and --save-config FILE writes the settings of one of "
-        "these, to begin from"
+        f"are not tuned for Atari; there are recipes for {', '.join(tuned)}, and --save-config "
+        "FILE writes the settings of one of these, to begin from"
     )
 
 
 def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[Program, str]:
-    """The program with sizes that fit a slow env, and a sentence on them; as it was, and "", where
-    nothing is to be done.
+    """The program with sizes that fit a slow env, and a sentence on them, or "".
 
-    ``given``: what the user said, by the names of options and the keys of settings. ``recipe``: was
-    one laid under that, if there is one? Nothing is done where they asked for ``max_lag=0``: then
-    nothing that is measured may decide what is computed. Worlds outside are not measured: they
-    connect to the run, later.
+    ``given``: names of options and keys of settings that the user set; ``recipe``: may a recipe lie
+    under them. With ``max_lag=0`` no measurement may decide results; worlds outside connect later.
     """
     named = {key.rpartition(".")[2] for key in given}
     lockstep = "max_lag" in named and program.placement.max_lag == 0
     if lockstep or (recipe and recipes.find(program.name, _algorithm(program)) is not None):
         return program, ""
-    one = next(iter(learning(program).values()))
+    one = first_learning(program)
     said = named >= PLACES or named & OTHERS
     if said or program.source.played is None or len(program.policies) > 1 or program.outside:
         return program, ""
@@ -118,7 +109,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         return program, str(error)
     if pace is None:
         return program, ""
-    scale = "" if getattr(one.algorithm, "normalize_obs", False) else pace.scale
+    scale = "" if values_of(one.algorithm).get("normalize_obs") else pace.scale
     if not (pace.slow or (pace.agents > 1 and one.replay is None)):
         return program, scale
     made = _sized(program, one, pace, named)
@@ -126,7 +117,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
         check(made)
     except ValueError:  # an algorithm that wants other sizes: its own
         return program, scale
-    place, policy = made.placement, next(iter(learning(made).values()))
+    place, policy = made.placement, first_learning(made)
     if made == program:
         return program, scale
     why = (
@@ -149,7 +140,7 @@ def _fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[
 
 
 def _algorithm(program: Program) -> str:
-    return algorithm_name(type(next(iter(learning(program).values())).algorithm))
+    return algorithm_name(type(first_learning(program).algorithm))
 
 
 class NotMeasured(Exception):
@@ -157,8 +148,7 @@ class NotMeasured(Exception):
 
 
 def measured(program: Program) -> Pace | None:
-    """Step one env for a moment; None if it cannot be made or ends its process, which the run will
-    report.
+    """Step one env for a moment; None if it cannot be made or ends its process.
 
     NotMeasured names any other error of the env.
     """
@@ -180,7 +170,7 @@ def measured(program: Program) -> Pace | None:
 
 
 def _close(env: SyncEnv) -> None:
-    # it is no part of the pace, and the run closes envs of its own
+    # closing is no part of the pace
     with contextlib.suppress(Exception):
         env.close()
 
@@ -216,9 +206,7 @@ def _pace(env: SyncEnv, seed: int) -> Pace:
 
 
 class _Spent:
-    """What this thread spends from now on, without what it waits for a core: other processes are
-    not the env's doing.
-    """
+    """CPU time of this thread from now on, without its waits for a core."""
 
     def __init__(self) -> None:
         self._began, self._late, self._computed = (
@@ -235,9 +223,7 @@ class _Spent:
 
 @contextlib.contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Let an env that calls ``os._exit`` raise instead: a worker may die of it, but here it would
-    end the command unsaid.
-    """
+    """Let an env's ``os._exit`` raise instead: it would end the command without a word."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
@@ -287,9 +273,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
 
 
 def cut(policy: Policy) -> Policy:
-    """Cut a large batch into more minibatches than the algorithm's default, since a step of many
-    rows learns little more than one of 64.
-    """
+    """Cut a large batch into more minibatches, since a step of many rows learns little more."""
     algorithm = policy.algorithm
     if not algorithm.minibatch_rows:
         return policy

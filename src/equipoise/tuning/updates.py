@@ -34,9 +34,9 @@ from equipoise.programs.fields import alter
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
 from equipoise.runtime.session import Interrupt
-from equipoise.tuning.forward import Acts, choose
+from equipoise.tuning.forward import acting
 from equipoise.tuning.race import race
-from equipoise.types import Batch, Precision, Program, Trajectory, learning
+from equipoise.types import Array, Batch, Precision, Program, Trajectory, Tree, learning
 
 SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole update
 MINIBATCHES = 3
@@ -77,9 +77,7 @@ class Took:
 
 
 def is_small(net: nn.Module) -> bool:
-    """Has the network no convolution and no wide layer? Then neither a
-    precision nor a thread pays.
-    """
+    """Has the network no convolution and no wide layer? Then precision and threads cost more."""
     return all(p.ndim < 2 or (p.ndim == 2 and min(p.shape) < WIDE) for p in net.parameters())
 
 
@@ -93,12 +91,11 @@ def timed(
 ) -> tuple[dict[Way, Took], str]:
     """Time the update in each way -> the better of its turns, and what went wrong, or "".
 
-    The first way is timed first, and is the only one where ``enough`` says so of it. Nothing goes
-    on after ``until`` (``time.monotonic``).
+    The first way is the only one if ``enough`` says so of it. Ends at ``until`` (monotonic).
     """
     forkserver.prepare()
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    given: Any = (blue, tuple(ways), until)
+    given = (blue, tuple(ways), until)
     code = shipped(blue.program)
     process: Any = multiprocessing.get_context("forkserver").Process(
         target=_main,
@@ -133,7 +130,7 @@ def timed(
 
 
 def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any]:
-    """What the process says, until it says no more or the time is over."""
+    """The process's messages, until it ends or the time is over."""
     while time.monotonic() < until:
         interrupt.check()
         if pipe.poll(SLICE_S):
@@ -144,9 +141,7 @@ def _heard(pipe: Connection, interrupt: Interrupt, until: float) -> Iterator[Any
 
 
 def _main(given: tuple[Blueprint, tuple[Way, ...], float], pipe: Connection) -> None:
-    """The process: send the number of the way and what it took, for each way in each turn, or an
-    error.
-    """
+    """Send the number of each way and its time, for each turn, or an error."""
     blue, ways, until = given
     with contextlib.suppress(BrokenPipeError):  # the driver has heard enough
         try:
@@ -186,9 +181,7 @@ def _race(blue: Blueprint, ways: Sequence[Way], until: float, pipe: Connection) 
 
 
 def _compiler() -> tuple[float, bool]:
-    """Import torch's compiler -> the CPU time that it took in seconds, and whether it has anything
-    that was compiled before.
-    """
+    """Import torch's compiler -> the CPU seconds that took, and is anything compiled already?"""
     began = time.process_time()
     kept = import_compiler()
     return time.process_time() - began, any(kept.iterdir())
@@ -199,9 +192,7 @@ class _Enough(Exception):
 
 
 def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float:
-    """Time updates for about ``span_s`` -> seconds of one. A few minibatches tell the time of a
-    long one.
-    """
+    """Time updates for about ``span_s`` -> seconds of one, by a few minibatches if it is long."""
     many = learner.algorithm.epochs * learner.algorithm.minibatches
     ends: list[float] = []
 
@@ -231,25 +222,9 @@ def update_s(learner: Learner, batch: Batch, *, span_s: float = SPAN_S) -> float
 
 def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module]) -> float:
     """Time one act of each policy for the envs of an actor, in the faster way."""
-    place, seconds = blue.program.placement, 0.0
+    seconds = 0.0
     for name, net in nets.items() if blue.program.actors else ():
-        role = blue.roles[name]
-        acts = Acts(
-            role.algorithm,
-            net,
-            row=role.row,
-            streams=place.envs_per_actor * len(role.places),
-            noise_columns=role.noise.columns,
-            precision=precision,
-            acting=place.acting_precision,
-        )
-        chosen = choose(
-            acts,
-            max_lag=place.max_lag,
-            compiled=False,
-            central=place.inference == "central",
-            partial=bool(place.partial_streams),
-        )
+        acts, chosen = acting(blue, name, net, precision, compiled=False)
         if chosen.measured:
             seconds += min(chosen.measured.values()) * 1e-6
             continue
@@ -265,15 +240,13 @@ def _act_s(blue: Blueprint, precision: Precision, nets: Mapping[str, nn.Module])
 
 
 def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
-    """A batch of random observations and rewards, and of what the policy does there, in the shapes
-    of the run.
-    """
+    """A batch of random observations and rewards and the policy's answers, in the run's shapes."""
     policy, role, rng = learning(blue.program)[name], blue.roles[name], np.random.default_rng(0)
     unroll = policy.unroll if policy.replay is None else policy.algorithm.item_rows or policy.unroll
     items = blue.batch(name)
-    fields: dict[str, Any] = tree.zeros(trajectory_specs(role.row, unroll, items))
+    fields: dict[str, Tree] = tree.zeros(trajectory_specs(role.row, unroll, items))
 
-    def some(x: Any) -> Any:
+    def some(x: Array) -> Array:
         if x.dtype.kind == "f":
             return rng.standard_normal(x.shape, np.float32).astype(x.dtype)
         return rng.integers(0, 256 if x.dtype == np.uint8 else 2, x.shape).astype(x.dtype)
@@ -302,7 +275,7 @@ def random_batch(blue: Blueprint, name: str, net: Any) -> Batch:
     for key, done in (("action", action), ("behaviour", behaviour)):
         tree.map(lambda rows, one: rows.copy_(one.expand(rows.shape)), data[key], done)
     if role.latents:
-        kept: dict[str, Any] = tree.zeros(trajectory_specs(role.kept, unroll, items))
+        kept: dict[str, Tree] = tree.zeros(trajectory_specs(role.kept, unroll, items))
         data["obs"] = tree.torch_views(tree.map(some, kept["obs"]))
     return Batch(
         data=Trajectory(**data),

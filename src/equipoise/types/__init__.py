@@ -35,6 +35,7 @@ from equipoise.types.program import (
     Program,
     ReplaySettings,
     Schedule,
+    first_learning,
     learning,
 )
 from equipoise.types.protocols import (
@@ -179,6 +180,7 @@ __all__ = [
     "WeightStore",
     "Worker",
     "agent_streams",
+    "first_learning",
     "learning",
     "stream_ids",
 ]

@@ -541,6 +541,11 @@ class Program:
         return self.actors * self.placement.halves
 
 
+def first_learning(program: Program) -> Policy:
+    """The first policy that learns."""
+    return next(iter(learning(program).values()))
+
+
 def learning(program: Program) -> dict[str, Policy]:
     """The policies that learn, in the program's order."""
     return {name: policy for name, policy in program.policies.items() if isinstance(policy, Policy)}
