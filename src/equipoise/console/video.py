@@ -5,20 +5,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
+from equipoise.foreign import has, optional
 from equipoise.hints import install
 from equipoise.types import REMOTE, EnvFactory, Tree
 
 FPS = 30  # default where the env names none
+MOST_FPS = 1_000
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
 
 
@@ -113,7 +116,7 @@ def _make(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
         raise ValueError(
             f"{target}: expected an env that takes render_mode='rgb_array', got {error}"
         ) from error
-    modes = _drawn(made).metadata.get("render_modes", [])
+    modes = _metadata(_drawn(made)).get("render_modes") or []
     if "rgb_array" not in modes:
         made.close()
         raise ValueError(
@@ -143,7 +146,7 @@ def draws(env: EnvFactory) -> bool:
     # it is of a script or a notebook, or was removed since
     except (ImportError, ValueError, AttributeError):
         return False
-    modes = getattr(creator, "metadata", {"render_modes": ["rgb_array"]}).get("render_modes", ())
+    modes = _metadata(creator, {"render_modes": ["rgb_array"]}).get("render_modes") or ()
     accepted = making.parameters(creator) if callable(creator) else {}
     return "rgb_array" in modes and (
         accepted is None or bool(accepted.keys() & {"render_mode", "**"})
@@ -152,7 +155,13 @@ def draws(env: EnvFactory) -> bool:
 
 def _drawn(made: Any) -> Any:
     """Return the object that renders: the Python env of the stream, or the vector env."""
-    return made.envs[0] if hasattr(made, "envs") else made.env
+    return made.envs[0] if has(made, "envs") else made.env
+
+
+def _metadata(of: Any, absent: Mapping[str, Any] = MappingProxyType({})) -> Mapping[str, Any]:
+    """Return the metadata of a user's env; none where they are no mapping."""
+    found = optional(of, "metadata", absent)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _frame(made: SyncEnv) -> object:
@@ -162,7 +171,8 @@ def _frame(made: SyncEnv) -> object:
 
 
 def _fps(made: SyncEnv) -> int:
-    return max(round(_drawn(made).metadata.get("render_fps") or FPS), 1)
+    fps = _metadata(_drawn(made)).get("render_fps")
+    return max(round(fps), 1) if isinstance(fps, int | float) and 0 < fps <= MOST_FPS else FPS
 
 
 def _batch(action: object) -> Tree:
