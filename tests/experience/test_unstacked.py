@@ -114,7 +114,7 @@ def alike(plan: Plan, found: dict[str, Slot], data: Any) -> bool:
     return all(
         np.ascontiguousarray(leaf).tobytes() == dict(tree.items(written[name]))[path].tobytes()
         for name, slot in found.items()
-        for path, leaf in tree.items({key: getattr(slot.data, key) for key in Trajectory.__slots__})
+        for path, leaf in tree.items(slot.data.fields())
     )
 
 

@@ -177,7 +177,7 @@ class Rollout:
 
     def _tensors(self, data: Trajectory) -> Unrolled:
         """The tensors of a slot; cached, since the same slots come again."""
-        fields = {name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
+        fields = tree.torch_views(data.fields())
         at = int(fields["reward"].data_ptr())
         if (found := self._known.get(at)) is None:
             found = self._known[at] = Unrolled(Trajectory(**fields), self._noise.columns)

@@ -54,12 +54,7 @@ class Staged:
         if host is None:
             self._places.commit(slot)
             return
-        for name in Trajectory.__slots__:
-            tree.map(
-                lambda to, x: to.copy_(x),
-                tree.torch_views(getattr(host.data, name)),
-                getattr(slot.data, name),
-            )
+        tree.put(host.data.fields(), slot.data.fields())
         self._places.commit(host)
 
     def restart(self, slot: Slot) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.experience.queue.queue import Plan
-from equipoise.types import Array, Slot, Stack, Trajectory, Tree
+from equipoise.types import Array, Slot, Stack, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Crossing:
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
         for name, fields in tree.views(self._plain, data).items():
-            tree.copy(_without(_vars(to[name].data), self._paths[name]), fields)
+            tree.copy(_without(to[name].data.fields(), self._paths[name]), fields)
         tail = self.least
         for n, (one, (begun, broken)) in enumerate(zip(self._stacked, counts, strict=True)):
             follows, newest = _fixed(data, one)
@@ -248,10 +248,6 @@ def _without(fields: Tree, paths: Collection[str], prefix: str = "") -> Tree:
     return dict(left())
 
 
-def _vars(rows: Trajectory) -> dict[str, Tree]:
-    return {name: getattr(rows, name) for name in rows.__slots__}
-
-
 def _rows(slot: Array, one: _Stacked) -> Array:
     """A stack in the bytes of a slot, [T+1, B, words]."""
     return np.ndarray((one.rows, one.streams, one.words), one.word, slot, one.at)
@@ -260,7 +256,7 @@ def _rows(slot: Array, one: _Stacked) -> Array:
 def _slot(to: Mapping[str, Slot], one: _Stacked) -> Array:
     """The same in a slot of a queue, whose rows do not lie together."""
     name, *keys = one.path.split("/", 1)
-    leaf = getattr(to[one.policy].data, name)
+    leaf = to[one.policy].data.fields()[name]
     if keys:
         leaf = dict(tree.items(leaf))[keys[0]]
     words = leaf.reshape(one.rows, one.streams, -1).view(one.word)

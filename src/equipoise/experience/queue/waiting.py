@@ -78,7 +78,7 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
     """The rows of a block of the queue, as the bytes that ``Waiting`` keeps."""
     data = np.zeros(block_bytes(plan), np.uint8)
     for name, fields in block_views(plan, data).items():
-        tree.copy(fields, _fields(block[name]))
+        tree.copy(fields, block[name].fields())
     return data
 
 
@@ -89,8 +89,4 @@ def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")
     for name, fields in block_views(plan, np.frombuffer(data, np.uint8)).items():
-        tree.copy(_fields(block[name]), fields)
-
-
-def _fields(rows: Trajectory) -> dict[str, Tree]:
-    return {name: getattr(rows, name) for name in Trajectory.__slots__}
+        tree.copy(block[name].fields(), fields)

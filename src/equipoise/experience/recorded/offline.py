@@ -24,7 +24,16 @@ from equipoise.experience.replay.codec import chosen
 from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.row_layout import Layout, smallest
 from equipoise.experience.replay.selectors import Prioritized, Uniform, importance_weights
-from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
+from equipoise.types import (
+    TRAJECTORY_STREAMS,
+    Array,
+    Batch,
+    Stack,
+    StateReader,
+    StateWriter,
+    Trajectory,
+    Tree,
+)
 from equipoise.types import ReplaySettings as Settings
 
 CHUNK = 256  # rows that are inserted together
@@ -162,17 +171,14 @@ class Offline:
 def beside(live: Batch, recorded: Batch) -> Batch:
     """Join two batches into one copy, the live items first."""
 
-    def join(name: str, dim: int) -> Tree:
-        return tree.map(
-            lambda a, b: torch.cat([a, b], dim),
-            getattr(live.data, name),
-            getattr(recorded.data, name),
-        )
+    def join(dim: int, a: Tree, b: Tree) -> Tree:
+        return tree.map(lambda *both: torch.cat(both, dim), a, b)
 
+    others = recorded.data.fields()
     data = Trajectory(
         **{
-            name: join(name, 0 if name in ("state", "context") else 1)
-            for name in Trajectory.__slots__
+            name: join(0 if name in TRAJECTORY_STREAMS else 1, field, others[name])
+            for name, field in live.data.fields().items()
         }
     )
     keys, weight = (

@@ -101,7 +101,7 @@ class Shard:
 
     def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
         """Copy the first ``count`` windows."""
-        fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
+        fields = tree.numpy_views(data.fields())
         into = columns(batch["data"], begin, begin + count)
         tree.map(np.copyto, into, columns(fields, 0, count))
 
