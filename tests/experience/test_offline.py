@@ -190,7 +190,7 @@ def test_beside_live_rows_a_share_of_every_batch_is_recorded() -> None:
     )
     dataset = of(old)
     made: Replay = replay(live, settings, window=3)
-    made.shelf = RecordedRows(dataset, settings, row=row, window=3, stacks={})
+    made.recorded = RecordedRows(dataset, settings, row=row, window=3, stacks={})
 
     writers, proven = Writers(live, made), 0
     while proven < 40:

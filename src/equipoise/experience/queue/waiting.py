@@ -1,5 +1,5 @@
-"""Blocks that wait for a shard on the machine that made them, while home's queue knows only that
-they are complete.
+"""Blocks that wait for a shard on the machine that made them, while the queue at home records only
+that they are complete.
 
 At the site they lie by the places of home's queue, so that a shard reads them as it would read the
 queue. At home such a block holds whose rows they are, and a mark instead of the rows: ``start`` is
