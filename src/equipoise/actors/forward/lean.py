@@ -113,7 +113,13 @@ class _Recorder:
 
     calls: list[Call]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: Sequence[Tree] = (),
+        kwargs: Mapping[str, Tree] | None = None,
+    ) -> Tree:
         tags = func.tags
         if torch.Tag.nondeterministic_seeded in tags:
             raise Refused(f"{func} draws random numbers of its own")
