@@ -1,5 +1,5 @@
-"""Rows on their way to another machine. Of a stack of frames only the newest frame is sent if the
-older frames follow from the row before.
+"""Rows on their way to another machine. Only the newest frame of a stack is sent if the older
+frames follow from the row before.
 
 The sender compares bytes, row by row, to find out whether they follow. So the receiver has exactly
 the bytes that the actor wrote. The first row of an episode, a gap, and an env that shuffles its
