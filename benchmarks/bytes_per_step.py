@@ -21,7 +21,7 @@ from typing import Any
 
 from equipoise import api
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.experience.queue.unstacked import Crossing
+from equipoise.experience.queue.unstacked import BlockPacker
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
@@ -73,7 +73,7 @@ def cost(program: Program) -> Cost:
         if one.group == 0 or (one.group is None and one.of(titles))
     ]
     steps = plan.unroll * plan.block
-    policies, crossing = shared.policies.values(), Crossing(plan, stacks_of(blue))
+    policies, crossing = shared.policies.values(), BlockPacker(plan, stacks_of(blue))
     return Cost(
         unroll=plan.unroll,
         envs=plan.block,

@@ -340,7 +340,7 @@ def frames(given: argparse.Namespace) -> list[str]:
     from equipoise.experience.layout import RowSpec, columns
     from equipoise.experience.queue.outbound import block_bytes, block_views
     from equipoise.experience.queue.queue import Plan
-    from equipoise.experience.queue.unstacked import Crossing
+    from equipoise.experience.queue.unstacked import BlockPacker
     from equipoise.tree import ArraySpec
     from equipoise.types import Slot, Stack, Trajectory
 
@@ -388,7 +388,7 @@ def frames(given: argparse.Namespace) -> list[str]:
         ("whole", {}),
         ("each frame once", {"main": {"": Stack(frames=4, padding="zero")}}),
     ):
-        here, there = Crossing(plan, stacks), Crossing(plan, stacks)
+        here, there = BlockPacker(plan, stacks), BlockPacker(plan, stacks)
         sent, got, sizes, packing, unpacking = (
             here.last(),
             there.last(),

@@ -1,13 +1,16 @@
-"""Memory that the parts of a run are laid over: a heap's in one process, a shared segment's between
-processes.
-"""
+"""Memory of a run's arrays: a heap in one process, or a segment that processes share."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Protocol
+from mmap import mmap
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+Buffer = bytes | bytearray | memoryview | mmap | NDArray[np.uint8]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
 KEEP, LARGEST = 1 << 30, 32 << 20
@@ -16,7 +19,8 @@ KEEP, LARGEST = 1 << 30, 32 << 20
 class Memory(Protocol):
     """A writable buffer. The runtime's are shared between processes and travel as a handle."""
 
-    buffer: Any
+    @property
+    def buffer(self) -> Buffer: ...
 
 
 def keep_freed() -> None:
@@ -28,7 +32,9 @@ def keep_freed() -> None:
     """
     if sys.platform != "linux":
         return
-    libc: Any = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-        libc.mallopt(M_TRIM_THRESHOLD, KEEP)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another libc
+        return
+    mallopt(M_MMAP_THRESHOLD, LARGEST)
+    mallopt(M_TRIM_THRESHOLD, KEEP)

@@ -7,13 +7,20 @@ The proof, with every word that is published, is docs/memory-order.md.
 from __future__ import annotations
 
 import platform
-from typing import Any
+from types import EllipsisType
+
+import numpy as np
+from numpy.typing import NDArray
 
 # processors on which the stores of one core are seen in the order of the program
 ORDERED = ("x86_64", "AMD64")
 
 
-def publish(words: Any, place: Any, value: Any) -> None:
+def publish(
+    words: NDArray[np.int64],
+    place: int | np.integer | slice | EllipsisType | NDArray[np.int64],
+    value: int | NDArray[np.int64],
+) -> None:
     """Store ``value`` in an int64 of shared memory: seen after all that this thread stored before,
     and before all after it.
 

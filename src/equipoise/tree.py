@@ -16,16 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from equipoise import edge
+from equipoise.memory import Buffer
 
 if TYPE_CHECKING:
     import torch
+    from gymnasium import Space
 
 Tree = Any
+T = TypeVar("T")
 path_of = edge.path_of
 ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
 
@@ -45,7 +48,7 @@ class ArraySpec:
         return math.prod(self.shape) * size  # of any size: numpy's product would overflow
 
 
-def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+def map(fn: Callable[..., object], tree: Tree, *rest: Tree) -> Tree:
     """``fn`` of the leaves that stand at the same place of all trees; ValueError where their keys
     differ.
     """
@@ -58,7 +61,7 @@ def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     return fn(tree, *rest)
 
 
-def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Tree]]:
     """(path, leaf) in insertion order; of a tree that is one leaf the path is "". ``prefix``: the
     path of the tree itself.
     """
@@ -70,7 +73,7 @@ def items(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, tree
 
 
-def leaves(tree: Tree) -> list[Any]:
+def leaves(tree: Tree) -> list[Tree]:
     return [leaf for _, leaf in items(tree)]
 
 
@@ -88,17 +91,17 @@ def keys_of(path: str) -> tuple[str, ...]:
     return keys
 
 
-def nest(flat: Mapping[str, Any]) -> Tree:
+def nest(flat: Mapping[str, object]) -> Tree:
     """The inverse of ``dict(items(tree))``, which has no empty branches. ValueError for a text that
     is no path, and for a path that leads through a leaf.
     """
-    tree: dict[str, Any] = {}
+    tree: dict[str, Tree] = {}
     for path, leaf in flat.items():
         if not (keys := keys_of(path)):
             if len(flat) > 1:
                 raise ValueError(f"path '': expected one leaf alone, got {sorted(flat)}")
             return leaf
-        node: Any = tree
+        node: Tree = tree
         for key in keys[:-1]:
             node = node.setdefault(key, {}) if isinstance(node, dict) else node
         if not isinstance(node, dict) or keys[-1] in node:
@@ -110,12 +113,12 @@ def nest(flat: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def named(root: str, tree: Tree) -> dict[str, Any]:
+def named(root: str, tree: Tree) -> dict[str, Tree]:
     """Leaves by ``ROOT/PATH``; a tree that is one leaf is ``ROOT``."""
     return dict(items(tree, root))
 
 
-def like(tree: Tree, flat: Mapping[str, Any], root: str = "") -> Tree:
+def like(tree: Tree, flat: Mapping[str, object], root: str = "") -> Tree:
     """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With
     a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError where one is missing or too
     many.
@@ -128,7 +131,7 @@ def like(tree: Tree, flat: Mapping[str, Any], root: str = "") -> Tree:
     return map(lambda _: flat[next(paths)], tree)
 
 
-def within(root: str, flat: Mapping[str, Any]) -> Tree:
+def within(root: str, flat: Mapping[str, object]) -> Tree:
     """The inverse of ``named`` for the leaves of this root; {} where there are none."""
     if root in flat:
         return flat[root]
@@ -137,7 +140,7 @@ def within(root: str, flat: Mapping[str, Any]) -> Tree:
     )
 
 
-def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def joined(branches: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
     """One dict of all; where there are several branches their names stand in front: "NAME/key"."""
     alone = len(branches) == 1
     return {
@@ -147,11 +150,11 @@ def joined(branches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def parted(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
+def parted(flat: Mapping[str, T], names: Collection[str]) -> dict[str, dict[str, T]]:
     """Split what ``joined`` made, by the names of all branches; ValueError for a key of none."""
     if len(names) == 1:
         return {name: dict(flat) for name in names}
-    branches: dict[str, dict[str, Any]] = {name: {} for name in names}
+    branches: dict[str, dict[str, T]] = {name: {} for name in names}
     for path, leaf in flat.items():
         name, _, key = path.partition("/")
         if name not in branches:
@@ -160,7 +163,7 @@ def parted(flat: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[st
     return branches
 
 
-def index(tree: Tree, i: Any) -> Tree:
+def index(tree: Tree, i: object) -> Tree:
     """``leaf[i]`` of every leaf."""
     return map(lambda x: x[i], tree)
 
@@ -170,7 +173,7 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def branches(space: Any) -> dict[str, Any] | None:
+def branches(space: object) -> dict[str, Space[object]] | None:
     """A Gymnasium space as a branch: the spaces of a Dict by key, of a Tuple by "0", "1", ...; None
     for any other.
     """
@@ -183,7 +186,7 @@ def branches(space: Any) -> dict[str, Any] | None:
     return None
 
 
-def parts(space: Any) -> Tree:
+def parts(space: object) -> Tree:
     """The spaces without parts in a Gymnasium space, as a tree."""
     inner = branches(space)
     return space if inner is None else {key: parts(one) for key, one in inner.items()}
@@ -204,32 +207,36 @@ def nbytes(specs: Tree) -> int:
     return sum(-(-s.nbytes // ALIGN) * ALIGN for s in leaves(specs))
 
 
-def views(specs: Tree, buffer: Any, offset: int = 0) -> Tree:
-    """Numpy arrays laid over a writable buffer, leaf after leaf from ``offset`` (a multiple of
-    ``ALIGN``).
-    """
+def views(specs: Tree, buffer: Buffer) -> Tree:
+    """Numpy arrays laid over a writable buffer, leaf after leaf."""
 
-    def view(s: ArraySpec, at: int) -> Any:
+    def view(s: ArraySpec, at: int) -> np.ndarray:
         count = int(np.prod(s.shape, dtype=np.int64))
         return np.frombuffer(buffer, dtype=s.dtype, count=count, offset=at).reshape(s.shape)
 
-    return _laid(specs, view, offset)
+    return _laid(specs, view)
 
 
 def tensor_views(specs: Tree, memory: torch.Tensor) -> Tree:
     """Tensors laid in the same way over memory [n] uint8 of any device."""
-    import torch
-
     return _laid(
-        specs, lambda s, at: memory[at : at + s.nbytes].view(getattr(torch, s.dtype)).view(s.shape)
+        specs, lambda s, at: memory[at : at + s.nbytes].view(torch_dtype(s.dtype)).view(s.shape)
     )
 
 
-def _laid(specs: Tree, view: Callable[[ArraySpec, int], Any], offset: int = 0) -> Tree:
-    """``view`` of every spec and of the byte that it begins at."""
-    at = offset
+def torch_dtype(name: str) -> torch.dtype:
+    """Torch's dtype of a numpy dtype's name."""
+    import torch
 
-    def next_view(s: ArraySpec) -> Any:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _laid(specs: Tree, view: Callable[[ArraySpec, int], object]) -> Tree:
+    """``view`` of every spec and of the byte that it begins at."""
+    at = 0
+
+    def next_view(s: ArraySpec) -> object:
         nonlocal at
         began, at = at, at + -(-s.nbytes // ALIGN) * ALIGN
         return view(s, began)
@@ -255,7 +262,7 @@ def torch_views(tree: Tree) -> Tree:
     return map(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), tree)
 
 
-def named_tensors(net: Any) -> dict[str, torch.Tensor]:
+def named_tensors(net: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers of a module by name, detached, sharing its memory."""
     return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
 

@@ -5,7 +5,7 @@ depends on nothing else.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +68,12 @@ def _engine(
 def _submit(engine: TorchEngine, groups: Iterable[int], samples: int = 4, limit: int = 30) -> None:
     for group in groups:
         engine.submit(group, _prompt(group), samples, limit=limit)
+
+
+def _update(engine: TorchEngine, version: int, params: Mapping[str, torch.Tensor]) -> None:
+    """Give it new weights at once."""
+    for _ in engine.take(version, params, lambda: True):
+        pass
 
 
 def _run(engine: TorchEngine, before: Callable[[int], None] = lambda step: None) -> Samples:
@@ -178,7 +184,7 @@ def test_logps_are_those_of_a_whole_forward_after_every_update(
         Samples(),
     )
     for version, params in versions.items():
-        engine.update(version, params)
+        _update(engine, version, params)
         _submit(engine, range(8 * version, 8 * version + 8), min(rows, 4))
         found |= _run(engine)
     assert {int(v) for one in found.values() for v in one.version} == {0, 1, 2}
@@ -246,7 +252,7 @@ def _updated(
 
     def update(step: int) -> None:
         if step % 4 == 3 and step // 4 + 1 in versions:
-            engine.update(step // 4 + 1, versions[step // 4 + 1])
+            _update(engine, step // 4 + 1, versions[step // 4 + 1])
 
     return _run(engine, update), versions
 
@@ -297,7 +303,7 @@ def test_weights_that_come_part_by_part_draw_when_all_are_there(
     for step in range(10_000):
         for version, when in last.items():
             if when == step:
-                at_once.update(version, versions[version])
+                _update(at_once, version, versions[version])
         if not at_once.live and not at_once.waiting:
             break
         found[at_once] |= {(one.group, one.index): one for one in at_once.step()}
@@ -323,8 +329,8 @@ def test_with_finish_each_sample_has_one_version_and_the_update_comes(net: Decod
     found = {(one.group, one.index): one for one in engine.step()}
     waiting = engine.waiting
     assert waiting > 0
-    engine.update(1, versions[1])
-    engine.update(2, versions[2])  # the newest counts
+    _update(engine, 1, versions[1])
+    _update(engine, 2, versions[2])  # the newest counts
     assert engine.version == 0
     while engine.live:
         found |= {(one.group, one.index): one for one in engine.step()}
@@ -346,7 +352,7 @@ def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(
     engine, versions = _engine(net, 16, on_update="finish"), _versions(net, 3)
     _submit(engine, [0])
     found = {(one.group, one.index): one for one in engine.step()}
-    engine.update(1, versions[1])
+    _update(engine, 1, versions[1])
     _submit(engine, [1])
     coming = engine.take(2, versions[2], lambda: True)
     for _ in coming:
@@ -360,13 +366,13 @@ def test_with_finish_no_group_begins_with_older_weights_than_those_that_waited(
 
 
 class _Stale(TorchEngine):
-    def update(self, version: int, params: Any) -> None:
-        super().update(version, dict(self._now.params))
+    def take(self, version: int, params: Any, whole: Callable[[], bool]) -> Iterator[None]:
+        return super().take(version, dict(self._now.params), whole)
 
 
 class _Late(TorchEngine):
-    def update(self, version: int, params: Any) -> None:
-        super().update(version, params)
+    def take(self, version: int, params: Any, whole: Callable[[], bool]) -> Iterator[None]:
+        yield from super().take(version, params, whole)
         self.version -= 1
 
 
@@ -450,76 +456,6 @@ def test_stop_strings_end_a_sample_with_the_token_that_completes_them(net: Decod
     assert ends > 5
 
 
-def test_a_cancelled_group_gives_nothing_and_its_rows_are_free(net: Decoder) -> None:
-    first = _engine(net, rows=8)
-    _submit(first, range(6))
-    whole = _run(first)
-    engine = _engine(net, rows=8)
-    _submit(engine, range(6))
-    engine.cancel(5)  # waits
-    found = {(one.group, one.index): one for one in engine.step()}
-    engine.cancel(0)  # runs
-    engine.cancel(77)  # nobody knows it
-    found |= _run(engine)
-    assert {group for group, _ in found} >= {1, 2, 3, 4} and 5 not in {group for group, _ in found}
-    wanted = {key: one for key, one in whole.items() if key[0] in (1, 2, 3, 4)}
-    assert _same({key: one for key, one in found.items() if key[0]}, wanted)
-    engine.submit(0, _prompt(0), 4, limit=30)  # again
-    assert _same(_run(engine), {key: one for key, one in whole.items() if key[0] == 0})
-
-
-def test_a_paused_engine_draws_nothing(net: Decoder) -> None:
-    engine = _engine(net, rows=8)
-    _submit(engine, range(2), limit=20)
-    engine.pause()
-    assert engine.step() == [] and (engine.live, engine.waiting) == (0, 2)
-    engine.resume()
-    assert len(_run(engine)) == 8
-
-
-# ----------------------------------------------------------------------------------------- resuming
-
-
-@pytest.mark.parametrize("on_update", ["keep", "recompute"])
-def test_a_successor_goes_on_from_the_same_bits(net: Decoder, on_update: OnUpdate) -> None:
-    engine, versions = _engine(net, rows=16, on_update=on_update), _versions(net, 3)
-    _submit(engine, range(12))
-    for _ in range(3):
-        engine.step()
-    engine.update(1, versions[1])
-    engine.step()
-    state = copy.deepcopy(engine.state())
-    successor = _engine(net, rows=16, on_update=on_update)
-    successor.update(1, versions[1])
-    successor.load(state)
-    assert (
-        (successor.live, successor.waiting) == (engine.live, engine.waiting)
-        and engine.live
-        and engine.waiting
-    )
-
-    def update(of: TorchEngine) -> Callable[[int], None]:
-        return lambda step: of.update(2, versions[2]) if step == 2 else None
-
-    assert _same(_run(engine, update(engine)), _run(successor, update(successor)), bits=True)
-
-
-def test_a_torn_state_is_refused(net: Decoder) -> None:
-    engine = _engine(net, rows=16)
-    _submit(engine, range(12))
-    engine.step()
-    for name, wrong, words in (
-        ("text", lambda x: x[:-1], "as many texts"),
-        ("text", lambda x: x + 100, "engine.text"),
-        ("rows", lambda x: x * 0, "engine.rows"),
-        ("prompts", lambda x: x[1:], "engine.prompts"),
-    ):
-        state = engine.state()
-        state[name] = wrong(state[name])
-        with pytest.raises(ValueError, match=words):
-            _engine(net, rows=16).load(state)
-
-
 # --------------------------------------------------------------------------------------- bad inputs
 
 
@@ -584,10 +520,10 @@ def test_a_group_that_is_open_and_an_update_that_lacks_a_parameter_are_refused(
     name = next(iter(params))
     del params[name]
     with pytest.raises(ValueError, match=f"got none named '{name}'"):
-        engine.update(1, params)
+        _update(engine, 1, params)
     with pytest.raises(ValueError, match=rf"{name}: expected \[12, 16\], got \[1\]"):
-        engine.update(1, params | {name: torch.ones(1)})
-    engine.update(3, params | {name: torch.full((12, 16), torch.nan)})
+        _update(engine, 1, params | {name: torch.ones(1)})
+    _update(engine, 3, params | {name: torch.full((12, 16), torch.nan)})
     with pytest.raises(
         FloatingPointError, match="got nan or infinities from version 3 of the weights"
     ):

@@ -85,7 +85,7 @@ class Pair:
         env: Any = self.env
         self.rings, self.cut = 0, 0
         sides, clock = [EnvSide(self.exchange, 0, STREAMS)], Clock(PARTS)
-        self.worker = EnvWorker([env], sides, ring=self._ring, cut=lambda: self.cut, clock=clock)
+        self.worker = EnvWorker([env], sides, wake=self._ring, cut=lambda: self.cut, clock=clock)
         if state is not None:
             self.worker.load(Kept({"0": state}))
 
@@ -94,14 +94,14 @@ class Pair:
 
     def said(self) -> tuple[int, int]:
         """The epoch and the number of the last answer."""
-        return divmod(int(self.words["said"][0]), 1 << EPOCH)
+        return divmod(int(self.words["answered"][0]), 1 << EPOCH)
 
     def obs(self) -> list[Any]:
         """What each policy is told."""
         return [rows.obs.tolist() for rows in self.exchange.rows(0, STREAMS).values()]
 
     def act(self) -> None:
-        self.words["asked"][0] = self.words["said"][0]
+        self.words["asked"][0] = self.words["answered"][0]
 
     def die(self) -> None:
         """Who acts dies, and its successor begins."""

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from equipoise import tree
 from equipoise.actors.forward.forward import Forward, LeanForward, can_round
 from equipoise.actors.forward.lean import Refused
-from equipoise.actors.forward.rounding import EVERY, KEPT, Rounding, errors, kind_of, told
+from equipoise.actors.forward.rounding import (
+    EVERY,
+    KEPT,
+    Rounding,
+    errors,
+    kind_of,
+    rounding_metrics,
+)
 from equipoise.actors.inference.joint import JointForward
 from equipoise.algorithms.crossq import CrossQ
 from equipoise.algorithms.dqn import DQN
@@ -273,24 +280,23 @@ class Heap:
 
 def test_measured_every_so_many_versions_and_told_of_older_versions_only() -> None:
     one, other = Rounding(Heap()), Rounding(Heap())
-    assert one.due(0) and told([one, other], "p_error", 5) == {}
+    assert one.due(0) and rounding_metrics([one, other], "p_error", 5) == {}
     one.add(3, torch.tensor([0.0, 0.2], dtype=torch.float64))
     other.add(4, torch.tensor([0.4], dtype=torch.float64))
     assert not one.due(EVERY - 1) and one.due(EVERY)
-    said = told([one, other], "p_error", 5)
+    said = rounding_metrics([one, other], "p_error", 5)
     assert said == pytest.approx({"acting/p_error_mean": 0.2, "acting/p_error_max": 0.4})
-    assert told([one, other], "p_error", 4) == pytest.approx(
+    assert rounding_metrics([one, other], "p_error", 4) == pytest.approx(
         {"acting/p_error_mean": 0.1, "acting/p_error_max": 0.2}
     )
-    assert told([one], "equal_best", 5) == pytest.approx({"acting/equal_best": 0.1})
+    assert rounding_metrics([one], "equal_best", 5) == pytest.approx({"acting/equal_best": 0.1})
     for n in range(1, KEPT + 2):
         one.add(n * EVERY, torch.full((2,), float(n), dtype=torch.float64))
-    assert told([one], "p_error", 3 * EVERY)["acting/p_error_mean"] == 2
+    assert rounding_metrics([one], "p_error", 3 * EVERY)["acting/p_error_mean"] == 2
     again = Rounding(Heap())
     again.load(one.state())
-    assert not again.due((KEPT + 1) * EVERY) and told([again], "p_error", 999) == told(
-        [one], "p_error", 999
-    )
+    assert not again.due((KEPT + 1) * EVERY)
+    assert rounding_metrics([again], "p_error", 999) == rounding_metrics([one], "p_error", 999)
 
 
 def acts_of(algorithm: Any, net: Any = None, **settings: Any) -> Acts:

@@ -77,21 +77,14 @@ class Lengths:
                 )
         return done
 
-    def update(self, version: int, params: Mapping[str, Any]) -> None:
-        assert version > self.version
-        self.version = version
-
     def take(
         self, version: int, params: Mapping[str, Any], whole: Callable[[], bool]
     ) -> Iterator[None]:
         for _ in range(self._draw.randint(0, 4)):
             yield
         if whole():
-            self.update(version, params)
-
-    def cancel(self, group: int) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+            assert version > self.version
+            self.version = version
 
 
 class Late:

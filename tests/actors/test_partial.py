@@ -129,10 +129,7 @@ class Places:
         return self.inner.reserve(streams) if self.free else None
 
     def commit(self, slot: Slot) -> None:
-        copied = {
-            name: tree.map(np.array, tree.on_host(getattr(slot.data, name)))
-            for name in Trajectory.__slots__
-        }
+        copied = tree.map(np.array, tree.on_host(slot.data.fields()))
         self.rows.append(Trajectory(**copied))
         self.version += 1
         with torch.no_grad():
@@ -182,9 +179,7 @@ def problems(rows: list[Trajectory], oldest: int = -1) -> list[str]:
     ruling.LEDGER.at.clear()
     found = []
     for data in rows:
-        tensors = Trajectory(
-            **{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
-        )
+        tensors = Trajectory(**tree.torch_views(data.fields()))
         found += ruling.violations(tensors, gaps=False, oldest=oldest)
     return found
 
@@ -335,9 +330,7 @@ def test_a_recurrent_network_sees_in_a_window_what_the_actor_saw(core: str, seed
     net: Any = blue.network("main")
     counted = 0
     for data in places.rows:
-        rows = Trajectory(
-            **{name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
-        )
+        rows = Trajectory(**tree.torch_views(data.fields()))
         with torch.no_grad():
             logp = net.unroll(rows.obs, rows.first, rows.state)[0].policy[:7].logp(rows.action)
         wrong = ~torch.isclose(logp, rows.behaviour["logp"], atol=1e-5) & rows.mask

@@ -30,7 +30,7 @@ from equipoise.nets.capture import FAILURES
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
 from equipoise.runtime.ipc import Heap
-from equipoise.types import Slot, Tick, Trajectory
+from equipoise.types import Slot, Tick
 from equipoise.weights.store import WeightPlan, Weights
 from equipoise.workers.agents import forward_parts
 from tests.actors.file import File
@@ -51,12 +51,7 @@ class Places:
         return self.inner.reserve(streams)
 
     def commit(self, slot: Slot) -> None:
-        self.rows.append(
-            {
-                name: tree.map(np.array, tree.on_host(getattr(slot.data, name)))
-                for name in Trajectory.__slots__
-            }
-        )
+        self.rows.append(tree.map(np.array, tree.on_host(slot.data.fields())))
         self.inner.commit(slot)
 
     def restart(self, slot: Slot) -> None: ...

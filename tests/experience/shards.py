@@ -62,9 +62,9 @@ class Shards:
             self.plan,
             rounds(self.plan, self.inbox),
             POLICY,
-            post=self.post,
+            mailbox=self.post,
             seed=3,
-            ring=self.asked,
+            wake=self.asked,
         )
 
     def made(self, k: int) -> Shard:
@@ -77,7 +77,7 @@ class Shards:
             self.post,
             k,
             block=lambda place: self.inbox.block(place)[POLICY],
-            ring=lambda: None,
+            wake=lambda: None,
             clock=Clock(PARTS),
         )
 

@@ -157,9 +157,7 @@ class Filled:
         """
         found, history, window = [], self.history, self.plan.window
         data = self.replay._draw(n).data
-        data = Trajectory(
-            **{name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
-        )
+        data = Trajectory(**tree.numpy_views(data.fields()))
         for b in range(n):
             stream, start = int(data.context["stream"][b]), int(data.context["start"][b])
             whose, goal = data.obs["desired_goal"][0, b].tolist()

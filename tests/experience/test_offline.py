@@ -190,7 +190,7 @@ def test_beside_live_rows_a_share_of_every_batch_is_recorded() -> None:
     )
     dataset = of(old)
     made: Replay = replay(live, settings, window=3)
-    made.shelf = RecordedRows(dataset, settings, row=row, window=3, stacks={})
+    made.recorded = RecordedRows(dataset, settings, row=row, window=3, stacks={})
 
     writers, proven = Writers(live, made), 0
     while proven < 40:
@@ -201,7 +201,7 @@ def test_beside_live_rows_a_share_of_every_batch_is_recorded() -> None:
             assert (versions[:6] >= 0).all() and (versions[6:] == NOBODY).all(), (
                 "two of eight, at the end"
             )
-            fields = {name: getattr(batch.data, name) for name in Trajectory.__slots__}
+            fields = batch.data.fields()
             last = {
                 name: tree.map(lambda x, n=name: x[6:] if n == "context" else x[:, 6:], x)
                 for name, x in fields.items()

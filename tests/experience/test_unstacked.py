@@ -13,7 +13,7 @@ from equipoise import tree
 from equipoise.experience.layout import RowSpec, columns
 from equipoise.experience.queue.outbound import block_bytes, block_views
 from equipoise.experience.queue.queue import Plan
-from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.experience.queue.unstacked import BlockPacker, LastRows
 from equipoise.tree import ArraySpec
 from equipoise.types import Slot, Stack, Trajectory
 
@@ -114,16 +114,16 @@ def alike(plan: Plan, found: dict[str, Slot], data: Any) -> bool:
     return all(
         np.ascontiguousarray(leaf).tobytes() == dict(tree.items(written[name]))[path].tobytes()
         for name, slot in found.items()
-        for path, leaf in tree.items({key: getattr(slot.data, key) for key in Trajectory.__slots__})
+        for path, leaf in tree.items(slot.data.fields())
     )
 
 
-def wrong_blocks(make: type[Crossing], blocks: int, seed: int) -> int:
+def wrong_blocks(make: type[BlockPacker], blocks: int, seed: int) -> int:
     """Send blocks, of which some are dropped and some begin a session -> how many arrived that are
     not what was written.
     """
     rng, wrong, sizes = np.random.default_rng(seed), 0, plan()
-    here, there, actor = make(sizes, STACKS), Crossing(sizes, STACKS), Actor(sizes, rng)
+    here, there, actor = make(sizes, STACKS), BlockPacker(sizes, STACKS), Actor(sizes, rng)
     sent, got = here.last(), there.last()
     for _ in range(blocks):
         data, what = actor.write(), rng.integers(0, 10)
@@ -140,34 +140,34 @@ def wrong_blocks(make: type[Crossing], blocks: int, seed: int) -> int:
 
 
 def test_what_arrives_is_what_was_written(seed: int) -> None:
-    assert wrong_blocks(Crossing, 300, seed) == 0
+    assert wrong_blocks(BlockPacker, 300, seed) == 0
 
 
 @pytest.mark.thorough
 def test_what_arrives_is_what_was_written_ten_thousand_times(seed: int) -> None:
-    assert sum(wrong_blocks(Crossing, 1000, seed + n) for n in range(10)) == 0
+    assert sum(wrong_blocks(BlockPacker, 1000, seed + n) for n in range(10)) == 0
 
 
-class TrustsFirst(Crossing):
+class TrustsFirst(BlockPacker):
     """Every row is taken to follow from the one before."""
 
-    def _compare(self, n: int, rows: Any, last: Last, follows: Any) -> None:
+    def _compare(self, n: int, rows: Any, last: LastRows, follows: Any) -> None:
         super()._compare(n, rows, last, follows)
         follows[1:] = 1
 
 
-class NeverForgets(Crossing):
+class NeverForgets(BlockPacker):
     """The row that the last block ended with is not compared."""
 
-    def _compare(self, n: int, rows: Any, last: Last, follows: Any) -> None:
+    def _compare(self, n: int, rows: Any, last: LastRows, follows: Any) -> None:
         super()._compare(n, rows, last, follows)
         follows[0] = last.known
 
 
-class ComparesNewest(Crossing):
+class ComparesNewest(BlockPacker):
     """Only the last but one frame of a stack is compared."""
 
-    def _compare(self, n: int, rows: Any, last: Last, follows: Any) -> None:
+    def _compare(self, n: int, rows: Any, last: LastRows, follows: Any) -> None:
         super()._compare(n, rows, last, follows)
         f = self._stacked[n].frame
         follows[1:] = (rows[1:, :, -2 * f : -f] == rows[:-1, :, -f:]).all(-1)
@@ -176,7 +176,7 @@ class ComparesNewest(Crossing):
 @pytest.mark.parametrize(
     "broken", [TrustsFirst, NeverForgets, ComparesNewest], ids=lambda one: one.__name__
 )
-def test_a_sender_that_compares_less_is_caught(broken: type[Crossing], seed: int) -> None:
+def test_a_sender_that_compares_less_is_caught(broken: type[BlockPacker], seed: int) -> None:
     assert wrong_blocks(broken, 100, seed) > 0
 
 
@@ -191,7 +191,7 @@ def test_a_stack_crosses_once(seed: int) -> None:
         max_lag=1,
     )
     crossing, screens = (
-        Crossing(pong, {"main": {"": Stack(frames=4, padding="zero")}}),
+        BlockPacker(pong, {"main": {"": Stack(frames=4, padding="zero")}}),
         np.zeros((2, 4, 84, 84), np.uint8),
     )
     last, rng, sizes = crossing.last(), np.random.default_rng(seed), []
@@ -212,7 +212,7 @@ def test_a_stack_crosses_once(seed: int) -> None:
 
 def test_rows_that_never_follow_cost_no_more_than_whole_ones(seed: int) -> None:
     sizes = plan()
-    crossing, rng = Crossing(sizes, STACKS), np.random.default_rng(seed)
+    crossing, rng = BlockPacker(sizes, STACKS), np.random.default_rng(seed)
     data = rng.integers(0, 256, block_bytes(sizes), np.uint8)
     assert len(crossing.pack(data, crossing.last())) == crossing.most
     flags = 64 * sum(1 for stacks in STACKS.values() for _ in stacks)
@@ -221,7 +221,7 @@ def test_rows_that_never_follow_cost_no_more_than_whole_ones(seed: int) -> None:
 
 def test_a_block_without_stacks_travels_as_it_lies() -> None:
     sizes = plan()
-    crossing, data = Crossing(sizes, {}), np.zeros(block_bytes(sizes), np.uint8)
+    crossing, data = BlockPacker(sizes, {}), np.zeros(block_bytes(sizes), np.uint8)
     assert crossing.pack(data, crossing.last()) is data
     assert crossing.least == crossing.most == block_bytes(sizes)
 
@@ -230,7 +230,7 @@ def test_frames_that_are_not_in_the_shape_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"screens, obs: expected a stack of 5 frames, got shape \(6, 3, 4, 3, 3\)"
     ):
-        Crossing(plan(), {"screens": {"": Stack(frames=5, padding="zero")}})
+        BlockPacker(plan(), {"screens": {"": Stack(frames=5, padding="zero")}})
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_frames_that_are_not_in_the_shape_are_refused() -> None:
 )
 def test_what_is_no_block_is_refused_and_writes_nothing(broken: Any, said: str, seed: int) -> None:
     sizes = plan()
-    crossing, rng = Crossing(sizes, STACKS), np.random.default_rng(seed)
+    crossing, rng = BlockPacker(sizes, STACKS), np.random.default_rng(seed)
     body = bytes(crossing.pack(rng.integers(0, 256, block_bytes(sizes), np.uint8), crossing.last()))
     found, before, last = slots(sizes), slots(sizes), crossing.last()
     with pytest.raises(ValueError, match=said):

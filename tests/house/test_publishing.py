@@ -24,7 +24,7 @@ WORDS = {
     "experience/queue": {"word", "_word", "_claiming", "_dealing", "_limits"}
     | {"want", "full", "granted", "sent", "lives"},
     "experience/replay": {"asked", "answered", "life", "seen"},
-    "actors/inference": {"said", "asked", "epoch", "held", "_asked", "_held"},
+    "actors/inference": {"answered", "asked", "epoch", "held", "_asked", "_held"},
     "weights": {"_begin", "_end", "_latest"},
     "learners/meeting.py": {"ready", "done", "freed", "passed", "seen", "fresh"},
     "learners/addresses.py": {"met"},
@@ -39,7 +39,7 @@ WORDS = {
         "examined",
         "counter",
     },
-    "runtime/cluster": {"asked", "answered", "life", "seen", "said", "epoch", "held"}
+    "runtime/cluster": {"asked", "answered", "life", "seen", "epoch", "held"}
     | {"want", "full", "granted", "sent"},
 }
 OTHERS = {  # arrays of the same name that one process has for itself

@@ -15,7 +15,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
-from equipoise.experience.queue.unstacked import Crossing
+from equipoise.experience.queue.unstacked import BlockPacker
 from equipoise.runtime.cluster.blocks import HomeBlocks, Remote, SiteBlocks
 from equipoise.runtime.cluster.parts import Arrays, HomeParts, SiteParts
 from equipoise.runtime.cluster.proxy import Proxy, take_back
@@ -169,7 +169,12 @@ class Home:
         }
         self.remotes |= made
         blocks = self._blocks(
-            plan, Crossing(plan, STACKS), made.values(), self._newest, self.fences, lambda: self.cut
+            plan,
+            BlockPacker(plan, STACKS),
+            made.values(),
+            self._newest,
+            self.fences,
+            lambda: self.cut,
         )
         parts = HomeParts(dict(enumerate(map(Arrays, self.counts))), groups)
         self.proxy.expect(name, incarnation, way.home, [HomeWeights(self._newest), blocks, parts])

@@ -395,7 +395,7 @@ def scenario(
     )
     made = made or made_in(directory, history)
     writers = Writers(history, made)
-    writers.next = [int(made.ring.next_row[0]) if made._rounds.taken else 0] * ACTORS
+    writers.next = [int(made.ring._expected[0, 0, 0]) if made._rounds.taken else 0] * ACTORS
     assert made.journal is not None
     for step in range(first, first + saves):
         learn(made, writers, rounds)

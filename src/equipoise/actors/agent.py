@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from equipoise.actors.episodes import Episodes
 from equipoise.actors.forward.forward import Forward, Row
 from equipoise.actors.forward.noise import Noise
 from equipoise.actors.forward.rounding import Rounding, errors
-from equipoise.actors.inference.joint import Asked
+from equipoise.actors.inference.joint import Asked, JointRow
 from equipoise.clock import Clock
 from equipoise.types import Array, Places, Slot, Tick, TimeStep, Trajectory, Tree, WeightStore
 
@@ -102,10 +101,9 @@ class LocalAgent:
             self._commit(self._slot)
 
     def _correct(self, data: Trajectory, t: int, differs: Array, taken: Tree) -> None:
-        """Where an env took other actions: a replay keeps those, and for other losses the rows do
-        not count.
-
-        What an on-policy loss learns from an action is about the policy that chose it.
+        """Handle the rows in which the env took another action than the chosen one. A replay stores
+        the action taken; for on-policy losses, which learn about the chosen action, the rows are
+        masked.
         """
         if not self._forward.algorithm.needs_replay:
             data.mask[t] &= ~differs
@@ -150,7 +148,8 @@ class LocalAgent:
         """Return the inputs and output buffers of the next row, for a caller that batches several
         agents.
         """
-        row: Any = self._rows[self._t]
+        row = self._rows[self._t]
+        assert isinstance(row, JointRow)
         return Asked(row, self._state, self._explore)
 
     def took(self, state: Tree) -> Tree:
@@ -228,11 +227,9 @@ class LocalAgent:
             assert self._slot is not None
             self._experience.restart(self._slot)
         self.continue_after_gap()
-        self._carry, self._state, self._unrolling = (
-            None,
-            self._forward.initial_state(len(self.streams)),
-            False,
-        )
+        self._carry = None
+        self._state = self._forward.initial_state(len(self.streams))
+        self._unrolling = False
         self._episodes.abandon()
 
     def abandon_episodes(self) -> None:

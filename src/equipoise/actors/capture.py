@@ -1,5 +1,5 @@
-"""How an unroll is done: operation by operation, as a CUDA graph, or with a compiled row; and why
-not where that fails.
+"""Ways to run an unroll: operation by operation, as a CUDA graph, or with a compiled row. If a
+graph or a compiled row fails, a note says why and the operations run one by one.
 
 A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all
 of it can be replayed: a launch an unroll instead of some fifty a row. On the CPU one row (policy
@@ -41,7 +41,7 @@ class Graphed(Plainly):
     """A graph for each slot, which lasts as long as the slot."""
 
     def __init__(self, note: Note, record: Record) -> None:
-        """``note`` is told, once, why work is done plainly after all. ``record``: makes a graph of
+        """``note`` is called once with the reason if the graph fails. ``record``: makes a graph of
         work, without doing it.
         """
         self._graphs = Graphs(note, record, "unrolls", WeakKeyDictionary())

@@ -5,7 +5,7 @@ over any length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class InfoNumbers:
 
     def add(self, ts: TimeStep) -> None:
         """Add the numbers of this step; a seam's numbers belong to no episode."""
-        info: Any = ts.info
-        there = self._there
+        assert ts.info is not None
+        info, there = ts.info, self._there
         np.isnan(info, out=there)
         np.logical_not(there, out=there)
         np.logical_and(there, ts.valid[:, None], out=there)
@@ -175,7 +175,6 @@ class Episodes:
         self._views["first"] += (len(new), returns.sum(), np.square(returns).sum())
 
     def _forget(self, streams: Array) -> None:
-        """Forget the running episodes of these streams."""
         self._return[streams] = 0.0
         self._length[streams] = 0
         if self.metrics:
@@ -276,13 +275,13 @@ def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None
     return int(count), float(mean), float(np.sqrt(max(squares / count - mean * mean, 0.0)))
 
 
-def recent_info(actors: Sequence[Episodes], n: int = RECENT) -> dict[str, float | None]:
-    """{"name/last", "name/mean": mean over those of the last ``n`` episodes that had the name; None
-    before the first}.
+def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
+    """{"name/last", "name/mean": mean over those of the last ``RECENT`` episodes that had the name;
+    None before the first}.
     """
     metrics = actors[0].metrics if actors else ()
     some = metrics and any(a.count for a in actors)
-    return mean_info(metrics, _newest(actors, ("info",), n) if some else ())
+    return mean_info(metrics, _newest(actors, ("info",), RECENT) if some else ())
 
 
 def mean_info(metrics: Sequence[str], rows: Array) -> dict[str, float | None]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from equipoise import tree
 from equipoise.actors.episodes import InfoNumbers, mean_info
 from equipoise.actors.playing import FixedPolicy, Playing
 from equipoise.actors.recorder import Recorder
-from equipoise.types import Array, DealtEnv, RunSpec, Tick, TimeStep, Tree, agent_streams
+from equipoise.types import Array, DealtEnv, RunSpec, Tick, TimeStep, agent_streams
 
 LONGEST = 100_000  # steps of an episode that never ends by itself; its return so far counts
 PATIENCE = 3  # aborted episodes of a stream in a row, after which one is given up
@@ -122,7 +121,10 @@ class Evaluator:
                 self._recorder.step(parts[name], side.counts)
             side.note(parts[name])
         if not self.done:
-            actions = {name: side.act(parts[name]) for name, side in self._sides.items()}
+            actions = {
+                name: side.playing(parts[name].obs, parts[name].first)
+                for name, side in self._sides.items()
+            }
             if self._recorder is not None:
                 for action in actions.values():
                     self._recorder.acted(action)
@@ -176,7 +178,7 @@ class _Side:
         there.
         """
         self._all = int(left.sum())
-        self._playing, self._left = playing, left
+        self.playing, self._left = playing, left
         streams = len(left)
         self._return = np.zeros(streams)
         self._length = np.zeros(streams, np.int64)
@@ -186,7 +188,7 @@ class _Side:
         self._seen = np.full(streams, always)  # the agent appeared at least once
         self.returns: list[float] = []
         self._numbers = InfoNumbers(streams, metrics) if metrics else None
-        self.info: list[Any] = []  # of each of ``returns``
+        self.info: list[Array] = []  # of each of ``returns``
 
     @property
     def seen(self) -> bool:
@@ -238,9 +240,6 @@ class _Side:
     def _forget(self, stream: Array) -> None:
         if self._numbers is not None:
             self._numbers.forget(stream)
-
-    def act(self, ts: TimeStep) -> Tree:
-        return self._playing(ts.obs, ts.first)
 
 
 def load_params(net: torch.nn.Module, params: Mapping[str, torch.Tensor]) -> None:

@@ -1,5 +1,5 @@
-"""An examination of a model that writes: its greedy answers to held-out prompts, a token of all of
-them a tick.
+"""Evaluation of a language model: its greedy answers to held-out prompts, one token of each answer
+a tick.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ WAIT_S = 0.01  # for a reward, before a caller has its turn again
 
 
 class Examiner:
-    """Has each of some prompts answered once. It offers what an ``Evaluator`` of envs does, as far
-    as a run reads it.
+    """Has each of some prompts answered once. It has those members of ``Evaluator`` that a run
+    reads.
     """
 
     def __init__(

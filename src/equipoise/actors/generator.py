@@ -90,12 +90,10 @@ class Generator:
         none.
         """
         self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
-        self._weights, self._episodes, self._streams, self._policy = (
-            weights,
-            episodes,
-            streams,
-            policy,
-        )
+        self._weights = weights
+        self._episodes = episodes
+        self._streams = streams
+        self._policy = policy
         self._samples, self._at_once, self._limit = len(streams), at_once, limit
         self._number, self._order, self._clock, self._note = number, order, clock, note
         self._refills, self._imitates = refills, imitates

@@ -68,11 +68,9 @@ class PartialAgent(LocalAgent):
         self._episodes.observe(ts)
         who = np.flatnonzero(ts.answered)
         data, t = self._slot.data, self._at[who]
-        data.reward[t, who], data.mask[t, who], data.bootstrap[t, who] = (
-            ts.reward[who],
-            ts.valid[who],
-            ~ts.terminated[who],
-        )
+        data.reward[t, who] = ts.reward[who]
+        data.mask[t, who] = ts.valid[who]
+        data.bootstrap[t, who] = ~ts.terminated[who]
         tree.map(lambda to, x: operator.setitem(to, (t + 1, who), x[who]), data.obs, ts.obs)
         data.first[t + 1, who] = ts.first[who]
         self._at[who] += 1
@@ -191,8 +189,8 @@ class PartialActor(ActorWorker):
         (self._one,) = agent.agents.values()
 
     def tick(self) -> Tick:
-        said = super().tick()
+        tick = super().tick()
         # the unroll may be complete: too few streams are under way then, and a slot comes first
-        if said is Tick.WORKED:
+        if tick is Tick.WORKED:
             self._sent = self._one.unrolling
-        return said
+        return tick

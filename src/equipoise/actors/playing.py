@@ -32,7 +32,7 @@ class FixedPolicy:
     """A network with its algorithm and precision."""
 
     algorithm: Algorithm
-    net: Any
+    net: Any  # a module and a ``Network``
     noise: Noise
     precision: Precision = "fp32"
 
@@ -66,11 +66,9 @@ class Playing:
         Unless ``deterministic``, actions are drawn as by an actor at this ``step`` of training,
         whose noise has this ``seed``.
         """
-        self.policy, self.streams, self.deterministic = (
-            policy,
-            np.asarray(streams, np.int64),
-            deterministic,
-        )
+        self.policy = policy
+        self.streams = np.asarray(streams, np.int64)
+        self.deterministic = deterministic
         self._seed, self._step = seed, step
         self._total = len(self.streams) if total_streams is None else total_streams
         self.state: Tree = policy.net.initial_state(len(self.streams))
@@ -127,7 +125,7 @@ def read_rows(spec: EnvSpec, obs: Tree, reader: Reader | None = None) -> tuple[T
     return tree.like(observation_spec(spec.observation), rows, "obs"), single
 
 
-def _parts(space: Any) -> dict[str, Any]:
+def _parts(space: gymnasium.Space[object]) -> dict[str, object]:
     """A space as JSON, without what is large of a Box."""
     if (inner := tree.branches(space)) is None:
         return {"type": "Box"} if isinstance(space, spaces.Box) else space_json.to_json(space)

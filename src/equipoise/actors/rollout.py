@@ -26,7 +26,14 @@ from equipoise.actors.forward.forward import Row
 from equipoise.actors.forward.rounding import errors
 from equipoise.clock import Clock
 from equipoise.device_envs.counter import key_of
-from equipoise.device_envs.device_env import Bounds, DeviceEnv, check, check_state, streams_on
+from equipoise.device_envs.device_env import (
+    Bounds,
+    DeviceEnv,
+    NextStep,
+    check,
+    check_state,
+    streams_on,
+)
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.types import (
     Places,
@@ -177,7 +184,7 @@ class Rollout:
 
     def _tensors(self, data: Trajectory) -> Unrolled:
         """The tensors of a slot; cached, since the same slots come again."""
-        fields = {name: tree.torch_views(getattr(data, name)) for name in Trajectory.__slots__}
+        fields = tree.torch_views(data.fields())
         at = int(fields["reward"].data_ptr())
         if (found := self._known.get(at)) is None:
             found = self._known[at] = Unrolled(Trajectory(**fields), self._noise.columns)
@@ -238,7 +245,7 @@ class Rollout:
         check(self._name, ts, self._observation, self._streams)
         check_state(self._name, before, after)
         self._checked = True
-        for text in getattr(self.env, "notes", ()):
+        for text in self.env.notes if isinstance(self.env, NextStep) else ():
             self._note(
                 f"warning: {self._name}: {text}: expected the final observations of truncated "
                 "episodes, got none"

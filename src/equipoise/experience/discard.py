@@ -1,6 +1,4 @@
-"""The experience of a policy that does not learn: there is always a place, and its rows are
-discarded.
-"""
+"""The experience of a policy that does not learn: its rows are discarded."""
 
 from __future__ import annotations
 

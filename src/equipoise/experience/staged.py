@@ -1,5 +1,5 @@
-"""Places on a device for a rollout whose slots lie in memory of the host: one copy an unroll, when
-it is handed in.
+"""Memory on a device for a rollout whose slots lie on the host: each unroll is copied once, when it
+is committed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from equipoise.types import Array, Places, Slot, Trajectory
 
 class Staged:
     """``Places`` of one rollout, which writes one unroll at a time. Slots that lie on the device
-    are handed on.
+    are passed through.
     """
 
     def __init__(
@@ -29,12 +29,10 @@ class Staged:
         copies: Callable[[], object],
     ) -> None:
         """``copies`` is called once, where rows have to be copied."""
-        self._places, self._specs, self._device, self._copies = (
-            places,
-            trajectory_specs(row, unroll, streams),
-            device,
-            copies,
-        )
+        self._places = places
+        self._specs = trajectory_specs(row, unroll, streams)
+        self._device = device
+        self._copies = copies
         self._data: Trajectory | None = None  # on the device
         self._host: Slot | None = None  # of the unroll that is under way
 
@@ -54,12 +52,7 @@ class Staged:
         if host is None:
             self._places.commit(slot)
             return
-        for name in Trajectory.__slots__:
-            tree.map(
-                lambda to, x: to.copy_(x),
-                tree.torch_views(getattr(host.data, name)),
-                getattr(slot.data, name),
-            )
+        tree.put(host.data.fields(), slot.data.fields())
         self._places.commit(host)
 
     def restart(self, slot: Slot) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from equipoise.actors.episodes import first_returns, recent, recent_info
-from equipoise.actors.forward.rounding import kind_of, told
+from equipoise.actors.forward.rounding import kind_of, rounding_metrics
 from equipoise.balance.shares import Shares
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.envs.failures.causes import most_frequent
@@ -164,7 +164,7 @@ def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Rec
             if of_policy is not None:
                 metrics |= {f"{name}/return_mean": of_policy, f"{name}/length_mean": its_length}
         for name, kind in kinds.items():
-            said = told(shared.policies[name].rounding, kind, record["version"])
+            said = rounding_metrics(shared.policies[name].rounding, kind, record["version"])
             metrics |= {f"{name}/{key}": x for key, x in said.items()} if several else said
         return Record(
             version=record["version"],

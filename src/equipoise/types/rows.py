@@ -133,6 +133,10 @@ class Trajectory:
         """[T, B], ``gamma`` where the value of the next observation may be used, else 0."""
         return gamma * self.bootstrap
 
+    def fields(self) -> dict[str, Tree]:
+        """The fields by name: a tree whose leaves are this trajectory's arrays."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     @property
     def shape(self) -> tuple[int, int]:
         """(T, B)."""

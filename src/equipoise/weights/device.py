@@ -123,10 +123,8 @@ class DeviceWeights(Versions):
             raise ValueError(
                 f"a device's handle: expected at most {LONGEST} bytes, got {len(handle)}"
             )
-        self._params, self._device = (
-            [self._plan.over(part) for part in memory.chunk(self._plan.buffers)],
-            device,
-        )
+        self._params = [self._plan.over(part) for part in memory.chunk(self._plan.buffers)]
+        self._device = device
         self._handle[:] = np.frombuffer(handle.ljust(LONGEST), np.uint8)
 
     def _write(self, i: int, params: Mapping[str, Tensor]) -> None:

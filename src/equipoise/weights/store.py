@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.memory import Memory
+from equipoise.memory import Buffer, Memory
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
-from equipoise.types import Look
+from equipoise.types import Array, Look
 
 BUFFERS = 3
 ATTEMPTS = 1000
@@ -77,7 +76,7 @@ class Versions(ABC):
 
     _params: Sequence[Mapping[str, Tensor]]  # the publisher's views of each buffer
 
-    def __init__(self, words: Mapping[str, Any]) -> None:
+    def __init__(self, words: Mapping[str, Array]) -> None:
         """``words``: the counters of a plan, in memory that all handles share."""
         self._latest, self._begin, self._end, self._version = (
             words[name] for name in ("latest", "begin", "end", "version")
@@ -169,14 +168,14 @@ class Weights(Versions):
             self._mine = self.plan.over(self._copied)
         return self._copied
 
-    def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Any] | None:
+    def fetch_bytes(self, newer_than: int = -1) -> tuple[int, Array] | None:
         """As ``fetch``, but the tensors' bytes [n] uint8 as they lie in memory; the next fetch
         overwrites them.
         """
         found = self.fetch(newer_than)
         return None if found is None else (found[0], self._copy.numpy())
 
-    def publish_bytes(self, version: int, data: Any) -> None:
+    def publish_bytes(self, version: int, data: Buffer) -> None:
         """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the
         size is another.
         """

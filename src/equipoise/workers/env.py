@@ -105,7 +105,7 @@ class EnvKind(SteppingKind, ExchangingKind, Torchless, Wakes, BeginsAnew):
                 )
             )
         sides = [EnvSide(job.exchange, group.number, group.streams) for group in job.groups]
-        worker = EnvWorker(envs, sides, ring=site.bell("server"), cut=site.cut, clock=site.clock)
+        worker = EnvWorker(envs, sides, wake=site.bell("server"), cut=site.cut, clock=site.clock)
         if site.load(worker):
             say_what_was_restored(site, worker.envs)
         return worker

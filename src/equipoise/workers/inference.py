@@ -54,7 +54,7 @@ class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits):
             routed,
             shared.exchange,
             first=groups.start,
-            ring=lambda group: bells[group - groups.start](),
+            wake=lambda group: bells[group - groups.start](),
             batching=Batching(
                 alone=program.placement.max_lag == 0,
                 most=program.placement.inference_batch,

@@ -222,11 +222,11 @@ def _experience(
         return Fresh(rounds, name)
     gpu, several = program.placement.device != "cpu", len(blue.learns) > 1
     seed = replay_seed(blue, f"replay of learner {rank}" if rank else "replay", name)
-    window, shelf = policy.algorithm.item_rows or policy.unroll, None
+    window, recorded = policy.algorithm.item_rows or policy.unroll, None
     file, room = (f"replay_{name}", f"policy_{name}") if several else ("replay", "")
     if blue.dataset is not None:
         stacks = role.spec.stacks
-        shelf = RecordedRows(
+        recorded = RecordedRows(
             blue.dataset,
             policy.replay,
             row=role.row,
@@ -236,8 +236,8 @@ def _experience(
             pulse=site.pulse,
         )
     if name not in blue.replays:
-        assert shelf is not None
-        return Offline(shelf, seed=seed, updates=blue.schedule_updates, file=file)
+        assert recorded is not None
+        return Offline(recorded, seed=seed, updates=blue.schedule_updates, file=file)
     if name in shared.mailboxes:
         plan = blue.replay(name, rank)
         numbers = range(rank, plan.settings.shards * blue.learners, blue.learners)
@@ -246,9 +246,9 @@ def _experience(
             plan,
             rounds,
             name,
-            post=shared.mailboxes[name][rank],
+            mailbox=shared.mailboxes[name][rank],
             seed=seed,
-            ring=lambda shard: bells[shard](),
+            wake=lambda shard: bells[shard](),
             file=file,
         )
     folder = Path(blue.segments) / Member(LearnerKind(), rank).folder / room
@@ -263,7 +263,7 @@ def _experience(
         room=room,
         folder=folder,
         goals=blue.goals(name),
-        shelf=shelf,
+        recorded=recorded,
         priority=first_priority(blue, name),
         wrote=partial(site.clock.add, "insert"),
         **({} if encoding is None else {"keep": encoding}),

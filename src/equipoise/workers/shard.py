@@ -49,7 +49,7 @@ class ShardKind(KeepingKind, Wakes):
             job.shared.mailboxes[policy][learner],
             mine,
             block=lambda place: site.queues[learner].block(place)[policy],
-            ring=site.bell("learner"),
+            wake=site.bell("learner"),
             clock=site.clock,
         )
         site.load(worker)

@@ -58,12 +58,6 @@ class Engine(Protocol):
     def step(self) -> list[Sampled]:
         """Draw one token of every live sample; return those that ended with it."""
 
-    def cancel(self, group: int) -> None:
-        """Drop the group's samples that have not ended."""
-
-    def update(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Take new weights, between two steps."""
-
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
     ) -> Iterator[None]:
@@ -74,8 +68,3 @@ class Engine(Protocol):
         then. Where no sample is drawn or waits all is one part, which takes the place of the old
         weights: if it is not whole, a step needs others first.
         """
-
-    def pause(self) -> None:
-        """Draw nothing until ``resume``: a step returns at once."""
-
-    def resume(self) -> None: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ class Reciter:
     def __init__(self, completion: Callable[[int], Sequence[int]]) -> None:
         """``completion`` of a group: its tokens, the end included."""
         self._completion, self._groups = completion, deque[tuple[int, int]]()
-        self.version, self._paused = 0, False
+        self.version = 0
 
     @property
     def live(self) -> int:
@@ -40,7 +39,7 @@ class Reciter:
     def step(self) -> list[Sampled]:
         """The samples of all groups, with log-probability 0: they were not drawn."""
         done = []
-        while self._groups and not self._paused:
+        while self._groups:
             group, samples = self._groups.popleft()
             token = np.asarray(self._completion(group), np.int64)
             logp, version = np.zeros(len(token), np.float32), np.full(len(token), self.version)
@@ -49,20 +48,8 @@ class Reciter:
             ]
         return done
 
-    def cancel(self, group: int) -> None:
-        self._groups = deque(one for one in self._groups if one[0] != group)
-
-    def update(self, version: int, params: Mapping[str, Any]) -> None:
-        self.version = version
-
     def take(
         self, version: int, params: Mapping[str, object], whole: Callable[[], bool]
     ) -> Iterator[None]:
         self.version = version
         yield from ()
-
-    def pause(self) -> None:
-        self._paused = True
-
-    def resume(self) -> None:
-        self._paused = False

@@ -20,12 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise import schema
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
-from equipoise.types import Tree
 from equipoise.types.packed import Stop
 
 
@@ -136,7 +134,6 @@ class TorchEngine:
         # the spare's version, which waits for running samples to finish
         self._next: int | None = None
         self._held = False  # do groups wait for newer weights than those that draw?
-        self._paused = False
         self.version, self.live = 0, 0
 
     @property
@@ -176,24 +173,12 @@ class TorchEngine:
 
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
-        if self._paused:
-            return []
         self._take_next()
         old = self.live
         hidden = [self._forward(old)] if old else []
         if fresh := self._admitted():
             hidden.append(self._begin(fresh))
         return self._drawn(torch.cat(hidden) if len(hidden) > 1 else hidden[0]) if hidden else []
-
-    def cancel(self, group: int) -> None:
-        if self._open.pop(group, None) is None:
-            return
-        self._queue = deque(one for one in self._queue if one.group != group)
-        self._free(np.flatnonzero(self._rows[GROUP, : self.live] == group))
-
-    def update(self, version: int, params: Mapping[str, Tensor]) -> None:
-        for _ in self.take(version, params, lambda: True):
-            pass
 
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
@@ -209,12 +194,6 @@ class TorchEngine:
                     f"{list(params[name].shape)}"
                 )
         return self._taking(version, params, whole)
-
-    def pause(self) -> None:
-        self._paused = True
-
-    def resume(self) -> None:
-        self._paused = False
 
     # --------------------------------------------------------------------------------------- a step
 
@@ -277,11 +256,9 @@ class TorchEngine:
         token[:] = drawn.cpu().numpy()
         rows[PLACE] += 1
         at = rows[SEAT], rows[PLACE]
-        self._text[at], self._logp[at], self._version[at] = (
-            token,
-            (found := logp.cpu().numpy()),
-            self.version,
-        )
+        self._text[at] = token
+        self._logp[at] = found = logp.cpu().numpy()
+        self._version[at] = self.version
         if not np.isfinite(found).all():
             raise NonFiniteLogits(
                 "engine: expected finite log-probabilities, got nan or infinities from version "
@@ -322,11 +299,9 @@ class TorchEngine:
                 if said is not None and said[row]
                 else Stop.LENGTH
             )
-            text, logp, version = (
-                self._text[seat, part],
-                self._logp[seat, part],
-                self._version[seat, part],
-            )
+            text = self._text[seat, part]
+            logp = self._logp[seat, part]
+            version = self._version[seat, part]
             samples.append(Sampled(group, index, text.copy(), logp.copy(), version.copy(), stop))
             if self._open[group] == 1:
                 del self._open[group]
@@ -416,81 +391,3 @@ class TorchEngine:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-    # ------------------------------------------------------------------------------------- resuming
-
-    def state(self) -> Tree:
-        """What a successor goes on from, if it is given the same weights first.
-
-        The cache is computed anew here as it is in ``load``, so that both go on from the same bits.
-        """
-        self._recompute()
-        seat = self._rows[SEAT, : self.live]
-        waiting = [[one.group, len(one.prompt), one.samples, one.limit] for one in self._queue]
-        return {
-            "rows": self._rows[:SEAT, : self.live].copy(),
-            "text": self._text[seat],
-            "logp": self._logp[seat],
-            "version": self._version[seat],
-            "waiting": np.array(waiting, np.int64).reshape(-1, 4),
-            "prompts": np.concatenate(
-                [np.zeros(0, np.int64), *(one.prompt for one in self._queue)]
-            ),
-        }
-
-    def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys, types or shapes differ,
-        or a number makes no sense.
-        """
-        rows, size, most = self._rows.shape[1], len(self._ends), self._length
-        schema.check(
-            state,
-            {
-                "rows": schema.Array((SEAT, None), "int64"),
-                "text": schema.Array((None, most), "int64", 0, size - 1),
-                "logp": schema.Array((None, most), "float32"),
-                "version": schema.Array((None, most), "int64", -1, schema.MOST),
-                "waiting": schema.Array((None, 4), "int64", 0, schema.MOST),
-                "prompts": schema.Array((None,), "int64", 0, size - 1),
-            },
-            "engine",
-        )
-        found, waiting = state["rows"], state["waiting"]
-        live = found.shape[1]
-        if live > rows or any(len(state[name]) != live for name in ("text", "logp", "version")):
-            raise ValueError(
-                f"engine.rows: expected up to {rows:,} and as many texts, got {live:,} and "
-                f"{len(state['text']):,}"
-            )
-        start, place, end, token = found[[START, PLACE, END, TOKEN]]
-        if not (
-            (start >= 1)
-            & (start <= place)
-            & (place < end)
-            & (end < most)
-            & (token >= 0)
-            & (token < size)
-        ).all():
-            raise ValueError(
-                "engine.rows: expected samples that have begun and not ended, got others"
-            )
-        if waiting[:, 1].sum() != len(state["prompts"]):
-            raise ValueError(
-                f"engine.prompts: expected {waiting[:, 1].sum():,} tokens, got "
-                f"{len(state['prompts']):,}"
-            )
-        self._queue.clear()
-        self._open = dict(
-            zip(*(x.tolist() for x in np.unique(found[GROUP], return_counts=True)), strict=True)
-        )
-        prompts = np.split(state["prompts"], np.cumsum(waiting[:, 1])[:-1]) if len(waiting) else []
-        for (group, _, samples, limit), prompt in zip(waiting.tolist(), prompts, strict=True):
-            self.submit(group, prompt.tolist(), samples, limit=limit)
-        self.live = live
-        self._rows[:SEAT, :live], self._rows[SEAT] = found, np.arange(rows)
-        self._text[:live], self._logp[:live], self._version[:live] = (
-            state["text"],
-            state["logp"],
-            state["version"],
-        )
-        self._recompute()

@@ -77,9 +77,9 @@ class Forward:
         # the rounded parameters
         self._own = {name: torch.empty_like(net.get_parameter(name)).detach() for name in own}
         self._params: Mapping[str, Tensor] = {}  # the fetched parameters
-        self._known: dict[int, tuple[list[Row], Any]] = {}  # by the address of an unroll's rows
+        self._known: dict[int, tuple[list[Row], Array]] = {}  # by the address of an unroll's rows
 
-    def unroll(self, data: Trajectory, noise_columns: int) -> tuple[list[Row], Any]:
+    def unroll(self, data: Trajectory, noise_columns: int) -> tuple[list[Row], Array]:
         """Return the rows of a slot with the noise [T, B, k] for them; cached, since the same slots
         come again.
         """
@@ -181,12 +181,11 @@ class LeanForward(Forward):
     ``lean.Refused`` where ``act`` cannot be recorded.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._tape: Tape | None = None
-        self._inputs: dict[str, Tree] = {}
-        self._state: Tree = {}  # tensors over the inputs' state
-        self._carry: list[Step] = []
+    _tape: Tape | None = None
+    # of the tape
+    _inputs: dict[str, Tree]
+    _state: Tree  # tensors over the inputs' state
+    _carry: list[Step]
 
     def use(self, params: Mapping[str, Tensor]) -> bool:
         if moved := super().use(params):
@@ -230,7 +229,7 @@ class LeanForward(Forward):
 
         def act(x: dict[str, Tree]) -> Tree:
             with self._autocast:
-                said = self.algorithm.act(
+                results = self.algorithm.act(
                     self.net,
                     x["obs"],
                     x["first"],
@@ -238,7 +237,7 @@ class LeanForward(Forward):
                     explore=x["explore"],
                     noise=x["noise"],
                 )
-                return dict(zip(("action", "behaviour", "state"), said, strict=True))
+                return dict(zip(("action", "behaviour", "state"), results, strict=True))
 
         self._tape = Tape(act, self._inputs, tree.named_tensors(self.net).values())
         self._state = tree.torch_views(self._inputs["state"])
@@ -251,17 +250,17 @@ class LeanForward(Forward):
         tape = self._tape
         assert tape is not None
         read = {path.split("/")[0] for path in tape.reads}
+        inputs = {"obs": row.obs, "first": row.first, "noise": row.noise}
+        outputs = {"action": row.action, "behaviour": row.behaviour}
         row.tape = tape
         row.enter = [
             step
-            for name in ("obs", "first", "noise")
+            for name, given in inputs.items()
             if name in read
-            for step in _copies(self._inputs[name], getattr(row, name))
+            for step in _copies(self._inputs[name], given)
         ]
         row.leave = [
-            step
-            for name in ("action", "behaviour")
-            for step in _copies(getattr(row, name), tape.outputs[name])
+            step for name, to in outputs.items() for step in _copies(to, tape.outputs[name])
         ]
 
 

@@ -14,7 +14,7 @@ numbers, and operations without an output argument.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ DOT = 2**16
 DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
 CONSTANT, WEIGHTS, ACT = range(3)  # when a value changes: never, with the weights, with each call
 
-# only
+# operations that read only the size of their argument
 BY_SIZE = (
     "new_full",
     "new_zeros",
@@ -47,7 +47,7 @@ BY_SIZE = (
 # options of a newly made tensor
 OPTIONS = {"dtype", "layout", "device", "pin_memory", "memory_format"}
 
-UFUNCS: dict[str, Any] = {
+UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -82,7 +82,9 @@ class Refused(ValueError):
 class Call:
     """One recorded operation."""
 
-    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def __init__(
+        self, func: Any, args: Sequence[Tree], kwargs: Mapping[str, Tree], out: Tree
+    ) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.outs = (
             [out] if isinstance(out, Tensor) else list(out) if isinstance(out, tuple | list) else []
@@ -111,7 +113,13 @@ class _Recorder:
 
     calls: list[Call]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: Sequence[Tree] = (),
+        kwargs: Mapping[str, Tree] | None = None,
+    ) -> Tree:
         tags = func.tags
         if torch.Tag.nondeterministic_seeded in tags:
             raise Refused(f"{func} draws random numbers of its own")
@@ -150,10 +158,10 @@ class Tape:
         with torch.no_grad():
             act(tree.like(inputs, given))  # values that are made once and cached exist now
             with recording:
-                said = act(tree.like(inputs, given))
+                results = act(tree.like(inputs, given))
         self._kept = recording.calls  # keeps every tensor alive: steps are bound to their memory
         entered, known = {_memory(x) for x in given.values()}, {_memory(x) for x in weights}
-        ends = {_memory(x) for x in tree.leaves(said)}
+        ends = {_memory(x) for x in tree.leaves(results)}
         calls, needed = _needed(recording.calls, ends)
         when = _when(calls, entered, known)
         made = {
@@ -171,7 +179,7 @@ class Tape:
                 )
             if (at := max(when[memory] for memory in call.writes)) != CONSTANT:
                 (self._act if at == ACT else self._weights).extend(steps(call))
-        self.outputs = tree.map(_array, said)
+        self.outputs = tree.map(_array, results)
         self.reads = {path for path, x in given.items() if _memory(x) in needed}
         self.refresh()
 
@@ -189,7 +197,6 @@ class Tape:
 
 
 def _needed(calls: list[Call], ends: Collection[int]) -> tuple[list[Call], set[int]]:
-    """Find the calls that the memory ``ends`` depends on, and all memory involved."""
     needed, kept = set(ends), []
     for call in reversed(calls):
         if call.writes & needed:
@@ -222,22 +229,17 @@ def steps(call: Call) -> list[Step]:
     """Turn an operation into calls that write into its outputs' memory;
     ``Refused`` where none can.
     """
-    if len(call.outs) == 1:
-        arrays = [_array(x) for x in (*call.ins, call.outs[0])]
-        if None not in [None if x is None else 0 for x in arrays] and (
-            found := _numpy(call, _array(call.outs[0]))
-        ):
+    if len(call.outs) == 1 and all(_array(x) is not None for x in call.ins):
+        out = _array(call.outs[0])
+        if out is not None and (found := _numpy(call, out)):
             return found
     return _torch(call)
 
 
-def _numpy(call: Call, out: Any) -> list[Step]:
+def _numpy(call: Call, out: np.ndarray) -> list[Step]:
     """Turn an operation into NumPy calls; [] where torch is faster or the only choice."""
-    args, name, kwargs = (
-        [_array(x) if isinstance(x, Tensor) else x for x in call.args],
-        call.name,
-        call.kwargs,
-    )
+    args: list[Tree] = [_array(x) if isinstance(x, Tensor) else x for x in call.args]
+    name, kwargs = call.name, call.kwargs
     small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)
     if name in UFUNCS and not kwargs and len(args) == UFUNCS[name].nin:
         return [partial(UFUNCS[name], *args, out=out)]
@@ -314,14 +316,12 @@ def _torch(call: Call) -> list[Step]:
     raise Refused(f"{func} has no form that writes into memory that is there")
 
 
-def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
+def _writing(call: Call, args: Sequence[Tree], kwargs: Mapping[str, Tree]) -> Iterator[Step]:
     """Yield variants of the operation with ``out``: torch's function of that name, then the
     operator's overloads.
     """
-    packet, wanted = (
-        call.func.overloadpacket,
-        {x.name: str(x.type) for x in schema(call.func).arguments},
-    )
+    packet = call.func.overloadpacket
+    wanted = {x.name: str(x.type) for x in schema(call.func).arguments}
     if len(call.outs) == 1 and (plain := getattr(torch, call.name, None)) is not None:
         yield partial(plain, *args, **kwargs, out=call.outs[0])
     for found in (getattr(packet, name) for name in packet.overloads()):
@@ -333,7 +333,7 @@ def _writing(call: Call, args: Any, kwargs: dict[str, Any]) -> Iterator[Step]:
             yield partial(found, *args, **given, **dict(zip(outs, call.outs, strict=True)))
 
 
-def _bound(x: Any) -> Any:
+def _bound(x: Tree) -> Tree:
     """Detach the arguments from gradients, so that no mode has to be entered."""
     if isinstance(x, Tensor):
         return x.detach()
@@ -342,7 +342,7 @@ def _bound(x: Any) -> Any:
     return type(x)(_bound(value) for value in x) if type(x) in (list, tuple) else x
 
 
-def _tensors(x: Any) -> Iterator[Tensor]:
+def _tensors(x: object) -> Iterator[Tensor]:
     if isinstance(x, Tensor):
         yield x
     elif isinstance(x, dict | list | tuple):
@@ -355,12 +355,12 @@ def _memory(x: Tensor) -> int:
     return int(x.untyped_storage().data_ptr())
 
 
-def _array(x: Tensor) -> Any:
+def _array(x: Tensor) -> np.ndarray | None:
     """An array over the same bytes; None for a dtype that NumPy lacks."""
     return None if x.dtype == torch.bfloat16 else x.detach().numpy()
 
 
-def _whole_rows(func: Any, args: Any) -> bool:
+def _whole_rows(func: Any, args: Sequence[Tree]) -> bool:
     """Is it indexing by whole rows, with a result as long as the index?"""
     named = func.overloadpacket.__name__ == "index"
     return named and not any(x.dtype in (torch.bool, torch.uint8) for x in args[1] if x is not None)

@@ -15,7 +15,6 @@ versions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from equipoise.actors.forward.forward import Forward, Row
 from equipoise.memory import Memory
 from equipoise.nets import ActorCritic
 from equipoise.tree import ArraySpec
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 EVERY = 16  # versions
 KEPT = 4  # kept measurements of an actor
@@ -68,7 +67,7 @@ class Rounding:
         )
         self._views["count"][0] = count + 1
 
-    def before(self, version: int) -> Any:
+    def before(self, version: int) -> Array | None:
         """The newest measurement [3] of an older version; None before the first."""
         count = int(self._views["count"][0])
         for i in range(count - 1, max(count - KEPT, 0) - 1, -1):
@@ -84,7 +83,7 @@ class Rounding:
         tree.copy(self._views, state)
 
 
-def told(actors: Sequence[Rounding], kind: str, version: int) -> dict[str, float]:
+def rounding_metrics(actors: Sequence[Rounding], kind: str, version: int) -> dict[str, float]:
     """Metrics of the newest measurements of all actors that were made before ``version``: in
     lockstep always the same ones.
     """

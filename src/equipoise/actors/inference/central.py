@@ -53,24 +53,24 @@ class InferenceWorker:
         exchange: Exchange,
         *,
         first: int,
-        ring: Callable[[int], object],
+        wake: Callable[[int], object],
         clock: Clock,
         batching: Batching,
     ) -> None:
-        """``forwards`` by policy; ``agents``: one a group, with all policies. ``ring``: wake the
+        """``forwards`` by policy; ``agents``: one a group, with all policies. ``wake``: wake the
         env worker of a group for its actions.
         """
         self._forwards, self.agents, self.first = dict(forwards), list(agents), first
         mine = slice(first, first + len(agents))
-        self._said, self._anew, self._asked, self._epoch, self._held = (
-            exchange.words[name][mine] for name in ("said", "anew", "asked", "epoch", "held")
+        self._answered, self._anew, self._asked, self._epoch, self._held = (
+            exchange.words[name][mine] for name in ("answered", "anew", "asked", "epoch", "held")
         )
         self._rows = [
             exchange.rows(first + i, agent.streams) for i, agent in enumerate(self.agents)
         ]
         self._actions = [exchange.actions(first + i) for i in range(len(self.agents))]
         self._widest = max(len(streams) for streams in self.agents[0].streams.values())
-        self._ring, self._batching, self._clock = ring, batching, clock
+        self._wake, self._batching, self._clock = wake, batching, clock
         self._observed = [False] * len(self.agents)  # True: the agent has seen the newest rows
         self._restored = [False] * len(self.agents)  # brought back by a resume and not answered yet
         self._waits_until = 0.0  # end of the wait for more groups; 0: not waiting
@@ -84,7 +84,7 @@ class InferenceWorker:
         self._clock.begin()
         for i in (self._asked >> EPOCH != self._epoch).nonzero()[0].tolist():
             self._begin_anew(i)
-        answered = (self._said - self._asked == 1).nonzero()[0].tolist()
+        answered = (self._answered - self._asked == 1).nonzero()[0].tolist()
         for i in answered:
             if not self._observed[i]:
                 self._observe(i)
@@ -112,7 +112,7 @@ class InferenceWorker:
         self.agents[i].restart_after_env_loss()
         self._observed[i] = self._restored[i] = False
         publish(self._asked, i, self._epoch[i] << EPOCH)
-        self._ring(self.first + i)
+        self._wake(self.first + i)
 
     def _waits(self, ready: int, stepping: int) -> bool:
         """Is waiting for more groups worth while? Half of them are stepped while this worker acts
@@ -157,8 +157,8 @@ class InferenceWorker:
         for i in groups:
             self._observed[i] = False
             publish(self._held, i, 0)
-            publish(self._asked, i, self._said[i])
-            self._ring(self.first + i)
+            publish(self._asked, i, self._answered[i])
+            self._wake(self.first + i)
         self._clock.lap("answer")
 
     def save(self, to: StateWriter) -> None:
@@ -170,7 +170,7 @@ class InferenceWorker:
         finally:  # also where that failed: the cut waits for the env workers
             publish(self._held, slice(None), to.cut)
             for i in range(len(self.agents)):
-                self._ring(self.first + i)
+                self._wake(self.first + i)
 
     def load(self, source: StateReader) -> None:
         """Go on with every agent where it was saved."""

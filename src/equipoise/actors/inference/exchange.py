@@ -8,15 +8,15 @@ words, since all policies of an env are answered together:
 =============  ==============================  ====================================================================
 word           written by                      when
 =============  ==============================  ====================================================================
-said[g]        the env worker                  = ``asked`` + 1, once the rows that answer it are written
+answered[g]    the env worker                  = ``asked`` + 1, once the rows that answer it are written
 anew[g]        the env worker                  before its first answer: 0 where the envs are as a resume left them, and
                                                no rows are written
-asked[g]       the inference worker            = ``said``, once the actions for those rows are written
+asked[g]       the inference worker            = ``answered``, once the actions for those rows are written
 epoch[g]       the driver                      counted up, once one of the two is verified dead
 held[g]        the inference worker            the cut in which it holds still: the env worker may save
 =============  ==============================  ====================================================================
 
-``asked`` and ``said`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the
+``asked`` and ``answered`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the
 turn: 0 the env worker's, 1 the inference worker's. An epoch begins when the inference worker writes
 ``asked = epoch * 2^32``: it has dropped everything of the last epoch by then. Then the env worker
 begins new episodes. So a process that is alive never finds its rows or actions overwritten while it
@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -39,8 +38,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, TimeStep, Tree
 
 EPOCH = 32  # bits above the count
-WORDS = ("said", "anew", "asked", "epoch", "held")
-ROWS = ("obs", "reward", "terminated", "truncated", "first", "valid")
+WORDS = ("answered", "anew", "asked", "epoch", "held")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +65,8 @@ class PolicySizes:
 class Exchange:
     """The memory of all groups of a run."""
 
-    def __init__(self, memory: Memory, *, policies: Mapping[str, PolicySizes], groups: int) -> None:
-        self._parts = memory, {"policies": dict(policies), "groups": groups}
+    def __init__(self, memory: Memory, policies: Mapping[str, PolicySizes], groups: int) -> None:
+        self._parts = memory, dict(policies), groups
         views = tree.views(self.specs(policies=policies, groups=groups), memory.buffer)
         self.words: dict[str, Array] = views["words"]  # [groups] each
         self._rows: list[dict[str, dict[str, Tree]]] = [
@@ -77,7 +75,7 @@ class Exchange:
         self._actions: list[dict[str, Tree]] = [views["actions"][str(g)] for g in range(groups)]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _attach, self._parts
+        return Exchange, self._parts
 
     @staticmethod
     def specs(*, policies: Mapping[str, PolicySizes], groups: int) -> dict[str, Tree]:
@@ -115,10 +113,6 @@ class Exchange:
             publish(self.words["epoch"], group, self.words["epoch"][group] + 1)
 
 
-def _attach(memory: Memory, sizes: dict[str, Any]) -> Exchange:
-    return Exchange(memory, **sizes)
-
-
 class EnvSide:
     """The env worker's side of one group."""
 
@@ -127,7 +121,7 @@ class EnvSide:
         self._rows, self.actions = exchange.rows(group, streams), exchange.actions(group)
         self._begun = -1  # the epoch that this process has begun
         # rows whose arrays are paired with those of the exchange
-        self._told: Mapping[str, TimeStep] | None = None
+        self._paired: Mapping[str, TimeStep] | None = None
         self._pairs: list[tuple[Array, Array]] = []
 
     @property
@@ -136,7 +130,7 @@ class EnvSide:
         asked = int(self._words["asked"][self._g])
         return (
             asked >> EPOCH == self._begun
-            and asked == int(self._words["said"][self._g])
+            and asked == int(self._words["answered"][self._g])
             and self._current(asked)
         )
 
@@ -166,26 +160,38 @@ class EnvSide:
         self._begun, self._words["anew"][self._g] = asked >> EPOCH, parts is not None
         if parts is not None:
             self._write(parts)
-        publish(self._words["said"], self._g, asked + 1)
+        publish(self._words["answered"], self._g, asked + 1)
 
     def answer(self, parts: Mapping[str, TimeStep]) -> None:
         self._write(parts)
-        publish(self._words["said"], self._g, self._words["said"][self._g] + 1)
+        publish(self._words["answered"], self._g, self._words["answered"][self._g] + 1)
 
     def _write(self, parts: Mapping[str, TimeStep]) -> None:
-        if parts is not self._told:  # an env gives the same arrays each time
+        if parts is not self._paired:  # an env gives the same arrays each time
             self._pairs = [
                 pair for name, mine in self._rows.items() for pair in _pairs(mine, parts[name])
             ]
-            self._told = parts
+            self._paired = parts
         for to, value in self._pairs:
             np.copyto(to, value)
 
 
 def _pairs(to: TimeStep, of: TimeStep) -> Iterator[tuple[Array, Array]]:
     """Pair the arrays of two time steps that have the same place."""
-    names = (*ROWS, "info") if of.info is not None else ROWS
-    into, rows = ({name: getattr(one, name) for name in names} for one in (to, of))
+    into, rows = _written(to), _written(of)
     return zip(
         tree.leaves(into), tree.leaves(tree.map(lambda _, theirs: theirs, into, rows)), strict=True
     )
+
+
+def _written(ts: TimeStep) -> dict[str, Tree]:
+    """The parts of a time step that travel."""
+    rows = {
+        "obs": ts.obs,
+        "reward": ts.reward,
+        "terminated": ts.terminated,
+        "truncated": ts.truncated,
+        "first": ts.first,
+        "valid": ts.valid,
+    }
+    return rows if ts.info is None else rows | {"info": ts.info}

@@ -75,12 +75,10 @@ class JointForward(Forward):
             action, behaviour, state = self.algorithm.act(
                 self.net, obs, first, state, explore=explore, noise=noise
             )
-        said = (
-            tree.map(_array, rows[0].action, action),
-            tree.map(_array, rows[0].behaviour, behaviour),
-        )
+        actions = tree.map(_array, rows[0].action, action)
+        behaviours = tree.map(_array, rows[0].behaviour, behaviour)
         for chosen, column in zip(
-            tree.leaves(said[0]) + tree.leaves(said[1]),
+            tree.leaves(actions) + tree.leaves(behaviours),
             zip(*(r.written for r in rows)),
             strict=True,
         ):

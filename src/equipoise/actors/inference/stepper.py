@@ -27,14 +27,14 @@ class EnvWorker:
         envs: Sequence[DealtEnv],
         sides: Sequence[EnvSide],
         *,
-        ring: Callable[[], object],
+        wake: Callable[[], object],
         cut: Callable[[], int],
         clock: Clock,
     ) -> None:
-        """``ring``: wake the inference worker for rows; ``cut``: the number of the newest cut to
+        """``wake``: wake the inference worker for rows; ``cut``: the number of the newest cut to
         save for, 0: none.
         """
-        self.envs, self._sides, self._ring, self._cut = list(envs), list(sides), ring, cut
+        self.envs, self._sides, self._wake, self._cut = list(envs), list(sides), wake, cut
         self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
         self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
         self._sent = [False] * len(self.envs)
@@ -78,7 +78,7 @@ class EnvWorker:
             side.answer(parts)
         else:
             return False
-        self._ring()
+        self._wake()
         self._clock.lap("answer")
         return True
 

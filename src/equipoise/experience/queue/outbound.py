@@ -1,11 +1,11 @@
-"""Outbound slots: actors write their rows here on a machine without a queue, and are told of the
-queue elsewhere.
+"""Outbound slots: the rows of actors on a machine without a queue, until they are sent to the queue
+on another machine.
 
 Each group of envs has a ring of slots. An actor asks for slots by their number (``want``), takes
 them in order once they are granted (``taken``), and hands them in in any order (``done``,
 ``full``). A *carrier* stands between these words and the queue. It grants a slot once the queue has
-given a block for it, and counts it as ``sent`` once its rows are under way. Nobody competes for a
-slot and every word has one writer, so there is no lock, and an actor may be killed at any
+given a block for it, and counts it as ``sent`` once its rows are under way. A slot has
+one actor and a word has one writer, so there is no lock, and an actor may be killed at any
 instruction.
 
 ==================  =============================================================================
@@ -32,7 +32,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.experience.queue.queue import Plan
-from equipoise.memory import Memory
+from equipoise.memory import Buffer, Memory
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Slot, Trajectory, Tree
@@ -81,10 +81,6 @@ class Outbound:
         keys = np.empty((self.plan.block, 2), np.int64)
         keys[:, 0] = at * self.slots + n
         return {name: Slot(keys=keys, data=Trajectory(**one)) for name, one in fields.items()}
-
-    def at(self, group: int) -> int:
-        """The place of a group among those that write here."""
-        return self._at[group]
 
     def _of(self, streams: Array) -> int:
         return self._at[int(streams[0]) // self.plan.span]
@@ -195,7 +191,7 @@ def block_bytes(plan: Plan) -> int:
     return tree.nbytes(plan.fields(plan.block))
 
 
-def block_views(plan: Plan, buffer: object) -> dict[str, dict[str, Tree]]:
+def block_views(plan: Plan, buffer: Buffer) -> dict[str, dict[str, Tree]]:
     """The rows of a block by policy, as views over its bytes."""
     views: dict[str, dict[str, Tree]] = tree.views(plan.fields(plan.block), buffer)
     return views

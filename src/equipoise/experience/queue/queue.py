@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,13 +71,11 @@ class Plan:
                 f"expected a batch that is a multiple of envs_per_actor={block}, got {batch}: it "
                 "could deadlock"
             )
-        self.unroll, self.batch, self.block, self.max_lag, self.span = (
-            unroll,
-            batch,
-            block,
-            max_lag,
-            span or block,
-        )
+        self.unroll = unroll
+        self.batch = batch
+        self.block = block
+        self.max_lag = max_lag
+        self.span = span or block
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for those of all
         self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
@@ -156,13 +153,11 @@ class Queue:
         ``rows`` [``plan.rows_nbytes``] uint8: memory of a device for the rows, where all that read
         and write them run in this process; None: they lie in ``memory``.
         """
-        self._plan, self._memory, self._free, self._full, self._rows = (
-            plan,
-            memory,
-            free,
-            full,
-            rows,
-        )
+        self._plan = plan
+        self._memory = memory
+        self._free = free
+        self._full = full
+        self._rows = rows
         self._open_views()
 
     def _open_views(self) -> None:
@@ -170,11 +165,9 @@ class Queue:
         self._tokens = Tokens(views["tokens"], self._free)
         self._word = self._tokens.word
         self._sampled, self._dropped, self._next = views["sampled"], views["dropped"], views["next"]
-        self._restarted, self._stepped, self._loop = (
-            views["restarted"],
-            views["stepped"],
-            views["loop"],
-        )
+        self._restarted = views["restarted"]
+        self._stepped = views["stepped"]
+        self._loop = views["loop"]
         self._limits = views["limits"]
         # when a block was reserved in this process, by its place
         self._begun: dict[int, float] = {}
@@ -207,7 +200,7 @@ class Queue:
             )
         return self._plan, self._memory, self._free, self._full
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: tuple[Plan, Memory, Sequence[Channel], Channel]) -> None:
         self._plan, self._memory, self._free, self._full = state
         self._rows = None
         self._open_views()
@@ -349,7 +342,6 @@ class Queue:
         return None if sequences is None else self._keys(sequences)
 
     def _keys(self, sequences: Sequence[int]) -> Array:
-        """The keys [n, 2] of the envs of these blocks."""
         block = self._plan.block
         keys = np.empty((len(sequences) * block, 2), np.int64)
         keys[:, 0] = np.concatenate(
@@ -399,10 +391,8 @@ class Queue:
         self._collect()
         if len(self._ready) < self._plan.per_batch:
             return None
-        sequences, self._ready = (
-            self._ready[: self._plan.per_batch],
-            self._ready[self._plan.per_batch :],
-        )
+        sequences = self._ready[: self._plan.per_batch]
+        self._ready = self._ready[self._plan.per_batch :]
         return sequences
 
     def _collect(self) -> None:
@@ -465,7 +455,7 @@ class Queue:
         return [self._word, self._sampled, self._dropped, self._restarted, self._loop]
 
     @property
-    def loop(self) -> Any:
+    def loop(self) -> Array:
         """Blocks by the seconds from their env steps, in the mean, to the end of what was learned
         from them: [bins] float64.
         """
@@ -497,12 +487,8 @@ class Queue:
             self._collect()
         read = self._word % 4 == READ
         word = np.where(read, (self._word // 4 + self._plan.blocks) * 4 + FREE, self._word)
-        return {
+        return self._saved() | {
             "word": word,
-            "sampled": self._sampled,
-            "dropped": self._dropped,
-            "restarted": self._restarted,
-            "next": self._next,
             "ready": np.array(self._ready, np.int64),
             "blocks": {
                 str(place): tree.on_host(self._blocks[place])
@@ -510,15 +496,18 @@ class Queue:
             },
         }
 
-    def load(self, state: Tree) -> None:
-        """Load a state, instead of ``fill``, into an unused queue of the same plan."""
-        arrays = {
+    def _saved(self) -> dict[str, Array]:
+        return {
             "word": self._word,
             "sampled": self._sampled,
             "dropped": self._dropped,
-            "next": self._next,
             "restarted": self._restarted,
+            "next": self._next,
         }
+
+    def load(self, state: Tree) -> None:
+        """Load a state, instead of ``fill``, into an unused queue of the same plan."""
+        arrays = self._saved()
         counts = {
             name: schema.Array(array.shape, str(array.dtype), 0, schema.MOST)
             for name, array in arrays.items()

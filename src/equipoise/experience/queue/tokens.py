@@ -26,11 +26,11 @@ nor can a learner alone: their death ends the run). An actor killed
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
-A learner that is killed amid dealing leaves blocks that are FREE and in no channel; ``reconcile``
-finds those, too. What it had READ its successor learns from again, or frees (``Queue.take_over``).
+A learner that is killed while it deals leaves blocks that are FREE and in no channel; ``reconcile``
+also finds those. What it had READ its successor learns from again, or frees (``Queue.take_over``).
 
 ``reconcile`` deals a token again only when it is certain that no actor holds it. A block is
-suspected if it was FREE, the learner not amid dealing (so its token was in the channel before), and
+suspected if it was FREE, the learner was not dealing (so its token was in the channel before), and
 the channel, emptied afterwards, did not contain it. Then a living actor took it, or a dead one.
 Every actor that claimed something when the channel was emptied is waited for until it has been seen
 to claim nothing; the block whose token it held is OPEN now, or further. A suspect that is still
@@ -158,7 +158,7 @@ class Tokens:
         return len(places)
 
     def orphaned(self) -> None:
-        """The learner is verified dead (called by the driver): it may have died amid dealing."""
+        """The learner is verified dead (called by the driver): it may have died while it dealt."""
         publish(self._dealing, 0, 0)
         self._searches = dict.fromkeys(range(len(self._channels)))
 

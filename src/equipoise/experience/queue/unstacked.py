@@ -1,9 +1,9 @@
-"""Rows on their way to another machine: only the newest frame of a stack crosses, where the others
-follow from the row before.
+"""Rows on their way to another machine. Only the newest frame of a stack is sent if the older
+frames follow from the row before.
 
-Whether they follow is found by comparing bytes on the sender, row by row. So the receiver has what
-the actor wrote to the bit, whatever the env does: an episode that begins, a gap or an env that
-shuffles its frames costs whole stacks, and nothing else.
+The sender compares bytes, row by row, to find out whether they follow. So the receiver has exactly
+the bytes that the actor wrote. The first row of an episode, a gap, and an env that shuffles its
+frames cost whole stacks.
 
 The bytes of a block as they travel, each part at a multiple of 64 where it comes before the tails:
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.experience.queue.queue import Plan
-from equipoise.types import Array, Slot, Stack, Trajectory, Tree
+from equipoise.types import Array, Slot, Stack, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,18 @@ class _Stacked:
 
 
 @dataclass(slots=True)
-class Last:
-    """Row T of the last block that crossed, of each stack [B, words]. Both ends have one for each
-    group of envs.
+class LastRows:
+    """The last row of the last block that travelled, of each stack [B, words]. Both ends have one
+    for each group of envs.
     """
 
     stacks: list[Array]
-    known: bool = False  # False: no block has crossed in this session
+    known: bool = False  # False: no block has travelled in this session
 
 
-class Crossing:
-    """How the blocks of a plan cross a link. ``pack`` and ``unpack`` are pure but for ``Last`` and
-    their buffers.
+class BlockPacker:
+    """Turns the blocks of a plan into the bytes that travel, and back. ``pack`` and ``unpack``
+    depend only on their arguments; they write to ``LastRows`` and to buffers of their own.
     """
 
     def __init__(self, plan: Plan, stacks: Mapping[str, Mapping[str, Stack]]) -> None:
@@ -121,12 +121,12 @@ class Crossing:
         self._body = np.zeros(self.most if self._stacked else 0, np.uint8)
         self._equal = [np.empty((one.streams, one.words), bool) for one in self._stacked]
 
-    def last(self) -> Last:
-        return Last([np.zeros((one.streams, one.words), one.word) for one in self._stacked])
+    def last(self) -> LastRows:
+        return LastRows([np.zeros((one.streams, one.words), one.word) for one in self._stacked])
 
     # --------------------------------------------------------------------------------- the sender's
 
-    def pack(self, slot: Array, last: Last) -> Array:
+    def pack(self, slot: Array, last: LastRows) -> Array:
         """The bytes of a slot as they travel; the next call overwrites them."""
         if not self._stacked:
             return slot
@@ -147,7 +147,7 @@ class Crossing:
         last.known = True
         return body[:tail]
 
-    def _compare(self, n: int, rows: Array, last: Last, follows: Array) -> None:
+    def _compare(self, n: int, rows: Array, last: LastRows, follows: Array) -> None:
         """Write which rows follow. By row, so that what is compared stays in the cache."""
         one, equal, flags = self._stacked[n], self._equal[n], follows.view(bool)
         if last.known:
@@ -162,14 +162,14 @@ class Crossing:
 
     # ------------------------------------------------------------------------------- the receiver's
 
-    def unpack(self, body: Array, to: Mapping[str, Slot], last: Last) -> None:
+    def unpack(self, body: Array, to: Mapping[str, Slot], last: LastRows) -> None:
         """Write the block that has come into the slots of a queue; ValueError, and nothing is
         written, where it is none.
         """
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
         for name, fields in tree.views(self._plain, data).items():
-            tree.copy(_without(_vars(to[name].data), self._paths[name]), fields)
+            tree.copy(_without(to[name].data.fields(), self._paths[name]), fields)
         tail = self.least
         for n, (one, (begun, broken)) in enumerate(zip(self._stacked, counts, strict=True)):
             follows, newest = _fixed(data, one)
@@ -178,7 +178,7 @@ class Crossing:
             self._write(one, _slot(to, one), follows, newest, whole, older, last.stacks[n])
         last.known = True
 
-    def _look(self, data: Array, last: Last) -> list[tuple[int, int]]:
+    def _look(self, data: Array, last: LastRows) -> list[tuple[int, int]]:
         """How many rows of each stack are begun and broken."""
         if not self.least <= len(data) <= self.most:
             raise ValueError(f"expected {self.least:,} to {self.most:,} bytes, got {len(data):,}")
@@ -248,10 +248,6 @@ def _without(fields: Tree, paths: Collection[str], prefix: str = "") -> Tree:
     return dict(left())
 
 
-def _vars(rows: Trajectory) -> dict[str, Tree]:
-    return {name: getattr(rows, name) for name in rows.__slots__}
-
-
 def _rows(slot: Array, one: _Stacked) -> Array:
     """A stack in the bytes of a slot, [T+1, B, words]."""
     return np.ndarray((one.rows, one.streams, one.words), one.word, slot, one.at)
@@ -260,7 +256,7 @@ def _rows(slot: Array, one: _Stacked) -> Array:
 def _slot(to: Mapping[str, Slot], one: _Stacked) -> Array:
     """The same in a slot of a queue, whose rows do not lie together."""
     name, *keys = one.path.split("/", 1)
-    leaf = getattr(to[one.policy].data, name)
+    leaf = to[one.policy].data.fields()[name]
     if keys:
         leaf = dict(tree.items(leaf))[keys[0]]
     words = leaf.reshape(one.rows, one.streams, -1).view(one.word)

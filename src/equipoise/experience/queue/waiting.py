@@ -1,5 +1,5 @@
-"""Blocks that wait for a shard on the machine that made them, while home's queue knows only that
-they are complete.
+"""Blocks that wait for a shard on the machine that made them, while the queue at home records only
+that they are complete.
 
 At the site they lie by the places of home's queue, so that a shard reads them as it would read the
 queue. At home such a block holds whose rows they are, and a mark instead of the rows: ``start`` is
@@ -78,7 +78,7 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
     """The rows of a block of the queue, as the bytes that ``Waiting`` keeps."""
     data = np.zeros(block_bytes(plan), np.uint8)
     for name, fields in block_views(plan, data).items():
-        tree.copy(fields, _fields(block[name]))
+        tree.copy(fields, block[name].fields())
     return data
 
 
@@ -89,8 +89,4 @@ def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")
     for name, fields in block_views(plan, np.frombuffer(data, np.uint8)).items():
-        tree.copy(_fields(block[name]), fields)
-
-
-def _fields(rows: Trajectory) -> dict[str, Tree]:
-    return {name: getattr(rows, name) for name in Trajectory.__slots__}
+        tree.copy(block[name].fields(), fields)

@@ -156,8 +156,8 @@ def find(name: str) -> Dataset:
         )
     try:
         stored = minari.MinariDataset(str(path))
-        said = json.loads((path / METADATA).read_text())
-        about, made = said.get(OURS, {}), said.get(SPACES)
+        metadata = json.loads((path / METADATA).read_text())
+        about, made = metadata.get(OURS, {}), metadata.get(SPACES)
         made_of = (
             str(about["env"]["target"])
             if "env" in about
@@ -336,7 +336,6 @@ def _stored(key: str) -> str:
 
 
 def _stored_space(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
-    """A space with the keys as they are stored."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({_stored(key): _stored_space(one) for key, one in space.spaces.items()})
     return (
@@ -346,7 +345,7 @@ def _stored_space(space: gymnasium.Space[object]) -> gymnasium.Space[object]:
     )
 
 
-def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
+def _tree(space: gymnasium.Space[object], value: Tree, escaped: bool) -> Tree:
     """Minari's dicts and tuples of arrays as a tree."""
     inner = tree.branches(space)
     if inner is None:
@@ -360,7 +359,6 @@ def _tree(space: gymnasium.Space[object], value: Any, escaped: bool) -> Tree:
 
 
 def _minaris(space: gymnasium.Space[object], value: Tree) -> object:
-    """Turn a tree into Minari's dicts and tuples of arrays."""
     inner = tree.branches(space)
     if inner is None:
         return value

@@ -24,7 +24,16 @@ from equipoise.experience.replay.codec import chosen
 from equipoise.experience.replay.row_buffer import Extent, RowBuffer
 from equipoise.experience.replay.row_layout import Layout, smallest
 from equipoise.experience.replay.selectors import Prioritized, Uniform, importance_weights
-from equipoise.types import Array, Batch, Stack, StateReader, StateWriter, Trajectory, Tree
+from equipoise.types import (
+    TRAJECTORY_STREAMS,
+    Array,
+    Batch,
+    Stack,
+    StateReader,
+    StateWriter,
+    Trajectory,
+    Tree,
+)
 from equipoise.types import ReplaySettings as Settings
 
 CHUNK = 256  # rows that are inserted together
@@ -85,7 +94,7 @@ class RecordedRows:
 
     def learned(self, keys: Array, priority: Array | None) -> None:
         if priority is not None:
-            self.selector.update(keys[:, 0], np.asarray(priority, np.float64))
+            self.selector.update(keys[:, 0], np.asarray(tree.on_host(priority), np.float64))
 
     def state(self) -> Tree:
         """Return the state without the rows, which the data set has."""
@@ -99,10 +108,10 @@ class Offline:
     """``Experience`` without actors: any number of batches of a data set."""
 
     def __init__(
-        self, shelf: RecordedRows, *, seed: int, updates: int, file: str = "replay"
+        self, rows: RecordedRows, *, seed: int, updates: int, file: str = "replay"
     ) -> None:
         """``updates``: the updates of the run, over which beta is annealed."""
-        self.shelf, self._updates, self._file = shelf, updates, file  # the name in a checkpoint
+        self.rows, self._updates, self._file = rows, updates, file  # the name in a checkpoint
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
 
     def coming(self) -> None:
@@ -110,18 +119,18 @@ class Offline:
 
     def sample(self, n: int) -> Batch | None:
         self._buffer ^= 1
-        return self.shelf.draw(
+        return self.rows.draw(
             n, self._rng, done=min(self._done / self._updates, 1.0), buffer=self._buffer
         )
 
     def learned(self, keys: Array, priority: Array | None) -> None:
-        self.shelf.learned(keys, priority.cpu() if isinstance(priority, torch.Tensor) else priority)
+        self.rows.learned(keys, priority)
 
     def finish(self, keys: Array) -> None:
         self._done += 1
 
     def stats(self) -> dict[str, float]:
-        return {"items": len(self.shelf.selector)}
+        return {"items": len(self.rows.selector)}
 
     def state(self) -> Tree:
         """Return the state between ``sample`` and ``finish``; ``load`` takes that batch as
@@ -130,7 +139,7 @@ class Offline:
         return {
             "done": self._done + 1,
             "rng": generator_state(self._rng),
-            "selector": self.shelf.state(),
+            "selector": self.rows.state(),
         }
 
     def load(self, state: Tree) -> None:
@@ -144,7 +153,7 @@ class Offline:
             "replay",
         )
         self._done, self._rng = state["done"], generator(state["rng"])
-        self.shelf.load(state["selector"])
+        self.rows.load(state["selector"])
 
     def save(self, to: StateWriter) -> None:
         to.put(self.state(), self._file)
@@ -156,29 +165,24 @@ class Offline:
         self.load(source.state(self._file))
 
     def close(self) -> None:
-        self.shelf.ring.close()
+        self.rows.ring.close()
 
 
 def beside(live: Batch, recorded: Batch) -> Batch:
     """Join two batches into one copy, the live items first."""
 
-    def join(name: str, dim: int) -> Tree:
-        return tree.map(
-            lambda a, b: torch.cat([a, b], dim),
-            getattr(live.data, name),
-            getattr(recorded.data, name),
-        )
+    def join(dim: int, a: Tree, b: Tree) -> Tree:
+        return tree.map(lambda *both: torch.cat(both, dim), a, b)
 
+    others = recorded.data.fields()
     data = Trajectory(
         **{
-            name: join(name, 0 if name in ("state", "context") else 1)
-            for name in Trajectory.__slots__
+            name: join(0 if name in TRAJECTORY_STREAMS else 1, field, others[name])
+            for name, field in live.data.fields().items()
         }
     )
-    keys, weight = (
-        np.concatenate([live.keys, recorded.keys]),
-        torch.cat([live.weight, recorded.weight]),
-    )
+    keys = np.concatenate([live.keys, recorded.keys])
+    weight = torch.cat([live.weight, recorded.weight])
     return Batch(data=data, keys=keys, weight=weight, targets={})
 
 
@@ -191,8 +195,8 @@ def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
     """
     if missing := [
         f"{name} ({path})"
-        for name in ("behaviour", "state")
-        for path, _ in tree.items(getattr(row, name))
+        for name, specs in (("behaviour", row.behaviour), ("state", row.state))
+        for path, _ in tree.items(specs)
     ]:
         raise ValueError(
             "dataset: expected a policy that learns from rows alone, got one that needs "
@@ -263,8 +267,8 @@ def _episodes(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> It
 def _rows(episode: Episode, row: RowSpec, where: str) -> Tree:
     """Make L real rows and a seam."""
     length = len(episode)
-    for name in ("terminated", "truncated"):
-        if (got := getattr(episode, name).shape) != (length,):
+    for name, flags in (("terminated", episode.terminated), ("truncated", episode.truncated)):
+        if (got := flags.shape) != (length,):
             raise Faulty(
                 f"{where}, {name}: expected shape {(length,)}, as of its rewards, got {got}"
             )

@@ -70,10 +70,8 @@ class Zstd:
 
     def __init__(self) -> None:
         library = _library("zstandard")
-        self._in, self._out = (
-            library.ZstdCompressor(level=LEVEL, write_checksum=False),
-            library.ZstdDecompressor(),
-        )
+        self._in = library.ZstdCompressor(level=LEVEL, write_checksum=False)
+        self._out = library.ZstdDecompressor()
 
     def encode(self, rows: Bytes) -> list[bytes]:
         # Copied, since what the library returns is the shortened rest of an allocation as large as
@@ -89,20 +87,20 @@ CODECS: Mapping[str, type[Codec]] = {"delta": Delta, "lz4": Lz4, "zstd": Zstd}
 NONE = "none"
 
 
-def chosen(said: str, large: Collection[str], small: Collection[str]) -> dict[str, str]:
+def chosen(setting: str, large: Collection[str], small: Collection[str]) -> dict[str, str]:
     """Parse ``replay.codec`` into {key: codec}: a name for all ``large`` keys, or
     "KEY=NAME,KEY=NAME".
 
     ValueError for an unknown codec or key, and for a key that is named twice.
     """
-    if said.strip() in ("", NONE):
+    if setting.strip() in ("", NONE):
         return {}
-    pairs = [pair.strip().rpartition("=") for pair in said.split(",")]
+    pairs = [pair.strip().rpartition("=") for pair in setting.split(",")]
     if len(pairs) == 1 and not pairs[0][1]:
         if not large:
             raise ValueError(
                 "replay.codec: expected none, since no key of a row is large enough to be "
-                f"encoded, got {said!r}"
+                f"encoded, got {setting!r}"
             )
         found = dict.fromkeys(large, pairs[0][2])
     else:

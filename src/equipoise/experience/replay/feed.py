@@ -10,13 +10,13 @@ law of the limiter, with U updates of N items to a round of R rows:
 
 The learner never samples more than was paid for: after U updates it waits for the next round. The
 actors are never more than ``max_lag + 1`` rounds ahead: the queue has no more blocks, and the
-blocks of a round are dealt again after its last update. Neither waits for the other at once, since
-a round in the queue is taken whenever the updates of the last are done.
+blocks of a round are dealt again after its last update. They cannot wait for each other, since a
+round in the queue is taken whenever the updates of the last one are done.
 
 A round after which some policy has no window that begins with a real row is released at once, and
 does not count: every actor was replaced, every row is a seam, or the policy's agents were never
-there. Where all rows of a policy are lost amid a round, what the round still owes is learned from
-the rounds that follow, which do not count until it is paid.
+there. If a policy loses all its rows during a round, the updates that remain are made from the
+following rounds, which do not count until then.
 
 Where nothing is replayed U is 1, the first round is learned from, and a policy's experience is its
 part of the round itself (``Fresh``).

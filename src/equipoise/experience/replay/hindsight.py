@@ -49,12 +49,10 @@ class Hindsight:
                 "replay.relabel: expected a network without a recurrent state, which would be one "
                 "of the old goal"
             )
-        self.goals, self._ring, self._share, self._strategy = (
-            goals,
-            ring,
-            settings.relabel,
-            settings.strategy,
-        )
+        self.goals = goals
+        self._ring = ring
+        self._share = settings.relabel
+        self._strategy = settings.strategy
         # An episode has a row at least, so that as many numbers as slots are enough: they come
         # round, as the slots do.
         self._number = np.zeros(ring.streams, np.int64)  # number of the newest episode

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class _Segment:
 
     path: Path
     handle: int
-    digest: Any = field(default_factory=hashlib.sha256)
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
     size: int = 0
 
 
@@ -186,7 +186,7 @@ class Journal:
             segments[self._open.path.name] = _synced(self._open)
         return chunks, segments
 
-    def _pieces(self, begin: Any) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, begin: Array) -> Iterator[tuple[int, int, int]]:
         """(actor, first block, how many), from ``begin`` [actors] on, in the order in which
         insertion comes to them: the n-th oldest of what an actor holds is lost with the n-th block
         that it inserts from now on.
@@ -251,10 +251,8 @@ class Journal:
             raise ValueError(
                 f"replay: expected the segments {sorted(chunks)}, got {sorted(segments)}"
             )
-        ring, listed = (
-            self._ring,
-            {name: [(int(a), int(f), int(n)) for a, f, n in of] for name, of in chunks.items()},
-        )
+        ring = self._ring
+        listed = {name: [(int(a), int(f), int(n)) for a, f, n in of] for name, of in chunks.items()}
         oldest = ring.blocks - ring.held
         # [actors, held]: blocks that never existed, or are loaded
         whole = np.arange(ring.held) < -oldest[:, None]

@@ -229,10 +229,8 @@ class Packed:
         skipped = lost * self._unroll
         fill(tails, skipped, data)
         sizes = data.read(np.uint32, grid.size)
-        ends, whole = (
-            np.cumsum(sizes, dtype=np.int64),
-            data.read(np.uint8, int(sizes.sum(dtype=np.int64))).tobytes(),
-        )
+        ends = np.cumsum(sizes, dtype=np.int64)
+        whole = data.read(np.uint8, int(sizes.sum(dtype=np.int64))).tobytes()
         rows = np.empty(grid.size, object)
         rows[:] = [
             whole[end - size : end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equipoise import schema
+from equipoise import schema, tree
 from equipoise.experience.recorded.offline import RecordedRows, beside
 from equipoise.experience.replay.feed import Replayed, ReplayFeed
 from equipoise.experience.replay.hindsight import Goals
@@ -42,13 +42,13 @@ class Replay(Replayed, Store):
         room: str = "",
         folder: Path | None = None,
         goals: Goals | None = None,
-        shelf: RecordedRows | None = None,
+        recorded: RecordedRows | None = None,
         priority: Callable[[Trajectory], Array | None] | None = None,
         wrote: Callable[[float], object] = lambda seconds: None,
         keep: Callable[[Trajectory], Trajectory] = lambda data: data,
     ) -> None:
-        """``keep``: makes of the rows that come [T, B] those that are kept. ``shelf``: a data set's
-        rows, which make up ``dataset_share`` of every batch.
+        """``keep``: maps incoming rows [T, B] to the rows that are stored. ``recorded``: the rows
+        of a data set, which make up ``dataset_share`` of every batch.
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned
         from, where both are of one round: this batch's new priorities come too late for it.
@@ -59,11 +59,9 @@ class Replay(Replayed, Store):
         Store.__init__(
             self, plan, seed=seed, pinned=pinned, folder=folder, goals=goals, priority=priority
         )
-        self.shelf, self._wrote, self._keep = shelf, wrote, keep
-        self._file, self._room = (
-            numbered(file, plan.learner),
-            room,
-        )  # in a checkpoint: the file of all but the rows, and the folder of the rows
+        self.recorded, self._wrote, self._keep = recorded, wrote, keep
+        # in a checkpoint: the file of all but the rows, and the folder of the rows
+        self._file, self._room = numbered(file, plan.learner), room
         self._thread = ThreadPoolExecutor(1, "replay") if prefetch else None
         self._next: Future[Batch] | Batch | None = None
         self._buffer = 0
@@ -94,14 +92,16 @@ class Replay(Replayed, Store):
 
     def _draw(self, n: int) -> Batch:
         self._buffer ^= 1  # the other buffer's batch is being learned from
-        if self.shelf is None:
+        if self.recorded is None:
             return self._live(n)
-        live, done = self._live(n - (recorded := self._recorded(n))), self._done
-        return beside(live, self.shelf.draw(recorded, self._rng, done=done, buffer=self._buffer))
+        count = self._recorded_items(n)
+        live = self._live(n - count)
+        recorded = self.recorded.draw(count, self._rng, done=self._done, buffer=self._buffer)
+        return beside(live, recorded)
 
-    def _recorded(self, n: int) -> int:
+    def _recorded_items(self, n: int) -> int:
         """Count the items of a batch of ``n`` that come from the data set: the last ones."""
-        return 0 if self.shelf is None else self._plan.settings.recorded(n)
+        return 0 if self.recorded is None else self._plan.settings.recorded(n)
 
     def _live(self, n: int) -> Batch:
         if isinstance(self.selector, Fifo):
@@ -131,13 +131,12 @@ class Replay(Replayed, Store):
             return
         if isinstance(self._next, Future):
             self._next.result()  # it draws from priorities that change now
-        if isinstance(priority, torch.Tensor):
-            priority = priority.cpu()
-        if self.shelf is not None:
-            live = len(keys) - self._recorded(len(keys))
-            self.shelf.learned(keys[live:], priority[live:])
+        priority = np.asarray(tree.on_host(priority), np.float64)
+        if self.recorded is not None:
+            live = len(keys) - self._recorded_items(len(keys))
+            self.recorded.learned(keys[live:], priority[live:])
             keys, priority = keys[:live], priority[:live]
-        self.update(keys, np.asarray(priority, np.float64))
+        self.update(keys, priority)
 
     # ---------------------------------------------------------------------------------- for anybody
 
@@ -147,7 +146,7 @@ class Replay(Replayed, Store):
         """
         rest = {
             "rounds": self._rounds.state(),
-            "shelf": {} if self.shelf is None else self.shelf.state(),
+            "shelf": {} if self.recorded is None else self.recorded.state(),
         }
         return Store.state(self) | rest
 
@@ -158,8 +157,8 @@ class Replay(Replayed, Store):
         schema.check(state, {"rounds": schema.count(), "*": schema.Anything()}, "replay")
         Store.load(self, state)
         self._rounds.taken = state["rounds"]
-        if self.shelf is not None:
-            self.shelf.load(state["shelf"])
+        if self.recorded is not None:
+            self.recorded.load(state["shelf"])
 
     def save(self, to: StateWriter) -> LateSave:
         """Begin to save the replay: its rows are written while the learner goes on."""
@@ -177,6 +176,6 @@ class Replay(Replayed, Store):
         """Close the replay: nothing is sampled any more."""
         if self._thread is not None:
             self._thread.shutdown()
-        if self.shelf is not None:
-            self.shelf.ring.close()
+        if self.recorded is not None:
+            self.recorded.ring.close()
         Store.close(self)

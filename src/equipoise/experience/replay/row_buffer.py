@@ -151,16 +151,12 @@ class RowBuffer:
         ``Selector.put``; the next call overwrites these flags. ValueError where frames are stacked
         and a row shows its stack again.
         """
-        actor, unroll, columns = (
-            column // self.block,
-            self.unroll,
-            slice(column, column + self.block),
-        )
-        number, start, expected = (
-            int(self.blocks[actor]),
-            np.asarray(data.context["start"]),
-            self._expected[actor],
-        )
+        actor = column // self.block
+        unroll = self.unroll
+        columns = slice(column, column + self.block)
+        number = int(self.blocks[actor])
+        start = np.asarray(data.context["start"])
+        expected = self._expected[actor]
         head = number * unroll % self.slots
         changes: list[tuple[Where, Flags]] = []
         if gap := expected[0].tobytes() != start.tobytes():  # also before the first block
@@ -219,10 +215,11 @@ class RowBuffer:
         the last block's ``obs[T]``.
         """
         unroll, parts = self.unroll, self._parts
+        fields = data.fields()
         for name, part in self._plain:
-            part[...] = getattr(data, name)
+            part[...] = fields[name]
         for name in self._others:
-            for path, leaf in tree.items(getattr(data, name), name):
+            for path, leaf in tree.items(fields[name], name):
                 if path in parts:
                     parts[path][...] = leaf
                 else:
@@ -252,11 +249,6 @@ class RowBuffer:
             )
 
     # ------------------------------------------------------------------------------------------ out
-
-    @property
-    def next_row(self) -> Ints:
-        """Copy [streams] of the number of each stream's next row, if nothing is lost in between."""
-        return self._expected[:, 0].flatten()
 
     def stream(self, places: Ints) -> Ints:
         """[n], the number of the stream at each place."""
@@ -428,9 +420,8 @@ class _Window:
         self._plain = self._trajectory(self._leaves)
 
     def _empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        return torch.empty(
-            shape, dtype=getattr(torch, dtype), pin_memory=self._ring._pinned
-        ).numpy()
+        kind = tree.torch_dtype(dtype)
+        return torch.empty(shape, dtype=kind, pin_memory=self._ring._pinned).numpy()
 
     def fill(self, places: Ints) -> Trajectory:
         ring, rows = self._ring, self._places

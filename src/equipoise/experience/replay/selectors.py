@@ -36,38 +36,31 @@ class Selector(Protocol):
 
         A new item's priority is the highest seen so far, 1 at first.
         """
-        ...
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError
         where there are too few.
         """
-        ...
 
     def update(self, places: Array, priority: Array) -> None:
         """Set new priorities [k] of the items at [k]. ValueError for a nan, infinite or negative
         one, and none is changed.
         """
-        ...
 
     def saw(self, priority: float) -> None:
         """Note a priority seen by another selector: it counts among those seen so far."""
-        ...
 
     @property
     def mass(self) -> float:
         """The weight of all items: a draw among several selectors is in proportion to it."""
-        ...
 
     def __len__(self) -> int:
         """The number of items that may be sampled."""
-        ...
 
     def state(self) -> Tree: ...
 
     def load(self, state: Tree) -> None:
         """Load the state of a selector with as many places."""
-        ...
 
 
 def importance_weights(probability: Array, beta: float) -> Array:
@@ -88,7 +81,24 @@ def importance_weights(probability: Array, beta: float) -> Array:
     return weight
 
 
-class Uniform:
+class _Alike:
+    """Items that all weigh the same: priorities are ignored."""
+
+    _n = 0  # items
+
+    def __len__(self) -> int:
+        return self._n
+
+    def update(self, places: Array, priority: Array) -> None: ...
+
+    def saw(self, priority: float) -> None: ...
+
+    @property
+    def mass(self) -> float:
+        return float(self._n)
+
+
+class Uniform(_Alike):
     """Draws every item with the same chance, with replacement: places are drawn until enough of
     them hold an item.
     """
@@ -96,11 +106,7 @@ class Uniform:
     def __init__(self, slots: int, streams: int = 1) -> None:
         self._in = np.zeros(_shape(slots, streams), bool)
         self._flat = self._in.reshape(-1)
-        self._n = 0
         self.nbytes = self._in.nbytes
-
-    def __len__(self) -> int:
-        return self._n
 
     def put(self, where: Where, there: Array) -> None:
         mine = self._in[where]
@@ -127,16 +133,6 @@ class Uniform:
         )
         return places[self._flat.take(places)]
 
-    def update(self, places: Array, priority: Array) -> None:
-        """Ignore priorities."""
-
-    def saw(self, priority: float) -> None:
-        """Ignore priorities of other selectors."""
-
-    @property
-    def mass(self) -> float:
-        return float(self._n)
-
     def state(self) -> Tree:
         return {"in": self._in.copy()}
 
@@ -146,7 +142,7 @@ class Uniform:
         self._n = int(np.count_nonzero(self._in))
 
 
-class Fifo:
+class Fifo(_Alike):
     """Gives every item once, in the order of insertion; a sampled item leaves. Each probability is
     1.
 
@@ -160,11 +156,8 @@ class Fifo:
         self._entry = np.full(_shape(slots, streams), -1, np.int64)
         self._at = self._entry.reshape(-1)
         self._log = np.empty(2 * slots * streams, np.int64)
-        self._head = self._tail = self._n = 0
+        self._head = self._tail = 0
         self.nbytes = self._log.nbytes + self._at.nbytes
-
-    def __len__(self) -> int:
-        return self._n
 
     def put(self, where: Where, there: Array) -> None:
         slots, streams = (np.arange(part.start, part.stop) for part in where)
@@ -204,16 +197,6 @@ class Fifo:
         self._head, self._tail = 0, len(members)
         self._log[: self._tail] = members
         self._at[members] = np.arange(self._tail)
-
-    def update(self, places: Array, priority: Array) -> None:
-        """Ignore priorities."""
-
-    def saw(self, priority: float) -> None:
-        """Ignore priorities of other selectors."""
-
-    @property
-    def mass(self) -> float:
-        return float(self._n)
 
     def state(self) -> Tree:
         return {"log": self._log[self._there(self._tail)]}

@@ -7,8 +7,7 @@ into a batch that the learner reads in place. Stacks of frames are written out i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from equipoise.experience.replay.mailbox import Request, ShardMailbox
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.store import Store
 from equipoise.publishing import publish
-from equipoise.types import LateSave, StateReader, StateWriter, Tick, Trajectory
+from equipoise.types import LateSave, StateReader, StateWriter, Tick, Trajectory, Tree
 
 PARTS = ("insert", "sample", "gather", "priorities")  # "gather": windows, decoded, into the batch
 
@@ -35,30 +34,28 @@ class Shard:
         self,
         plan: ReplayPlan,
         store: Store,
-        post: ShardMailbox,
+        mailbox: ShardMailbox,
         number: int,
         *,
         block: Callable[[int], Trajectory],
-        ring: Callable[[], object],
+        wake: Callable[[], object],
         clock: Clock,
     ) -> None:
-        """``block``: the inbox's block at a place; ``ring``: wake the learner for an answer;
+        """``block``: the inbox's block at a place; ``wake``: wake the learner for an answer;
         ``number``: among the shards of the policy.
         """
         self.store, self.number = store, number
-        self._plan, self._post, self._mine, self._block, self._ring = (
-            plan,
-            post,
-            post.shards[number],
-            block,
-            ring,
-        )
+        self._plan = plan
+        self._mailbox = mailbox
+        self._mine = mailbox.shards[number]
+        self._block = block
+        self._wake = wake
         self._clock = clock
         self._life = int(self._mine["life"][0])
         shards = self._plan.settings.shards
         # A shard's part of a batch differs in size each time, and the ring keeps memory for each
         # size: so it comes in equal pieces.
-        self._piece = -(-post.batch // (2 * shards))
+        self._piece = -(-mailbox.batch // (2 * shards))
 
     def tick(self) -> Tick:
         mine = self._mine
@@ -80,12 +77,12 @@ class Shard:
             self._clock.lap("priorities")
         mine["items"][0], mine["mass"][0] = len(self.store.selector), self.store.selector.mass
         publish(mine["answered"], 0, answered + 1)
-        self._ring()
+        self._wake()
         return Tick.WORKED
 
     def _draw(self, buffer: int, begin: int, n: int) -> None:
         """Draw ``n`` items into the columns from ``begin`` on."""
-        store, batch = self.store, self._post.batches[buffer]
+        store, batch = self.store, self._mailbox.batches[buffer]
         places, probability = store.draw(n)
         batch["probability"][begin : begin + n] = probability
         self._clock.lap("sample", "gather")
@@ -99,15 +96,14 @@ class Shard:
             batch["keys"][where, 1] = batch["data"]["context"]["start"][where]
         self._clock.lap("gather")
 
-    def _copy(self, data: Trajectory, batch: Any, begin: int, count: int) -> None:
-        """Copy the first ``count`` windows."""
-        fields = {name: tree.numpy_views(getattr(data, name)) for name in Trajectory.__slots__}
+    def _copy(self, data: Trajectory, batch: Mapping[str, Tree], begin: int, count: int) -> None:
+        fields = tree.numpy_views(data.fields())
         into = columns(batch["data"], begin, begin + count)
         tree.map(np.copyto, into, columns(fields, 0, count))
 
     def _update(self, begin: int, end: int, n: int) -> None:
         """Apply this shard's part of ``n`` new priorities and note the highest of all."""
-        keys, priority = self._post.priorities["keys"], self._post.priorities["priority"]
+        keys, priority = self._mailbox.priorities["keys"], self._mailbox.priorities["priority"]
         mine = keys[begin:end].copy()
         mine[:, 0] //= self._plan.settings.shards
         self.store.update(mine, priority[begin:end])

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import torch
 
 from equipoise import schema, tree
 from equipoise.envs.restore.snapshot import generator, generator_state
@@ -43,17 +41,17 @@ class Sharded(Replayed):
         rounds: ReplayFeed,
         policy: str,
         *,
-        post: ShardMailbox,
+        mailbox: ShardMailbox,
         seed: int,
-        ring: Callable[[int], object],
+        wake: Callable[[int], object],
         file: str = "replay",
     ) -> None:
-        """``ring``: wake a shard of this policy for a request."""
+        """``wake``: wake a shard of this policy for a request."""
         Replayed.__init__(self, plan, rounds, policy, ahead=True)
-        self._post, self._ring, self._file = post, ring, file  # the name in a checkpoint
+        self._mailbox, self._wake, self._file = mailbox, wake, file  # the name in a checkpoint
         self._rng = np.random.default_rng(seed)
         # By shard, the blocks that it has not taken in yet: (request, place, actor).
-        self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in post.shards]
+        self._inserting: list[deque[tuple[int, int, int]]] = [deque() for _ in mailbox.shards]
         # blocks taken in of each actor, overwritten ones included
         self._blocks = np.zeros(plan.actors, np.int64)
         self._held = plan.slots // plan.unroll - 1  # blocks of an actor that are kept
@@ -64,25 +62,25 @@ class Sharded(Replayed):
         self._scale = np.empty(0)  # for each item, the share of its shard in all mass
         self._batches = [
             Trajectory(**{k: tree.torch_views(v) for k, v in b["data"].items()})
-            for b in post.batches
+            for b in mailbox.batches
         ]
 
     # --------------------------------------------------------------------------- asking and waiting
 
     def _request(self, shard: int, kind: Request, *numbers: int) -> int:
         """Write a request -> the value of ``answered`` when it is done."""
-        mail = self._post.shards[shard]
+        mail = self._mailbox.shards[shard]
         asked, requests = int(mail["asked"][0]), mail["request"]
         assert asked - mail["answered"][0] < len(requests), "more than may be asked at once"
         requests[asked % len(requests)] = (kind, *numbers, *[0] * (3 - len(numbers)))
         publish(mail["asked"], 0, asked + 1)
-        self._ring(shard)
+        self._wake(shard)
         return asked + 1
 
     def settled(self) -> bool:
         """Has every living shard done its requests?"""
         done = True
-        for shard, mail in enumerate(self._post.shards):
+        for shard, mail in enumerate(self._mailbox.shards):
             # look at this first: the answers of a dead shard stand still
             died = mail["life"][0] != mail["seen"][0]
             answered, inserting = int(mail["answered"][0]), self._inserting[shard]
@@ -99,10 +97,10 @@ class Sharded(Replayed):
         """Count a dead shard's rows as lost; request what it owed from its successor, or draw from
         all shards anew.
         """
-        mail, life = self._post.shards[shard], int(self._post.shards[shard]["life"][0])
+        mail, life = self._mailbox.shards[shard], int(self._mailbox.shards[shard]["life"][0])
         mine = slice(shard, None, self._plan.settings.shards)
         kept = np.minimum(self._blocks[mine], self._held).sum()
-        self._post.ledger["lost"][0] += self._rows(kept)
+        self._mailbox.ledger["lost"][0] += self._rows(kept)
         self._overwritten += int(self._blocks[mine].sum() - kept)
         self._blocks[mine] = 0
         self._count()
@@ -115,20 +113,20 @@ class Sharded(Replayed):
         for _, place, actor in again:
             self._insert(shard, place, actor)
 
-    def _rows(self, blocks: Any) -> int:
+    def _rows(self, blocks: Array) -> int:
         return int(blocks) * self._plan.unroll * self._plan.block
 
     def _count(self) -> None:
         """Count the fate of the rows that were taken."""
-        kept, ledger = np.minimum(self._blocks, self._held).sum(), self._post.ledger
+        kept, ledger = np.minimum(self._blocks, self._held).sum(), self._mailbox.ledger
         ledger["kept"][0] = self._rows(kept)
         ledger["overwritten"][0] = self._rows(self._overwritten + self._blocks.sum() - kept)
 
     def items(self) -> int:
-        return sum(int(mail["items"][0]) for mail in self._post.shards)
+        return sum(int(mail["items"][0]) for mail in self._mailbox.shards)
 
     def emptied(self) -> bool:
-        return not any(mail["mass"][0] > 0 for mail in self._post.shards)
+        return not any(mail["mass"][0] > 0 for mail in self._mailbox.shards)
 
     # ----------------------------------------------------------------------------------- the rounds
 
@@ -142,9 +140,9 @@ class Sharded(Replayed):
         self._inserting[shard].append((self._request(shard, Request.INSERT, place), place, actor))
 
     def _ask(self, n: int) -> None:
-        if n != self._post.batch:
+        if n != self._mailbox.batch:
             raise ValueError(
-                f"expected the batch of {self._post.batch} items that these shards were planned "
+                f"expected the batch of {self._mailbox.batch} items that these shards were planned "
                 f"for, got {n}"
             )
         # the other buffer's batch is being learned from
@@ -153,11 +151,11 @@ class Sharded(Replayed):
 
     def _draw(self) -> None:
         """Draw each shard's number of items in the batch, where any shard has items."""
-        edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._post.shards)])
+        edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._mailbox.shards)])
         if not edges[-1] > 0:
             return
         points = np.minimum(
-            self._rng.random(self._post.batch) * edges[-1], np.nextafter(edges[-1], 0)
+            self._rng.random(self._mailbox.batch) * edges[-1], np.nextafter(edges[-1], 0)
         )
         counts = np.bincount(
             edges[1:].searchsorted(points, "right"), minlength=len(edges) - 1
@@ -175,7 +173,7 @@ class Sharded(Replayed):
         if self._drawn is None:
             self._draw()
             return None
-        self._drawn, drawn = None, self._post.batches[self._buffer]
+        self._drawn, drawn = None, self._mailbox.batches[self._buffer]
         weight = self._weight(drawn["probability"] * self._scale)
         return Batch(
             data=self._batches[self._buffer], keys=drawn["keys"].copy(), weight=weight, targets={}
@@ -187,9 +185,7 @@ class Sharded(Replayed):
         """
         if priority is None or self._plan.settings.selector != "prioritized":
             return
-        priority = np.asarray(
-            priority.cpu() if isinstance(priority, torch.Tensor) else priority, np.float64
-        )
+        priority = np.asarray(tree.on_host(priority), np.float64)
         if wrong := np.flatnonzero(~((priority >= 0) & (priority < np.inf))).tolist():
             raise ValueError(
                 f"expected finite priorities of at least 0, got {priority[wrong[0]]} ({len(wrong)} "
@@ -198,10 +194,8 @@ class Sharded(Replayed):
             )
         shard = keys[:, 0] % self._plan.settings.shards
         order, n = np.argsort(shard, kind="stable"), len(keys)
-        self._post.priorities["keys"][:n], self._post.priorities["priority"][:n] = (
-            keys[order],
-            priority[order],
-        )
+        self._mailbox.priorities["keys"][:n] = keys[order]
+        self._mailbox.priorities["priority"][:n] = priority[order]
         ends = np.cumsum(np.bincount(shard, minlength=self._plan.settings.shards)).tolist()
         for number, (begin, end) in enumerate(zip([0, *ends], ends)):
             self._request(number, Request.UPDATE, begin, end, n)
@@ -212,7 +206,7 @@ class Sharded(Replayed):
         """The queue's rows, ``items`` that may be sampled, and the fate of the rows that shards
         took (``ShardMailbox.stats``).
         """
-        return super().stats() | self._post.stats()
+        return super().stats() | self._mailbox.stats()
 
     def state(self) -> Tree:
         """Return the state between two rounds of all but the queue and the shards."""
@@ -222,7 +216,7 @@ class Sharded(Replayed):
             "rng": generator_state(self._rng),
             "blocks": self._blocks.copy(),
             "overwritten": self._overwritten,
-            "lost": int(self._post.ledger["lost"][0]),
+            "lost": int(self._mailbox.ledger["lost"][0]),
         }
 
     def load(self, state: Tree) -> None:
@@ -233,12 +227,10 @@ class Sharded(Replayed):
             counts | {"rng": schema.Array((None,), "uint8"), "blocks": schema.like(self._blocks)},
             "replay",
         )
-        self._rounds.taken, self._rng, self._overwritten = (
-            state["rounds"],
-            generator(state["rng"]),
-            state["overwritten"],
-        )
-        self._blocks[:], self._post.ledger["lost"][0] = state["blocks"], state["lost"]
+        self._rounds.taken = state["rounds"]
+        self._rng = generator(state["rng"])
+        self._overwritten = state["overwritten"]
+        self._blocks[:], self._mailbox.ledger["lost"][0] = state["blocks"], state["lost"]
         self._count()
         for shard in range(self._plan.settings.shards):
             self._request(shard, Request.LOOK)

@@ -76,7 +76,7 @@ class Store:
         if len(streams) == block:
             self._insert(data, self._column(int(streams[0])))
             return
-        fields = {name: getattr(data, name) for name in Trajectory.__slots__}
+        fields = data.fields()
         for at in range(0, len(streams), block):
             mine = Trajectory(**columns(fields, at, at + block))
             self._insert(mine, self._column(int(streams[at])))

@@ -21,7 +21,7 @@ import numpy as np
 
 from equipoise.experience.queue.outbound import VOID, Outbound, block_bytes
 from equipoise.experience.queue.queue import Plan
-from equipoise.experience.queue.unstacked import Crossing, Last
+from equipoise.experience.queue.unstacked import BlockPacker, LastRows
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import (
@@ -53,7 +53,7 @@ class Remote:
     life: int = 0  # of its actor, as the site counts
     # by sequence: granted, and the rows have not come
     open: dict[int, Mapping[str, Slot]] = field(default_factory=dict)
-    last: Last | None = None  # of its rows that have come in this session
+    last: LastRows | None = None  # of its rows that have come in this session
 
 
 class HomeBlocks(Carried):
@@ -62,7 +62,7 @@ class HomeBlocks(Carried):
     def __init__(
         self,
         plan: Plan,
-        crossing: Crossing,
+        crossing: BlockPacker,
         remotes: Iterable[Remote],
         newest: Newest,
         fences: Mapping[str, Array],
@@ -215,8 +215,8 @@ class _Group:
 
     outbound: Outbound
     at: int  # its place there
-    crossing: Crossing
-    last: Last  # of its rows that crossed in this session
+    crossing: BlockPacker
+    last: LastRows  # of its rows that crossed in this session
     told: int = 0  # the number of its wants that home knows of
     life: int = 0  # of its actor
     restarted: int = 0
@@ -251,7 +251,7 @@ class SiteBlocks(Carried):
         )
         self._waiting, self._kept, self._groups = waiting, kept, dict[int, _Group]()
         for one in outbound:
-            crossing = Crossing(one.plan, stacks)
+            crossing = BlockPacker(one.plan, stacks)
             self._groups |= {
                 group: _Group(one, at, crossing, crossing.last())
                 for at, group in enumerate(one.groups)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.experience.queue.unstacked import Crossing
+from equipoise.experience.queue.unstacked import BlockPacker
 from equipoise.files import sync_directory, write_synced
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
@@ -193,7 +193,7 @@ class _Carriers:
         self._places = parts(self._blue, self._shared, rows, job.members)
         self._held, self._stacks = held_at_once(self._blue, job.members), stacks_of(self._blue)
         self._plan = queue_plan(self._blue)
-        self._crossing = Crossing(self._plan, self._stacks)
+        self._crossing = BlockPacker(self._plan, self._stacks)
         self._newest = Newest(
             [policy.weights.handle() for policy in self._shared.policies.values()]
         )

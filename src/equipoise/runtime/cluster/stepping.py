@@ -150,7 +150,7 @@ class StandIn:
             self.rows.write(rows)
         if not asked & FIRST:
             self._words["anew"][self._g] = anew
-        publish(self._words["said"], self._g, asked + 1)
+        publish(self._words["answered"], self._g, asked + 1)
         return True
 
     def waits(self, asked: int) -> bool:
@@ -159,7 +159,7 @@ class StandIn:
 
     def _open(self, asked: int) -> bool:
         current = asked >> EPOCH == int(self._words["epoch"][self._g])
-        return current and int(self._words["said"][self._g]) != asked + 1
+        return current and int(self._words["answered"][self._g]) != asked + 1
 
 
 class Asker:
@@ -190,7 +190,7 @@ class Asker:
         return asked != NEVER and not self._owed and self._first is None and self._answered(asked)
 
     def _answered(self, asked: int) -> bool:
-        return int(self._words["said"][self._g]) == asked + 1 and self._current
+        return int(self._words["answered"][self._g]) == asked + 1 and self._current
 
     @property
     def _current(self) -> bool:
@@ -240,7 +240,7 @@ class Asker:
     def _write(self, actions: Any) -> None:
         self.steps += 1
         self.actions.write(actions)
-        publish(self._words["asked"], self._g, self._words["said"][self._g])
+        publish(self._words["asked"], self._g, self._words["answered"][self._g])
 
     def answers(self) -> tuple[int, bool, bytes | None] | None:
         """(ask, are the episodes new, rows) that home does not have yet; rows are None where the
