@@ -5,7 +5,7 @@ statistics, sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -82,8 +82,11 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
             core=self.memory,
         )
 
-    def held_noise(self, net: Any) -> tuple[int, int]:
-        return (net.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
+    def held_noise(self, net: ActorCritic) -> tuple[int, int]:
+        if not self.sde_every:
+            return 0, 1
+        assert net.log_std is not None
+        return net.log_std.numel(), self.sde_every
 
     def act(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,6 +24,14 @@ from equipoise.types import (
     Tree,
     UnitInterval,
 )
+
+
+class Shape(TypedDict):
+    """What the networks of an algorithm have in common."""
+
+    hidden: tuple[int, ...]
+    activation: str
+    torso: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +83,10 @@ class OffPolicyAlgorithm(Algorithm):
     @property
     def warmup_rows(self) -> int:
         return self.encoder_rows if self.torso == "vae" else 0
+
+    @property
+    def shape(self) -> Shape:
+        return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
 
     def ahead(self, data: Trajectory) -> Ahead:
         """The n-step return of row 0 and where it ends."""

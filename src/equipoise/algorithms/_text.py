@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -230,7 +230,7 @@ class PolicyText(TextLearns):
         }
 
     def targets(
-        self, net: Decoder, target_net: Decoder, data: Any, *, rng: torch.Generator, pool: Pool
+        self, net: Decoder, target_net: Decoder, data: Packed, *, rng: torch.Generator, pool: Pool
     ) -> Tree:
         """[N] each: advantage, weight and count; and what the metrics and the loss need besides."""
         seen = self.look(net, target_net, data)
@@ -243,7 +243,8 @@ class PolicyText(TextLearns):
         kept = counted & ~cut
         reward = at_last(value=scored, sample=data.sample, chosen=data.chosen)
         if self.beta and self.kl_in == "reward":
-            gap = seen.get("start", data.logp) - seen["reference"]
+            drawn: Tensor = data.logp
+            gap = seen.get("start", drawn) - seen["reference"]
             reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
         # a masked sample counts in the mean, as in TRL
         weight, count = self.weights(data, counted, first & counted)

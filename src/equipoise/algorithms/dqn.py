@@ -111,14 +111,7 @@ class DQN(OffPolicyAlgorithm):
                 f"{got}"
             )
         bins = {"none": 1, "c51": self.atoms, "quantile": self.quantiles}[self.distribution]
-        return QNetwork(
-            spec,
-            hidden=self.hidden,
-            activation=self.activation,
-            torso=self.torso,
-            dueling=self.dueling,
-            bins=bins,
-        )
+        return QNetwork(spec, dueling=self.dueling, bins=bins, **self.shape)
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0

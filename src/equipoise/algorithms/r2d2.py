@@ -118,14 +118,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return self.burn_in + self.length + self.n_step
 
     def network(self, spec: EnvSpec) -> QNetwork:
-        return QNetwork(
-            spec,
-            hidden=self.hidden,
-            activation=self.activation,
-            torso=self.torso,
-            dueling=self.dueling,
-            core=self.memory,
-        )
+        return QNetwork(spec, dueling=self.dueling, core=self.memory, **self.shape)
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return {"epsilon": ladder(stream, streams, self.epsilon, self.epsilon_alpha)}

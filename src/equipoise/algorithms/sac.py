@@ -47,9 +47,17 @@ from equipoise.algorithms._off_policy import (
     weighed,
 )
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, StateNoiseActor, normal
+from equipoise.nets.actor import (
+    Body,
+    Bounds,
+    CategoricalActor,
+    GaussianActor,
+    StateNoiseActor,
+    normal,
+)
 from equipoise.nets.distributions import Categorical, taken_by
 from equipoise.nets.q import any_of
+from equipoise.nets.torso import MLP
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import (
     Array,
@@ -75,7 +83,13 @@ class SoftActorCritic(nn.Module):
     log_temperature: Tensor
 
     def __init__(
-        self, actor: Any, critic: Any, bounds: Bounds | None, *, temperature: float, learned: bool
+        self,
+        actor: Any,  # a GaussianActor, or a CategoricalActor
+        critic: TwinCritic,
+        bounds: Bounds | None,
+        *,
+        temperature: float,
+        learned: bool,
     ) -> None:
         super().__init__()
         self.actor, self.critic, self.bounds = actor, critic, bounds
@@ -151,23 +165,20 @@ class SAC(OffPolicyAlgorithm):
             categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None
         )
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """What the actor and the critics have in common."""
-        return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
-
-    def gaussian(self, spec: EnvSpec, size: int, **given: Any) -> GaussianActor:
+    def gaussian(self, spec: EnvSpec, size: int, body: Body = MLP) -> GaussianActor:
         """The actor of Box actions."""
         if not self.sde_every:
-            return GaussianActor(spec, size=size, **self.shape, **given)
+            return GaussianActor(spec, size=size, body=body, **self.shape)
         if not self.hidden:
             raise ValueError(
                 "algorithm.sde_every: expected a hidden layer in algorithm.hidden, of which the "
                 "noise is a function, got none"
             )
-        return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, **self.shape, **given)
+        return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, body=body, **self.shape)
 
-    def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> SoftActorCritic:
+    def joined(
+        self, actor: nn.Module, critic: TwinCritic, bounds: Bounds | None
+    ) -> SoftActorCritic:
         return SoftActorCritic(
             actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature
         )
@@ -180,7 +191,7 @@ class SAC(OffPolicyAlgorithm):
         return group == "critic" or version >= self.value_warmup
 
     def followed(self, net: SoftActorCritic) -> nn.Module:
-        return net.critic  # type: ignore[no-any-return]
+        return net.critic
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
@@ -322,7 +333,7 @@ class SAC(OffPolicyAlgorithm):
 
     def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """What the actor goes up [B]: only its action gets a gradient."""
-        return net.critic.least(obs, action)  # type: ignore[no-any-return]
+        return net.critic.least(obs, action)
 
     def judged(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """Q_i(s, a) [2, B] of actions as the env knows them."""

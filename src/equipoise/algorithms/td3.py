@@ -19,7 +19,6 @@ half a square.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from torch.nn import Parameter
 from equipoise import tree
 from equipoise.algorithms._off_policy import (
     OffPolicyAlgorithm,
+    Shape,
     at_random,
     standard_normal,
     uniform_where,
@@ -56,12 +56,9 @@ from equipoise.types import (
 class ActorAndCritic(nn.Module):
     """The actor and the critics, which share nothing; ``bounds`` are those of the actions."""
 
-    def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
-    ) -> None:
+    def __init__(self, spec: EnvSpec, shape: Shape) -> None:
         super().__init__()
         self.bounds = Bounds(spec.action, "td3")
-        shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
         self.actor = DeterministicActor(spec, size=self.bounds.size, **shape)
         self.critic = TwinCritic(spec, action_size=self.bounds.size, **shape)
 
@@ -94,9 +91,7 @@ class TD3(OffPolicyAlgorithm):
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> ActorAndCritic:
-        return ActorAndCritic(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso
-        )
+        return ActorAndCritic(spec, self.shape)
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         return {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}

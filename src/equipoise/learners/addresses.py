@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from torch import distributed
 
 from equipoise.publishing import publish
+from equipoise.types import Tree
 
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
@@ -18,7 +18,7 @@ class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
     An address holds in one life of the meeting: after a learner was lost, all say theirs anew.
     """
 
-    def __init__(self, words: Any, wait_for: Callable[[Callable[[], bool]], None]) -> None:
+    def __init__(self, words: Tree, wait_for: Callable[[Callable[[], bool]], None]) -> None:
         super().__init__()
         self._words, self._wait_for = words, wait_for
 

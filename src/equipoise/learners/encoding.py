@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from equipoise.learners.parameters.flat import flatten
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.nets.precision import autocast
 from equipoise.nets.vae import LATENTS, Autoencoder, Encoder
-from equipoise.types import Optimizer, Trajectory, Tree
+from equipoise.types import Array, Optimizer, Trajectory, Tree
 
 POOL = 1024  # newest images that are learned from
 BATCH = 64
@@ -91,7 +90,7 @@ class Encoding:
                     )
         self._training = {}
 
-    def _latents(self, path: str, images: Tensor, *, zeros: bool) -> Any:
+    def _latents(self, path: str, images: Tensor, *, zeros: bool) -> Array:
         """Images [T + 1, B, ...] -> [T + 1, B, ``LATENTS``]."""
         shape = (*images.shape[:2], LATENTS)
         if zeros:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.learners.steps import Numbers, StepInProgress
 from equipoise.nets.capture import CudaGraphs, Graphs, Note, Record, compiled
 from equipoise.nets.compiled import NOTHING, pays
 from equipoise.rewards.part import RewardPart
-from equipoise.types import Batch, Learns, LossOutput, Placement
+from equipoise.types import Batch, Learns, LossOutput, Placement, by_field
 
 Work = Callable[[], StepInProgress]
 
@@ -96,8 +96,7 @@ class Graph(Eager):
         return replace(now, progress=self._progress.fill_(now.progress), rates=self._rates)
 
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress:
-        fields = {name: getattr(batch.data, name) for name in type(batch.data).__slots__}
-        leaves = [*tree.leaves(fields), batch.weight]
+        leaves = [*tree.leaves(by_field(batch.data)), batch.weight]
         key = (*due, *((x.data_ptr(), tuple(x.shape)) for x in leaves))
         return self._graphs(key, lambda: _Packed(work())).unpacked()
 
@@ -141,7 +140,7 @@ def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
 def chosen(
     algorithm: Learns,
     parts: Sequence[RewardPart],
-    net: Any,
+    net: nn.Module,
     rng: torch.Generator,
     place: Placement,
     note: Note,

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from equipoise.histograms import EDGES, tally
+from equipoise.types import Array
 
 # versions at least whose time is kept; what acted before the oldest of them counts as old as that
 # one
 KNOWN = 1 << 16
 
 
-def distinct(lag: Any) -> tuple[Any, Any]:
+def distinct(lag: Array) -> tuple[Array, Array]:
     """The lags [n] int64 that there are, rising, and how often each came: few where the lag is
     bounded.
     """
@@ -25,8 +25,7 @@ def distinct(lag: Any) -> tuple[Any, Any]:
         times = np.bincount(lag)
         there = times.nonzero()[0]
         return there, times[there]
-    found: tuple[Any, Any] = np.unique(lag, return_counts=True)
-    return found
+    return np.unique(lag, return_counts=True)
 
 
 class Lags:
@@ -34,7 +33,7 @@ class Lags:
     Nothing here is saved.
     """
 
-    def __init__(self, counts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, counts: Mapping[str, Array] | None = None) -> None:
         """``counts``: arrays [bins] float64 for "versions" and "seconds"; None or {}: memory of its
         own.
         """
@@ -54,7 +53,7 @@ class Lags:
         self._versions[self._n], self._times[self._n] = version, perf_counter()
         self._n += 1
 
-    def used(self, version: int, lag: Any, times: Any) -> None:
+    def used(self, version: int, lag: Array, times: Array) -> None:
         """Count an update of ``version`` by windows with these distinct lags [n], each so many
         ``times`` [n].
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.clock import Clock
@@ -289,7 +289,7 @@ class Learner:
         return checked(out, self.algorithm)
 
     @property
-    def _target_net(self) -> Any:
+    def _target_net(self) -> nn.Module | None:
         return None if self._target is None else self._target.net
 
     def _ended(self, step: StepInProgress) -> bool:

@@ -38,14 +38,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from equipoise.learners.pool import ALONE, Group, LearnerLost, Learners
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 ADDRESS = 512  # bytes, at most
 LOOK_S = 0.0001  # how often a learner that waits for another looks
@@ -140,7 +140,7 @@ class Together:
 
     def __init__(
         self,
-        words: Any,
+        words: Tree,
         seat: Seat,
         *,
         ring: Callable[[], object],
@@ -182,7 +182,7 @@ class Together:
         return dict.fromkeys(names, ArraySpec((size,), "int64")) | one
 
     @staticmethod
-    def said(words: Any, rank: int) -> list[Any]:
+    def said(words: Tree, rank: int) -> list[Array]:
         """The words of a learner, as views: what the others' machines have to know, in the order in
         which they are stored.
         """

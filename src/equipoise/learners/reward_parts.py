@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -138,7 +137,7 @@ class RewardParts:
             parts[part.name] = {"own": part.schema(), "version": schema.count(), **net}
         return {last.name: last.schema()} | ({"parts": parts} if others else {})
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Tree]) -> None:
         """Take what ``state`` returned."""
         *others, last = self._parts
         last.load(state[last.name])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -20,8 +19,8 @@ class Numbers:
     them.
     """
 
-    progress: Any  # the share of the schedule done, 0..1
-    rates: Mapping[str, Any]  # learning rates by group
+    progress: float | Tensor  # the share of the schedule done, 0..1
+    rates: Mapping[str, float | Tensor]  # learning rates by group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

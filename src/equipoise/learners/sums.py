@@ -7,7 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise import schema
 from equipoise.learners.lags import distinct
 from equipoise.learners.pool import Learners
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 _NUMBER = schema.Either(
     tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64"))
@@ -24,6 +24,14 @@ SCHEMA: dict[str, schema.Schema] = {
     "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
     "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
 }
+
+
+class Record(TypedDict):
+    """What a learner reports every so many updates."""
+
+    metrics: dict[str, float]
+    lag_mean: float
+    lag_max: int
 
 
 @dataclass(slots=True)
@@ -44,7 +52,7 @@ class Sums:
             old = self.metrics.get(name)
             self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
 
-    def note_lag(self, version: int, acted: Tensor) -> tuple[Any, Any]:
+    def note_lag(self, version: int, acted: Tensor) -> tuple[Array, Array]:
         """``acted``: the versions that chose the first action of each window that ``version``
         learns from.
 
@@ -60,7 +68,7 @@ class Sums:
         self.updates += 1
         return lag, times
 
-    def record(self, pool: Learners | None) -> dict[str, Any]:
+    def record(self, pool: Learners | None) -> Record:
         """The metrics and the lag as plain numbers: those of all learners, which ask at once;
         without a ``pool`` its own.
         """
@@ -88,7 +96,7 @@ class Sums:
             },
         }
 
-    def absorb(self, state: Any, device: torch.device) -> None:
+    def absorb(self, state: Tree, device: torch.device) -> None:
         """Add what a learner had when it was saved."""
         schema.check({name: state[name] for name in SCHEMA}, SCHEMA, "")
         lag = state["lag"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.types import Batch, Tree
+from equipoise.types import Array, Batch, Tree, by_field
 
 
 class Transfer(Protocol):
@@ -40,7 +40,7 @@ class Here:
 
 
 class Event(Protocol):
-    def synchronize(self) -> Any: ...  # the host waits
+    def synchronize(self) -> object: ...  # the host waits
 
 
 class Streams(Protocol):
@@ -50,10 +50,10 @@ class Streams(Protocol):
     def pinned(self, like: Tensor) -> Tensor: ...
     def on_device(self, like: Tensor) -> Tensor: ...
     # what is queued within goes to the stream of copying
-    def copying(self) -> AbstractContextManager[Any]: ...
+    def copying(self) -> AbstractContextManager[object]: ...
     def mark(self) -> Event: ...  # a point of the stream of the moment
     # the stream of the moment waits for it; the host does not
-    def wait(self, event: Any) -> None: ...
+    def wait(self, event: Event) -> None: ...
 
 
 class Cuda:
@@ -68,7 +68,7 @@ class Cuda:
     def on_device(self, like: Tensor) -> Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device=self._device)
 
-    def copying(self) -> AbstractContextManager[Any]:
+    def copying(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._copies)
 
     def mark(self) -> Event:
@@ -98,7 +98,7 @@ class Double:
         self._sets: list[Buffers | None] = [None, None]
         self._turn = 0
         # the keys of the batch that was copied ahead, and where it lies
-        self._coming: tuple[Any, Buffers] | None = None
+        self._coming: tuple[Array, Buffers] | None = None
         self._last: Buffers | None = None
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
@@ -129,10 +129,7 @@ class Double:
 
     def _copied(self, batch: Batch) -> Buffers:
         """Queue the copies of a batch into the buffers whose turn it is."""
-        fields = {
-            name: tree.torch_views(getattr(batch.data, name)) for name in type(batch.data).__slots__
-        }
-        rows = {"data": fields, "weight": batch.weight}
+        rows = {"data": tree.torch_views(by_field(batch.data)), "weight": batch.weight}
         buffers = self._sets[self._turn]
         if buffers is not None and buffers.copied is not None:
             buffers.copied.synchronize()  # long over: it was two batches ago

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import LearnerLost
 from equipoise.learners.stale import mask_stale
-from equipoise.learners.sums import SCHEMA, Sums
+from equipoise.learners.sums import SCHEMA, Record, Sums
 from equipoise.types import (
     Array,
     Batch,
@@ -65,7 +65,7 @@ class Inbox(Protocol):
 def _nothing() -> None: ...
 
 
-def _cloned(x: Any) -> Any:
+def _cloned(x: object) -> object:
     return x.clone() if isinstance(x, Tensor) else x
 
 
@@ -102,7 +102,7 @@ class LearnerWorker:
         past: Mapping[str, OpponentPool] | None = None,
         updates: int,
         record_every: int,
-        record: Callable[[dict[str, Any]], None],
+        record: Callable[[dict[str, object]], None],
         gate: Callable[[int], bool] = never,
         meeting: Meeting | None = None,
         replaceable: bool = False,
@@ -219,7 +219,7 @@ class LearnerWorker:
         self._commit()
 
     def _made(
-        self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]
+        self, sums: Sums, record: Record | None, priority: Mapping[str, Tensor | None]
     ) -> None:
         """The next version is made, by all learners: let others see it, and be done with the
         batches.
@@ -267,7 +267,7 @@ class LearnerWorker:
         if due:
             self._lags.published(self.version)
 
-    def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
+    def _tell(self, record: Record, *, whole: bool = True) -> None:
         """Record plain numbers; those that come when the leader's time is up, in between, are of
         its share alone.
         """
@@ -276,7 +276,7 @@ class LearnerWorker:
             return
         for name, past in self.past.items():
             record["metrics"][f"{name}/version"] = float(past.version)
-        self._record(record | {"version": self.version, "partial": not whole})
+        self._record({**record, "version": self.version, "partial": not whole})
 
     def _meet_again(self) -> None:
         """A learner was lost, or this one takes its place: go on from the version that all of them
@@ -313,7 +313,7 @@ class LearnerWorker:
                 line.experience.adopt(keys)
                 self._unfinished[name] = keys
 
-    def _go_on_with(self, state: Any) -> None:
+    def _go_on_with(self, state: Tree) -> None:
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
 
@@ -412,9 +412,7 @@ class _Together:
         if self._open:
             return None
         return SaveEnd(
-            result={
-                name: entry for end in self._ended for name, entry in (end.result or {}).items()
-            },
+            files={name: entry for end in self._ended for name, entry in end.files.items()},
             segments={name: entry for end in self._ended for name, entry in end.segments.items()},
             error=next((end.error for end in self._ended if end.error is not None), None),
         )

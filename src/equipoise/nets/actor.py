@@ -29,6 +29,7 @@ from equipoise.nets.features import Features
 from equipoise.nets.heads import Constant, finite, least_distance
 from equipoise.nets.precision import exact
 from equipoise.nets.q import discrete
+from equipoise.nets.renorm import RenormMLP
 from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
@@ -40,6 +41,9 @@ GAIN = (
     # as wide as they can be
     0.01
 )
+
+# makes hidden layers of (size in, sizes, activation)
+Body = Callable[[int, Sequence[int], str], MLP | RenormMLP]
 
 
 class Bounds:
@@ -112,7 +116,7 @@ class Actor(Features):
         activation: str,
         torso: str,
         outputs: int,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
         self.body = body(self.size_out, hidden, activation)
@@ -158,7 +162,7 @@ class GaussianActor(Actor):
         activation: str,
         torso: str,
         size: int,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         super().__init__(
             spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body
@@ -204,7 +208,7 @@ class StateNoiseActor(GaussianActor):
         torso: str,
         size: int,
         log_std: float,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         Actor.__init__(
             self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from equipoise.nets.function import Context
-from equipoise.nets.layout import Batch, Layout
+from equipoise.nets.layout import Batch, Layout, Split
 from equipoise.private.torch import attention, attention_backward, softmax_backward
 
 EXACT = (torch.float32, torch.float64)
@@ -152,7 +152,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        split: Any = ctx.layout.split
+        split: Split = ctx.layout.split
         q, k, v, out, lse = ctx.saved_tensors
         parts = [
             attend_backward(

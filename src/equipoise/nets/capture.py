@@ -57,13 +57,15 @@ class Graphs:
         note: Note,
         record: Record,
         what: str,
-        known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None,
+        known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] | None = None,
     ) -> None:
         """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph
         of work, without doing it. ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
-        self._known: MutableMapping[Hashable, tuple[Replay, Any]] = {} if known is None else known
+        self._known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] = (
+            {} if known is None else known
+        )
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
@@ -74,7 +76,7 @@ class Graphs:
             self._warm = True
             return work()
         if key not in self._known:
-            made: list[T] = []
+            made: list[Tree] = []
             try:
                 replay = self._record(lambda: made.append(work()))
             except FAILURES as error:
@@ -88,7 +90,8 @@ class Graphs:
             self._known[key] = replay, made
         replay, made = self._known[key]
         replay()
-        return made[-1]
+        result: T = made[-1]
+        return result
 
 
 def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class DecoderConfig:
     intermediate_size: int
     max_position_embeddings: int = 2048
     rope_theta: float = 10_000.0
-    rope_scaling: Mapping[str, Any] | None = None  # {"rope_type": one of ROPE_TYPES, ...}
+    rope_scaling: Mapping[str, str | float] | None = None  # {"rope_type": one of ROPE_TYPES, ...}
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
     # on queries, keys and values, and but for qwen2 on what attention puts out

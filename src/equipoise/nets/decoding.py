@@ -153,7 +153,7 @@ class _Joined:
         bias: Tensor | None = a.q_proj.bias
         self.bias = None if bias is None else _joined([one.bias for one in projections])
         self.out_bias: Tensor | None = a.o_proj.bias
-        self.norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else None
+        self.norms = (a.q_norm.weight, a.k_norm.weight) if layer.config.family == "qwen3" else None
         self.gate_up, self.down = (
             _joined([m.gate_proj.weight, m.up_proj.weight]),
             _joined([m.down_proj.weight]),

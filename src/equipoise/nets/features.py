@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,7 +27,7 @@ class Features(nn.Module):
         super().__init__()
         self.observation, self.seen = heads.seen(spec)
         self.mask = spec.mask
-        self.torso: Any = make_torso(torso, self.observation, hidden=hidden, activation=activation)
+        self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)
         self.size_out: int = self.torso.size_out
 
     def initial_state(self, batch: int) -> Tree:

@@ -200,9 +200,8 @@ class JointHead(Head):
     def __init__(self, parts: dict[str, Head], at: int, std_at: int) -> None:
         super().__init__(at, std_at)
         self.parts = parts
-        self.size, self.stds = (
-            sum(getattr(one, name) for one in parts.values()) for name in ("size", "stds")
-        )
+        self.size = sum(one.size for one in parts.values())
+        self.stds = sum(one.stds for one in parts.values())
 
     def __call__(
         self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None

@@ -8,7 +8,6 @@ import functools
 import math
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,8 +71,9 @@ def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
 
 
 @constant_when_compiled
-def scale_of(space: Any) -> float:
+def scale_of(space: spaces.Space[object]) -> float:
     """The factor that scales an image's integers to 0 .. 1."""
+    assert isinstance(space, spaces.Box)
     return 1.0 / max(float(space.high.max(initial=0)), 1.0)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,7 +83,7 @@ class Decoder(nn.Module):
             reversed(encoder.sides[:-1]),
             strict=True,
         ):
-            odd: Any = tuple(side % 2 for side in sides)
+            odd = (sides[0] % 2, sides[1] % 2)
             self.layers.append(nn.ConvTranspose2d(size_in, size_out, 4, 2, 1, output_padding=odd))
 
     def forward(self, z: Tensor) -> Tensor:

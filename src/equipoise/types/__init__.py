@@ -41,6 +41,7 @@ from equipoise.types.protocols import (
     Agent,
     Blocks,
     DealtEnv,
+    Entry,
     Env,
     Experience,
     LateSave,
@@ -78,6 +79,7 @@ from equipoise.types.rows import (
     Trajectory,
     Tree,
     agent_streams,
+    by_field,
     stream_ids,
 )
 from equipoise.types.sources import (
@@ -118,6 +120,7 @@ __all__ = [
     "Blocks",
     "Central",
     "DealtEnv",
+    "Entry",
     "Env",
     "EnvFactory",
     "EnvSource",
@@ -179,6 +182,7 @@ __all__ = [
     "WeightStore",
     "Worker",
     "agent_streams",
+    "by_field",
     "learning",
     "stream_ids",
 ]

@@ -154,7 +154,7 @@ class Learns(ABC):
     needs_task: ClassVar[bool] = False  # does it learn from text that a model writes
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     # settings of a run with this algorithm, by their --set keys
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, object]] = {}
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
     # mean lag in versions that its correction bears; None: any (docs/lag.md)
     max_sensible_lag: ClassVar[float | None] = None

@@ -84,7 +84,7 @@ class TextSpec:
     resume: ClassVar[Resume] = "exact"
 
 
-Prompt = str | Sequence[Mapping[str, Any]]  # a text, or messages {"role", "content"}
+Prompt = str | Sequence[Mapping[str, object]]  # a text, or messages {"role", "content"}
 
 
 def begun(prompt: Prompt) -> tuple[Prompt, str]:
@@ -101,10 +101,10 @@ class Example:
     """A prompt of a task, and what its rewards are told besides."""
 
     prompt: Prompt
-    columns: Mapping[str, Any] = field(default_factory=dict)  # what JSON has, by name
+    columns: Mapping[str, object] = field(default_factory=dict)  # what JSON has, by name
     completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
     # arguments of the chat template, such as tools
-    template: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors
     at: str = field(default="", compare=False, repr=False)
 
@@ -125,7 +125,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def decode(self, token: Sequence[int]) -> str: ...  # without the end
     def save(self, directory: Path) -> None: ...  # as files that transformers reads
-    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = ...) -> list[int]: ...
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = ...) -> list[int]: ...
 
     # with what begins a text; of messages, by the chat template with these arguments, with the
     # assistant's turn begun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from equipoise.types.rows import Array, Batch, EnvSpec, RunSpec, Slot, Tick, TimeStep, Tree
 
@@ -133,6 +133,9 @@ class WeightStore(Protocol):
     def look(self, newer_than: int = -1) -> Look | None: ...
 
 
+Entry = dict[str, str | int]  # a file in the manifest of a checkpoint: {"sha256", "size"}
+
+
 class StateWriter(Protocol):
     """One worker's part of a checkpoint that is being written."""
 
@@ -143,7 +146,7 @@ class StateWriter(Protocol):
     # copy the weights that can be played and begun from
     def put_weights(self, params: Mapping[str, Tensor]) -> None: ...
     # write what was put -> the files' sizes and hashes; from any thread
-    def write(self) -> dict[str, dict[str, Any]]: ...
+    def write(self) -> dict[str, Entry]: ...
 
 
 class StateReader(Protocol):
@@ -151,7 +154,7 @@ class StateReader(Protocol):
 
     def state(self, name: str = "") -> Tree: ...  # what was put under this name
     # the files that hold this worker's rows of a replay
-    def segments(self) -> Mapping[str, Any]: ...
+    def segments(self) -> Mapping[str, Entry]: ...
     def segment(self, name: str) -> bytes: ...
 
 
@@ -161,8 +164,8 @@ class SaveEnd:
     error.
     """
 
-    result: Any = None  # files, by name
-    segments: dict[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Entry] = field(default_factory=dict)  # by name
+    segments: Mapping[str, Entry] = field(default_factory=dict)
     error: Exception | None = None
 
 
@@ -204,7 +207,7 @@ class Network(Protocol):
 
     def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
     # obs [B, ...] -> outputs [B, ...], state
-    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[object, Tree]: ...
     def unroll(
         self, obs: Tree, first: Tensor, state: Tree
-    ) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state
+    ) -> tuple[object, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import gymnasium
     import numpy as np
+    import numpy.typing as npt
 
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
@@ -86,8 +87,8 @@ class Stack:
 class EnvSpec:
     """The facts about an env that a network and a slot need, for one policy."""
 
-    observation: gymnasium.Space[Any]  # of one stream
-    action: gymnasium.Space[Any]  # of one stream
+    observation: gymnasium.Space[object]  # of one stream
+    action: gymnasium.Space[object]  # of one stream
     # the keys in the observation under which the allowed actions stand; (): all are allowed
     mask: tuple[str, ...] = ()
     resume: Resume = "restart"
@@ -139,6 +140,11 @@ class Trajectory:
         return int(self.reward.shape[0]), int(self.reward.shape[1])
 
 
+def by_field(data: Any) -> dict[str, Tree]:
+    """The fields of a Trajectory or a Packed, by name."""
+    return {name: getattr(data, name) for name in type(data).__slots__}
+
+
 TRAJECTORY_ROWS = ("action", "behaviour", "reward", "mask", "bootstrap", "version")  # [T, B, ...]
 TRAJECTORY_EDGES = ("obs", "first")  # [T+1, B, ...]
 TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
@@ -166,7 +172,7 @@ class Slot:
     data: Trajectory
 
 
-def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def stream_ids(group: int, envs: int) -> npt.NDArray[np.int64]:
     """[E] int64, the envs of one group; where an env has one agent they are its streams."""
     import numpy as np
 
@@ -175,7 +181,7 @@ def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def agent_streams(
     envs: Array, agents: int = 1, places: Sequence[int] = (0,)
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+) -> npt.NDArray[np.int64]:
     """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the
     ``agents`` of an env.
     """

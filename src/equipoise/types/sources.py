@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from equipoise.facts import (
     FREE,
@@ -53,6 +53,13 @@ class EnvFactory:
         return self.target.startswith((DEVICE, JAX))
 
 
+class Stored(TypedDict, total=False):
+    """How the weights lie in memory for the workers that act: arguments of a ``WeightPlan``."""
+
+    dtype: str | None
+    buffers: int
+
+
 ReadsEnv = Read("source.dataset", "", why="there is no live experience")
 
 
@@ -95,8 +102,8 @@ class SourceSettings:
         """The numbers of the env's info that are reported."""
         return ()
 
-    def stored(self) -> dict[str, Any]:
-        """How the weights lie in memory for the workers that act, as arguments of a plan."""
+    def stored(self) -> Stored:
+        """How the weights lie in memory for the workers that act."""
         return {}
 
 
@@ -245,7 +252,7 @@ class TaskSource(SourceSettings):
     def title(self) -> str:
         return self.task
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> Stored:
         return {
             "dtype": "bfloat16" if self.weights == "bf16" else None,
             "buffers": self.weight_buffers,

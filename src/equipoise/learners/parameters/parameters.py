@@ -16,7 +16,7 @@ from equipoise.learners.pool import ALONE, Learners
 from equipoise.types import Batch, LossOutput, Optimizer, Tree
 
 LossSums = tuple[Tensor, Tensor]  # of the losses and the counts of the parts of a step so far
-Groups = Callable[[Any], Mapping[str, Sequence[nn.Parameter]]]  # of a network
+Groups = Callable[[nn.Module], Mapping[str, Sequence[nn.Parameter]]]  # of a network
 T = TypeVar("T")
 
 
@@ -34,7 +34,7 @@ class Parameters(ABC):
     ``like`` and ``retune``.
     """
 
-    net: Any
+    net: nn.Module
     optimizers: Mapping[str, Any]  # by group
 
     def __init__(self, pool: Learners = ALONE) -> None:
@@ -44,7 +44,7 @@ class Parameters(ABC):
         self.pool = pool
 
     @abstractmethod
-    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+    def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
         """Lay out the parameters of ``net``, which is on its device, by ``groups``. Called once,
         before any other method.
         """
@@ -140,5 +140,5 @@ class Parameters(ABC):
         return self.state(group)
 
     @abstractmethod
-    def load(self, group: str, state: Any) -> None:
+    def load(self, group: str, state: Tree) -> None:
         """Take what ``state`` returned, here or in a learner with another kind of parameters."""

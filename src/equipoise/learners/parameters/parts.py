@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from equipoise.learners.optimizers import descent
@@ -144,7 +144,7 @@ class Parts:
         }
 
     @torch.no_grad()
-    def load(self, state: Any) -> None:
+    def load(self, state: Tree) -> None:
         """Take what ``state`` gave, or that of a learner which had all of it."""
         slots, sizes = state["optimizer"], [param.numel() for param in self.params]
         wholes = {name: slots[name].split(sizes) for name in self._moments}
@@ -186,13 +186,13 @@ class Spread(Parameters):
         super().__init__(pool)
         self.learners = learners
 
-    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+    def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
         self.net, self.device = net, next(net.parameters()).device
         self.spread(mesh_of(self.learners, self.device))  # type: ignore[arg-type]  # several learners have a Group
         self.optimizers = {name: Parts(settings, params) for name, params in groups(net).items()}
 
     @abstractmethod
-    def spread(self, mesh: Any) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         """Spread the network's parameters over the learners."""
 
     def together(self) -> AbstractContextManager[object]:
@@ -225,5 +225,5 @@ class Spread(Parameters):
     def like(self, group: str) -> Tree:
         return self.optimizers[group].like()
 
-    def load(self, group: str, state: Any) -> None:
+    def load(self, group: str, state: Tree) -> None:
         self.optimizers[group].load(state)
