@@ -1,6 +1,4 @@
-"""The shared base of actor-critics: the network's shape, sampling from its policy, observation
-statistics, sums.
-"""
+"""The base of the actor-critics: network, sampling, statistics of observations, sums."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
 
 
 def over_real_rows(mask: Tensor, terms: Tensor, **shown: Tensor) -> LossOutput:
-    """The loss is the sum of ``terms`` [T, B] over real rows; each of ``shown`` [T, B] is a metric,
-    its mean over them.
-    """
+    """The loss: the sum of ``terms`` [T, B] over real rows; metrics: means of ``shown`` [T, B]."""
     count = mask.sum()
     with torch.no_grad():
         sums = (torch.stack(list(shown.values())) * mask).sum((1, 2))

@@ -36,9 +36,7 @@ class Shape(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyAlgorithm(Algorithm):
-    """An item is a window of ``n_step`` rows of one stream, whose first row is learned from;
-    ``targets`` are [B], of it.
-    """
+    """Items are windows of ``n_step`` rows, whose first row is learned from; targets are [B]."""
 
     has_target: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = True
@@ -130,9 +128,7 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
 def weighed(
     weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **shown: Tensor
 ) -> LossOutput:
-    """The loss is the sum of ``terms`` [B], each times its item's weight; each of ``shown`` [B] is
-    a metric, its mean.
-    """
+    """The loss: the sum of ``terms`` [B] times weights; metrics: means of ``shown`` [B]."""
     count = weight.new_full((), float(len(weight)))
     with torch.no_grad():
         sums = torch.stack([x.detach() for x in shown.values()]).sum(1)
@@ -147,9 +143,7 @@ def weighed(
 def epsilon_greedy(
     net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s,
-    a).
-    """
+    """q [B, actions], epsilon [B] -> env action [B], with Q(s, a) and max_a Q(s, a)."""
     allowed = net.allowed(obs, net.actions)
     best = greedy(q, allowed)
     action = torch.where(noise[:, -1] < epsilon, any_of(noise[:, 0], net.actions, allowed), best)
@@ -160,9 +154,7 @@ def epsilon_greedy(
 def epsilon_propensity(
     net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor
 ) -> Tensor:
-    """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are
-    allowed.
-    """
+    """log(epsilon / n + (1 - epsilon) [action is the best]) [B], for n allowed actions."""
     allowed = net.allowed(obs, net.actions)
     at = action - net.start
     uniform = uniform_probability(q, allowed, at)
@@ -171,9 +163,7 @@ def epsilon_propensity(
 
 
 def uniform_probability(like: Tensor, allowed: Tensor | None, at: Tensor) -> Tensor:
-    """[B] of the actions ``at`` [B] among those of ``like`` [B, actions] that are allowed: 1 / n,
-    or 0.
-    """
+    """[B], 1 / n for an action ``at`` [B] of the n that are allowed of [B, actions], else 0."""
     fine = torch.ones_like(like) if allowed is None else allowed.to(like.dtype)
     return fine.gather(1, at.unsqueeze(1)).squeeze(1) / fine.sum(1)
 
@@ -189,16 +179,12 @@ def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
 
 
 def at_random(streams: Array, random_steps: int, step: int) -> Tree:
-    """``explore`` for algorithms whose first env steps are uniformly random: {"random":
-    [B] bool}.
-    """
+    """Return {"random": [B] bool}, True in the first ``random_steps`` env steps; {} if 0."""
     return {"random": torch.full((len(streams),), step < random_steps)} if random_steps else {}
 
 
 def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
-    """action [B, d] from -1 to 1, or uniform noise of that range where
-    ``explore`` says at random.
-    """
+    """action [B, d] from -1 to 1, or uniform noise where ``explore`` asks for it."""
     if "random" not in explore:
         return action
     return torch.where(

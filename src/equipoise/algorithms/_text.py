@@ -216,9 +216,7 @@ class PolicyText(TextLearns):
         return None
 
     def look(self, net: Decoder, target_net: Decoder, data: Packed) -> dict[str, Tensor]:
-        """[N] each: what the networks say of the tokens at the start of the step. Nothing here
-        looks beyond one group.
-        """
+        """[N] each: log-probabilities at the start of the step. Groups do not affect each other."""
         asked = {"start": net} if self.anchor == "recomputed" else {}
         asked |= {"reference": target_net} if self.beta else {}
         layout = Layout.of(data) if asked else None
@@ -397,9 +395,7 @@ def over(kept: Tensor, shown: dict[str, Tensor]) -> Sums:
 
 @torch.no_grad()
 def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, Tensor]:
-    """[N] each: is the ratio clipped, so that a token has no gradient? Nothing where nothing is
-    clipped.
-    """
+    """[N] each: is the ratio clipped, so that there is no gradient? {} without a clip."""
     if not low:
         return {}
     below, above = (ratio < 1.0 - low) & (advantage < 0), (ratio > 1.0 + high) & (advantage > 0)

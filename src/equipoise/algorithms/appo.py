@@ -87,9 +87,7 @@ class APPO(ActorCriticAlgorithm):
         rng: torch.Generator,
         pool: Pool,
     ) -> Tree:
-        """Once a batch is exact, not an economy: the target network does not move while the batch
-        lasts.
-        """
+        """Exact once a batch: the target network does not move during it."""
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]

@@ -133,9 +133,7 @@ class BC(Algorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L above, summed over real rows;
-        an item's priority is the surprise of its first action.
-        """
+        """L above, summed over real rows. Priority: -log pi of an item's first action."""
         data, rows = batch.data, batch.data.shape[0]
         policy = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], {})[0].policy
         surprise, entropy = -policy.logp(data.action), policy.entropy()

@@ -218,9 +218,7 @@ def project(returns: Tensor, probability: Tensor, support: Tensor) -> Tensor:
 
 
 def quantile_huber(theta: Tensor, target: Tensor, kappa: float) -> Tensor:
-    """The quantile regression loss of the quantiles ``theta`` [B, n] against samples ``target`` [B,
-    m] -> [B].
-    """
+    """The quantile regression loss [B] of ``theta`` [B, n] against samples ``target`` [B, m]."""
     tau = (torch.arange(theta.shape[-1], device=theta.device) + 0.5) / theta.shape[-1]
     u = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [B, n, m]
     huber = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) / kappa

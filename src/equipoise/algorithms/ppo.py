@@ -111,9 +111,7 @@ class PPO(ActorCriticAlgorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and
-        9), summed over real rows.
-        """
+        """Summed -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (Eqs. 7 and 9)."""
         data, targets = batch.data, batch.targets
         rows = data.reward.shape[0]
         policy, value = net.unroll(

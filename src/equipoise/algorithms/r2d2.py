@@ -149,9 +149,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return self.mixed((target - q[: self.length]).abs(), self._real(data))
 
     def unrolled(self, net: QNetwork, data: Trajectory) -> Tensor:
-        """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes
-        through the burn-in.
-        """
+        """Return Q [length + n_step, B, actions] behind the burn-in, which has no gradient."""
         state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
         burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
         if self.burn_in:

@@ -291,9 +291,7 @@ class SAC(OffPolicyAlgorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group
-        only.
-        """
+        """L_Q, L_pi or L_alpha above, summed; the gradient reaches its own group only."""
         weight, obs = batch.weight, tree.index(batch.data.obs, 0)
         if group == "critic":
             return self.critic_loss(net, obs, batch)

@@ -129,9 +129,7 @@ class TD3(OffPolicyAlgorithm):
         *,
         explore: Tree,
     ) -> Tensor | None:
-        """A density within the Box; of a number that was clipped to a bound the probability that it
-        was.
-        """
+        """A density inside the Box; at a bound, the probability of being clipped to it."""
         if self.noise == 0:
             return None
         drawn = net.bounds.clipped_logp(net.actor(obs), self.noise, action)

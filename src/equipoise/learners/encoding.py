@@ -31,9 +31,7 @@ OPTIMIZER = Optimizer(learning_rate=1e-3, schedule="constant", epsilon=1e-8, max
 
 
 class Encoding:
-    """Learns from the rows that come until there were ``rows`` of them, and makes of later ones
-    what is kept.
-    """
+    """Trains the encoders on the first ``rows`` rows of a run; encodes the images of later rows."""
 
     def __init__(
         self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device
@@ -78,7 +76,6 @@ class Encoding:
             self._settle()
 
     def _settle(self) -> None:
-        """Learn no more."""
         for path, encoder in self._encoders.items():
             for one in encoder.parameters():
                 one.data = one.data.clone()  # they shared the memory of all that was trained
@@ -103,16 +100,13 @@ class Encoding:
         )
 
     def metrics(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(sum, count) of the mean squared error of a pixel, from 0 to 1, in the last step of each
-        encoder that learned.
-        """
+        """(sum, count) of each trained encoder's newest mean squared error of a pixel, 0 to 1."""
         return {
             f"encoder_error{f'/{path}' if path else ''}": (error, torch.ones_like(error))
             for path, error in self._errors.items()
         }
 
     def state(self) -> Tree:
-        """What the encoders have learned; after that they do not change."""
         return {
             path or "obs": {
                 "params": dict(encoder.named_parameters()),
@@ -122,7 +116,6 @@ class Encoding:
         }
 
     def schema(self) -> schema.Schema:
-        """What a saved state is."""
         return schema.like(self.state(), finite=True)
 
     @torch.no_grad()
@@ -159,9 +152,7 @@ class _Training:
         self._count = 0  # images so far
 
     def learn(self, images: Tensor) -> Tensor | None:
-        """Take images [N, ...] up, and learn from those that are there -> the last step's error of
-        a pixel, [].
-        """
+        """Learn from images [N, ...] and earlier ones -> the last step's error of a pixel []."""
         error = None
         if self._pool is None:
             self._pool = images.new_zeros((POOL, *images.shape[1:]))

@@ -1,6 +1,4 @@
-"""How old the experience of a learner is, as histograms: in versions, and in seconds since the
-version that acted came out.
-"""
+"""Histograms of the age of a learner's experience, in versions and in seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ KNOWN = 1 << 16
 
 
 def distinct(lag: Array) -> tuple[Array, Array]:
-    """The lags [n] int64 that there are, rising, and how often each came: few where the lag is
-    bounded.
-    """
+    """Return the distinct ones of the lags [n] int64, rising, and how often each occurs."""
     if lag.max() < 64:
         times = np.bincount(lag)
         there = times.nonzero()[0]
@@ -29,14 +25,10 @@ def distinct(lag: Array) -> tuple[Array, Array]:
 
 
 class Lags:
-    """Counts the windows of every update by the age of the version that acted first in them.
-    Nothing here is saved.
-    """
+    """Counts windows by the age of the version that acted first in them. Nothing is saved."""
 
     def __init__(self, counts: Mapping[str, Array] | None = None) -> None:
-        """``counts``: arrays [bins] float64 for "versions" and "seconds"; None or {}: memory of its
-        own.
-        """
+        """``counts``: float64 [bins] for "versions" and "seconds"; None or {} for new arrays."""
         self._counts = counts or {
             name: np.zeros(len(EDGES[name]) + 1) for name in ("versions", "seconds")
         }

@@ -146,9 +146,7 @@ class Learner:
         self._execution = execution
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
-        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as
-        they are until then.
-        """
+        """Start copying the next step's batch to the device; its rows must stay as they are."""
         self._transfer.ahead(coming)
 
     def step(self, batch: Batch) -> Step:
@@ -222,7 +220,7 @@ class Learner:
         return step
 
     def _with_targets(self, batch: Batch) -> Batch:
-        """Compute the targets of a batch, and its weights among those of all learners."""
+        """Compute a batch's targets, and scale its weights over all learners."""
         algorithm = self.algorithm
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
@@ -240,9 +238,7 @@ class Learner:
         return batch
 
     def _minibatches(self, batch: Batch) -> Iterator[Sequence[Batch]]:
-        """Yield the parts of each minibatch of each epoch. Only before the first step are the
-        weights those of the version.
-        """
+        """Yield the parts of each minibatch; ``version`` is -1 after the first step."""
         algorithm, fresh = self.algorithm, True
         for _ in range(algorithm.epochs):
             for part in minibatches(
@@ -257,9 +253,7 @@ class Learner:
     def _losses(
         self, group: str, parts: Sequence[Batch], step: StepInProgress
     ) -> tuple[LossOutput | None, LossSums | None]:
-        """Return the loss of the last part (None to skip the group), and the sums of the others,
-        whose gradient is there.
-        """
+        """Return the last part's loss (None: skip the group), and the sums of those before it."""
         out, before = None, None
         # all learners gather parameters for each part of any
         for _ in range(self.parameters.begin(group, len(parts))):
@@ -293,9 +287,7 @@ class Learner:
         return None if self._target is None else self._target.net
 
     def _ended(self, step: StepInProgress) -> bool:
-        """Is the batch known to be done with? On a device, where to look is to wait, its steps are
-        made and undone instead.
-        """
+        """Is the batch known to be done? On a device, steps after its end are undone instead."""
         return step.ended is not None and self.looks and bool(step.ended)
 
     def _fill(self, loss: Tensor) -> None:
@@ -339,7 +331,7 @@ class Learner:
         return self._state(self.parameters.state)
 
     def _state(self, group: Callable[[str], Tree]) -> Tree:
-        """``state``, with what ``group`` says of each group."""
+        """Return ``state``, with ``group`` of each group's name."""
         return {
             "version": self.version,
             "before": self.before,
@@ -353,9 +345,7 @@ class Learner:
         }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where a group or its size differs, or where only one side has a
-        target network.
-        """
+        """Load a state; ValueError if groups, sizes or the presence of a target network differ."""
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.copied_every
             raise ValueError(
@@ -387,7 +377,7 @@ class Learner:
             self.rng.manual_seed(self.rng.initial_seed() + self.version)
 
     def _schema(self) -> schema.Schema:
-        """What a saved state is: of these types and shapes, and every number finite."""
+        """Return the schema of a saved state: these types and shapes, and finite numbers."""
         wanted: dict[str, schema.Schema] = schema.like(
             self._state(self.parameters.like), finite=True
         )
@@ -403,9 +393,7 @@ class Learner:
         return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
 
     def snapshot(self) -> Tree:
-        """Return a copy of the whole state, which stays as it is while this learner goes on. All
-        learners ask at once.
-        """
+        """Return a copy of the whole state. All learners call this together."""
         return tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, self.state())
 
     def adopt(self, state: Tree) -> None:

@@ -62,17 +62,13 @@ class Meeting(Protocol):
     def broken(self) -> bool: ...  # is a learner lost, so that ``rejoin`` is due?
 
     def begin(self, version: int) -> None:
-        """The learner begins or goes on with this version; a successor does not say so."""
+        """Note that the learner begins with this version; a successor does not call this."""
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
-        """Do ``work``, which makes this version, together with all others -> False: not done, call
-        again.
-        """
+        """Do ``work``, which makes this version, with all learners -> False: call again."""
 
     def agree(self, version: int) -> None:
-        """In ``work``: this version is made here; wait until it is everywhere. May raise
-        ``LearnerLost``.
-        """
+        """In ``work``: wait until all learners have made this version. May raise LearnerLost."""
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         """Are the batches of this version, which is published, to be withheld still?
@@ -82,15 +78,13 @@ class Meeting(Protocol):
         """
 
     def freed(self, version: int) -> None:
-        """The batches of this version are freed."""
+        """Note that the batches of this version are freed."""
 
     def rejoin(self) -> int:
-        """Stand still with the others until nobody is missing -> the version that all have made."""
+        """Wait until no learner is missing -> the version that all of them have made."""
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
-        """After ``rejoin``: give successors the state -> it, in a successor. May raise
-        ``LearnerLost``.
-        """
+        """After ``rejoin``: send successors the state; return it in a successor."""
 
     # the version whose batches this learner, or the one before it, has freed
     @property
@@ -183,9 +177,7 @@ class Together:
 
     @staticmethod
     def said(words: Tree, rank: int) -> list[Array]:
-        """The words of a learner, as views: what the others' machines have to know, in the order in
-        which they are stored.
-        """
+        """Views of a learner's words that other machines need, in the order of storing."""
         names = ("address", "bytes", "met", "fresh", "done", "freed", "ready", "passed", "seen")
         return [words[name][rank : rank + 1] for name in names]
 
@@ -281,15 +273,13 @@ class Together:
         return self._parse(sent.numpy().tobytes())
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
-        """Look until it is there; ``LearnerLost`` where a learner is lost meanwhile."""
+        """Wait until ``there()``; ``LearnerLost`` if a learner is lost meanwhile."""
         while not there():
             self._look()
             time.sleep(LOOK_S)
 
     def _look(self) -> None:
-        """Tell the driver now and then that this learner waits; ``LearnerLost`` where the driver
-        says that one is lost.
-        """
+        """Report to the driver now and then; ``LearnerLost`` if a learner is lost."""
         if self._words["life"][0] != self._life:
             raise LearnerLost("another learner is lost")
         if time.monotonic() - self._told > PULSE_S:

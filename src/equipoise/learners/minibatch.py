@@ -1,6 +1,4 @@
-"""Cutting a batch into minibatches: by rows for feed-forward networks, by streams where a state
-runs along time.
-"""
+"""Minibatches of a batch: by rows, or by whole windows if a state runs along time."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def minibatches(
 
 
 def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
-    """What a minibatch is gone over in, one after the other: text in parts of ``tokens`` at most, 0
-    for all at once.
-    """
+    """Return the parts of a minibatch: text in parts of at most ``tokens`` (0: one part)."""
     return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
 
 

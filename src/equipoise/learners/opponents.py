@@ -12,9 +12,7 @@ from equipoise.types import Frozen, Tree, WeightStore
 
 
 class OpponentPool:
-    """The pool of one ``Frozen`` policy. It publishes with the current version, so actors fetch it
-    like any other policy.
-    """
+    """Past versions of one ``Frozen`` policy, published with the learner's current version."""
 
     def __init__(
         self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int
@@ -34,7 +32,7 @@ class OpponentPool:
         return self._pool[self._playing][1]
 
     def tick(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Take note of the policy's new version."""
+        """Maybe add the policy's new version to the pool, then draw the one that plays."""
         if version % self.frozen.every:
             return
         self._pool = [*self._pool, (version, _copy(params))][-self.frozen.pool :]

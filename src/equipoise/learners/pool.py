@@ -1,6 +1,4 @@
-"""Sums over all learners that share the batches of a policy: of one learner alone, or of a group of
-processes or threads.
-"""
+"""Sums over the learners that share a policy's batches: one alone, or a group of them."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ LOOK_S = 0.05  # how often a learner that waits for others looks whether they ar
 
 
 class Learners(Pool, Protocol):
-    """A pool as a learner itself needs it: it knows its place, and its gradients are added up while
-    it goes on.
-    """
+    """A pool with the learner's place in it, and with sums that run in the background."""
 
     @property
     def rank(self) -> int: ...  # this learner's number, from 0
@@ -115,7 +111,6 @@ class Group:
         return self._group
 
     def leave(self) -> None:
-        """Part from the others; the next sum meets them again."""
         held: list[object] = [self._group, self._works]
         self._group, self._works = None, {}
         # gloo lets go of a sum on its way only once that has ended, which may be never: nobody
@@ -129,9 +124,7 @@ class Group:
         return self._reduced(x, "MAX")
 
     def add_up(self, x: Tensor) -> Callable[[], object]:
-        """Begin to replace ``x`` by its sum over all learners;
-        the result waits until that is done.
-        """
+        """Begin to replace ``x`` by its sum over all learners; the result waits for the end."""
         number = self._start(x, "SUM")
         return lambda: self._wait(number)
 

@@ -1,6 +1,4 @@
-"""The parts of a learner's rewards in their order, with the parameters of those that have a
-network.
-"""
+"""A learner's reward parts in their order, and the parameters of their networks."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from equipoise.types import Learns, Trajectory, Tree
 
 
 class RewardParts:
-    """The rewards of a batch to learn from, and what the parts learn from it."""
+    """The rewards to learn from, and the learning of the parts themselves."""
 
     def __init__(
         self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device
@@ -113,9 +111,7 @@ class RewardParts:
         return {part.name: seen}
 
     def state(self) -> dict[str, Tree]:
-        """The state of the last part, and of each other one by its name, beside its network and
-        version.
-        """
+        """Return the last part's state, and by name the other parts' with net and version."""
         *others, last = self._parts
         return {last.name: last.state()} | (
             {"parts": {part.name: self._of(part) for part in others}} if others else {}
@@ -128,7 +124,6 @@ class RewardParts:
         )
 
     def schema(self) -> dict[str, schema.Schema]:
-        """What a saved state is."""
         *others, last = self._parts
         parts: dict[str, schema.Schema] = {}
         for part in others:
@@ -138,7 +133,6 @@ class RewardParts:
         return {last.name: last.schema()} | ({"parts": parts} if others else {})
 
     def load(self, state: Mapping[str, Tree]) -> None:
-        """Take what ``state`` returned."""
         *others, last = self._parts
         last.load(state[last.name])
         for part in others:

@@ -1,6 +1,4 @@
-"""What came together since the last record of a learner: sums of its metrics, and how old its
-experience was.
-"""
+"""Sums of a learner's metrics and lags since its last record."""
 
 from __future__ import annotations
 
@@ -44,7 +42,6 @@ class Sums:
     updates: int = 0
 
     def copy(self) -> Sums:
-        """The same sums, which grow on their own."""
         return replace(self, metrics=dict(self.metrics))
 
     def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
@@ -69,9 +66,7 @@ class Sums:
         return lag, times
 
     def record(self, pool: Learners | None) -> Record:
-        """The metrics and the lag as plain numbers: those of all learners, which ask at once;
-        without a ``pool`` its own.
-        """
+        """Return means as plain numbers: of all learners, called together, or without ``pool``."""
         sums = {name: (float(total), float(count)) for name, (total, count) in self.metrics.items()}
         lag, lag_max = (self.lag_sum, float(self.updates)), self.lag_max
         if pool is not None:

@@ -70,7 +70,7 @@ def _cloned(x: object) -> object:
 
 
 def never(version: int) -> bool:
-    """A gate that is always open."""
+    """A gate that never withholds a batch."""
     return False
 
 
@@ -191,7 +191,6 @@ class LearnerWorker:
         return self._finish(Tick.WORKED)
 
     def _learn(self) -> None:
-        """Make the next version of the batches that there are."""
         self._clock.begin("record")
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
         if self._replaceable:
@@ -221,9 +220,7 @@ class LearnerWorker:
     def _made(
         self, sums: Sums, record: Record | None, priority: Mapping[str, Tensor | None]
     ) -> None:
-        """The next version is made, by all learners: let others see it, and be done with the
-        batches.
-        """
+        """After all learners made the version: publish, record, and finish the batches."""
         self._before, version = None, self.version
         batches, self._batches = self._batches, {}
         self._sums = sums if record is None else Sums()
@@ -244,9 +241,7 @@ class LearnerWorker:
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
 
     def _settle(self) -> None:
-        """Before numbers of a device are read, or it is saved: wait for it, and see whether all of
-        them were finite.
-        """
+        """Wait for the device; NonFiniteUpdate if a number since the last call is not finite."""
         if all(line.learner.looks for line in self.lines.values()):
             return  # each step's were looked at
         self._clock.lap("record", "look")
@@ -268,9 +263,7 @@ class LearnerWorker:
             self._lags.published(self.version)
 
     def _tell(self, record: Record, *, whole: bool = True) -> None:
-        """Record plain numbers; those that come when the leader's time is up, in between, are of
-        its share alone.
-        """
+        """Record numbers, if this is the leader. Partial ones (not ``whole``) are its own alone."""
         self._told_at = time.monotonic()
         if not self._leads:
             return
@@ -279,9 +272,7 @@ class LearnerWorker:
         self._record({**record, "version": self.version, "partial": not whole})
 
     def _meet_again(self) -> None:
-        """A learner was lost, or this one takes its place: go on from the version that all of them
-        have made.
-        """
+        """Go on from the version that all learners have made, after one was lost."""
         while self._meeting.broken:
             with contextlib.suppress(LearnerLost):  # yet another one
                 version = self._meeting.rejoin()
@@ -299,9 +290,7 @@ class LearnerWorker:
                     self._take_over(state)
 
     def _take_over(self, state: Tree) -> None:
-        """Take the place of a learner that died, with what the others know and what lies in its
-        queue.
-        """
+        """Go on in the place of a learner that died: with the others' state and its own queue."""
         self._go_on_with(state)
         if self._publishes and self._one.weights.version < self.version:
             self._publish()
@@ -358,9 +347,7 @@ class LearnerWorker:
         return _Together(late) if late else None
 
     def load(self, source: StateReader) -> None:
-        """Go on where the learner was saved. The queue is loaded already, where its memory was laid
-        out.
-        """
+        """Go on where the learner was saved. The queue is loaded before, with its memory."""
         self._load(source)
         for line in self.lines.values():
             line.experience.restore(source, self._shares)
@@ -399,8 +386,6 @@ class LearnerWorker:
 
 
 class _Together:
-    """Several late saves as one."""
-
     def __init__(self, saves: Sequence[LateSave]) -> None:
         self._open, self._ended = list(saves), list[SaveEnd]()
 

@@ -254,9 +254,7 @@ def attend_backward(
     causal: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v where these keys are some of those that ``out`` and ``lse`` are
-    of.
-    """
+    """Gradients of q, k and v, if these keys are a part of those of ``out`` and ``lse``."""
     heads = k.shape[1]
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):

@@ -27,9 +27,7 @@ T = TypeVar("T")
 
 
 class CudaGraphs:
-    """Records work on the current device as a graph. All graphs share one pool of memory: one is
-    replayed at a time.
-    """
+    """Records work on the current device as a graph. Graphs share one pool of memory."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         """``generators``: what the work draws random numbers from, besides the device's own."""
@@ -48,9 +46,7 @@ class CudaGraphs:
 
 
 class Graphs:
-    """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and
-    libraries allocate.
-    """
+    """Graphs of pieces of work. The first piece is not recorded, so that inputs are checked."""
 
     def __init__(
         self,
@@ -69,9 +65,7 @@ class Graphs:
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Do the work, which is the same for the same ``key`` -> its result, whose tensors the next
-        replay writes over.
-        """
+        """Do the work of ``key`` -> its result, which the next replay overwrites."""
         if self._failed or not self._warm:
             self._warm = True
             return work()

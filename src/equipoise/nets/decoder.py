@@ -192,9 +192,7 @@ class Decoder(nn.Module):
         )
 
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
-        """The last hidden state [N, hidden] of each token: it saw its group's prompt, and its own
-        sample so far.
-        """
+        """The last hidden state [N, hidden] of each token, of its prompt and sample so far."""
         layout = Layout.of(data) if layout is None else layout
         device = self.head.device
         token, position = (torch.as_tensor(x, device=device) for x in (data.token, data.position))
@@ -295,9 +293,7 @@ class Decoder(nn.Module):
 
 
 def frequencies(config: DecoderConfig) -> Tensor:
-    """The angle by which each pair of numbers of a head turns from one position to the next, [D /
-    2] float32.
-    """
+    """The angle [D / 2] by which each pair of a head's numbers turns from a place to the next."""
     turns = 1.0 / config.rope_theta ** (
         torch.arange(0, config.head_dim, 2).float() / config.head_dim
     )

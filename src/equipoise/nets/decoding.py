@@ -24,9 +24,7 @@ PIECE = 1 << 18  # numbers of others
 
 
 class ByPlace:
-    """Keys and values side by side [layers, slots, length, 2 K, D], for ``Decoder.prefill`` to
-    write into.
-    """
+    """Keys and values [layers, slots, length, 2 K, D], which ``Decoder.prefill`` writes."""
 
     def __init__(self, store: Tensor, heads: int) -> None:
         by_head = store.transpose(2, 3)
@@ -133,9 +131,7 @@ class Decoding:
 
 
 class _Joined:
-    """What a step needs of a layer: its weights [in, out], some joined, and its keys and values by
-    place.
-    """
+    """A layer's weights [in, out], some joined, and its keys and values by place."""
 
     def __init__(self, layer: Layer, store: Tensor) -> None:
         a, m = layer.self_attn, layer.mlp
@@ -174,9 +170,7 @@ def pieces(view: Tensor) -> Iterator[slice]:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Weights [out, in] or biases [out] as one [in, all outs] or [all outs]; each parameter becomes
-    a view of its part.
-    """
+    """Join weights [out, in] to [in, outs], or biases; each parameter becomes a view."""
     whole = torch.cat([part.data for part in parts])
     if whole.ndim == 2:
         whole = whole.T.contiguous()

@@ -1,6 +1,4 @@
-"""A gated transformer core (GTrXL): each row attends to itself and to a window of rows of its own
-episode before it.
-"""
+"""A gated transformer core (GTrXL): rows attend to earlier rows of their own episode."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ class Gated(Block):
         self.gate, self.gate_mlp = Gate(size), Gate(size)
 
     def forward(self, x: Tensor, memory: Tensor, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] bool -> the output,
-        the context.
-        """
+        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] -> y, context."""
         normal = self.norm(x)
         context = torch.cat([memory, normal], 1)
         y = self.gate(x, torch.relu(self._attention(normal, context, unseen)))

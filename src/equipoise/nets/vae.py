@@ -26,9 +26,7 @@ LEAST = 1e-5  # mean squared error of a pixel from 0 to 1, below which nothing i
 
 
 class Encoder(nn.Module):
-    """Convolutions 4x4/2 with ReLU, and the mean of each latent: images [N, *shape] -> [N,
-    ``LATENTS``].
-    """
+    """Convolutions 4x4/2 with ReLU, then latent means: images [N, *shape] -> [N, LATENTS]."""
 
     def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
         super().__init__()
@@ -50,9 +48,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Images, or latents [N, ``LATENTS``], which pass; in float32 always, so that all who act
-        and learn see the same.
-        """
+        """Images, or latents [N, ``LATENTS``], which pass. Always float32, for all who read it."""
         if x.ndim == 2:
             return x.float()
         with exact(x.device):

@@ -1,6 +1,4 @@
-"""Importance weights: how much more likely an action is under the policy that learns than under the
-one that acted.
-"""
+"""Importance weights: action probabilities of the learned policy over the acting one's."""
 
 import math
 

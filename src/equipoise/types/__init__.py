@@ -1,6 +1,4 @@
-"""Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the
-Program.
-"""
+"""Types: rows, batches and specs, the Protocols, the algorithm, and the Program."""
 
 from equipoise.facts import (
     Fraction,

@@ -59,9 +59,7 @@ PACKED_SAMPLES = ("prompt", "group", "stop", "task", "refills")  # [M]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec:
-    """The facts about a task and a model that a network for text needs; the counterpart of an
-    ``EnvSpec``.
-    """
+    """The facts about a task and a model that a network for text needs, as an ``EnvSpec``."""
 
     model: Mapping[str, Any]  # the fields of a DecoderConfig
     # a directory whose safetensors the network begins with; "": it begins at random
@@ -88,9 +86,7 @@ Prompt = str | Sequence[Mapping[str, object]]  # a text, or messages {"role", "c
 
 
 def begun(prompt: Prompt) -> tuple[Prompt, str]:
-    """A prompt without the beginning of the assistant's answer at its end, and that beginning, ""
-    where there is none.
-    """
+    """Split a prompt from the assistant's begun answer at its end ("" if there is none)."""
     if isinstance(prompt, str) or prompt[-1]["role"] != "assistant":
         return prompt, ""
     return prompt[:-1], str(prompt[-1]["content"])

@@ -89,9 +89,7 @@ class Places(Protocol):
 
 
 class Blocks(Protocol):
-    """The blocks for the rows of all policies of an actor: they reserve and commit one block
-    together, a slot each.
-    """
+    """The blocks of an actor's rows: one slot for each policy, reserved and committed together."""
 
     # by the streams of the actor's envs
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
@@ -100,9 +98,7 @@ class Blocks(Protocol):
 
 
 class Experience(Protocol):
-    """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime
-    waits.
-    """
+    """The experience of one policy. None means "not yet"; only the runtime waits."""
 
     def sample(self, n: int) -> Batch | None: ...
     # what ``sample`` gives next, to be read alone; None: that is not known
@@ -160,9 +156,7 @@ class StateReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEnd:
-    """How a late save ended: its files and the segments that the checkpoint is to name, or an
-    error.
-    """
+    """How a late save ended: files and segments for the manifest, or an error."""
 
     files: Mapping[str, Entry] = field(default_factory=dict)  # by name
     segments: Mapping[str, Entry] = field(default_factory=dict)

@@ -36,9 +36,7 @@ OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
-    """The outcome of one bounded piece of work.
-    The seconds spent in each are the balance of a run.
-    """
+    """The outcome of one bounded piece of work; seconds in each give a run's balance."""
 
     WORKED = "worked"
     STARVED = "starved"  # upstream is slower
@@ -115,9 +113,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is
-    this one's ``obs[T]``.
-    """
+    """Row t: seen ``obs[t]``, done ``action[t]``, got ``reward[t]``. The next has obs[T]."""
 
     obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
     first: Array  # [T+1, B] bool
@@ -152,9 +148,7 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the
-    bootstrap row: [1, N, ...].
-    """
+    """The input of a learner's step. A minibatch by rows has T = 1 and obs [1, N, ...]."""
 
     data: Any  # a Trajectory; a Packed where text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
@@ -182,9 +176,7 @@ def stream_ids(group: int, envs: int) -> npt.NDArray[np.int64]:
 def agent_streams(
     envs: Array, agents: int = 1, places: Sequence[int] = (0,)
 ) -> npt.NDArray[np.int64]:
-    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the
-    ``agents`` of an env.
-    """
+    """[E * len(places)] int64, env by env: the streams of the agents at ``places``."""
     import numpy as np
 
     return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)

@@ -1,6 +1,4 @@
-"""Sources: where the experience of a run comes from (envs, recorded rows, or a task for a model
-that writes).
-"""
+"""Sources of a run's experience: envs, recorded rows, or a task for a language model."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ ReadsEnv = Read("source.dataset", "", why="there is no live experience")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Where experience comes from: what the kinds have in common. The class that ``behaviour``
-    names does the work.
-    """
+    """Settings of every source. The class that ``behaviour`` names does the work."""
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
 
@@ -92,9 +88,7 @@ class SourceSettings:
 
     @property
     def recorded(self) -> str:
-        """The name of the rows that are learned from alone, so that nothing acts; "": there are
-        none.
-        """
+        """The data set if recorded rows are all there is, so that no actor runs; else ""."""
         return ""
 
     @property
@@ -135,9 +129,7 @@ class EnvSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource(SourceSettings):
-    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and
-    steps are updates.
-    """
+    """Recorded rows alone. An env only evaluates; steps are updates."""
 
     behaviour: ClassVar[str] = "equipoise.sources.recorded:Recorded"
 
@@ -163,9 +155,7 @@ class RecordedSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource(SourceSettings):
-    """Text that a model writes: prompts of a task, answered by generators and judged by rewards.
-    Steps are samples.
-    """
+    """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
 

@@ -62,9 +62,7 @@ def norm_of(x: Tensor) -> Tensor:
 
 
 class Flat(Parameters):
-    """All parameters of each group in one tensor, which one optimiser moves. Several learners add
-    up their gradients.
-    """
+    """Each group's parameters as one tensor with one optimiser. Learners add up their gradients."""
 
     def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
         held, several = groups(net), self.pool.size > 1

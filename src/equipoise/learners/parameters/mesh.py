@@ -43,9 +43,7 @@ def mesh_of(pool: Group, device: torch.device) -> DeviceMesh:
 
 
 def served(pool: Group, address: str = "127.0.0.1") -> Store:
-    """A store of torch that the first learner serves, for NCCL: at an address of this machine
-    alone.
-    """
+    """A store for NCCL that the first learner serves, at an address of this machine alone."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     server = socket.create_server((address, 0)) if pool.rank == 0 else None
@@ -63,9 +61,7 @@ def served(pool: Group, address: str = "127.0.0.1") -> Store:
 
 @contextmanager
 def lost() -> Iterator[None]:
-    """``LearnerLost`` where gloo says that another learner is gone: torch's sharding passes on what
-    it raises.
-    """
+    """Raise errors of gloo, which torch's sharding passes on, as ``LearnerLost``."""
     try:
         yield
     except RuntimeError as error:

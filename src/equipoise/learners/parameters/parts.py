@@ -19,12 +19,12 @@ from equipoise.types import Optimizer, Tree
 
 
 def part_of(x: Tensor) -> Tensor:
-    """What lies here of a tensor: all of it where it is not spread."""
+    """The part of a tensor that lies here; all of it if it is not spread."""
     return x.to_local() if isinstance(x, DTensor) else x
 
 
 def cut(whole: Tensor, like: Tensor) -> Tensor:
-    """What lies here of a tensor that is spread as ``like`` is."""
+    """The part of a whole tensor that lies here if it is spread as ``like`` is."""
     if not isinstance(like, DTensor):
         return whole
     # Without the rank of a source each learner cuts what it has, and sends nothing.
@@ -50,7 +50,7 @@ def _spread(x: Tensor) -> bool:
 
 
 def _gradient_of(param: Tensor) -> Tensor:
-    """What lies here of a gradient, once it is spread as its parameter is."""
+    """The part of a gradient that lies here, once it is spread as its parameter is."""
     gradient = param.grad
     assert gradient is not None
     return part_of(
@@ -61,9 +61,7 @@ def _gradient_of(param: Tensor) -> Tensor:
 
 
 class Gathered(Mapping[str, Tensor]):
-    """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All
-    learners ask in one order.
-    """
+    """Tensors by name, gathered at each read. All learners read in one order."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -102,9 +100,7 @@ class Parts:
         return out
 
     def squares(self, learners: int) -> Tensor:
-        """The sum [] of the gradient's squares that is this learner's to give: of what all have
-        alike, one share of it.
-        """
+        """The sum [] of squares of the gradient's parts; shared tensors count by a share each."""
         shares = zip(self.params, self.gradient(), strict=True)
         return torch.stack(
             [part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]

@@ -54,9 +54,7 @@ class Sliced(Spread):
 
 
 class _Forward(nn.Module):
-    """Any computation with the network, as the forward of a module: its loss leads FSDP to its
-    backward.
-    """
+    """A computation with the network as a module's forward, so that FSDP finds its backward."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
