@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets import ActorCritic
+from equipoise.nets import ActorCritic, ActorCriticOutput
 from equipoise.nets.heads import HeadOptions
 from equipoise.nets.vision import Torso
 from equipoise.types import (
@@ -119,6 +119,17 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
     def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
         if self.normalize_obs:
             net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
+
+
+def unrolled(net: ActorCritic, data: Trajectory) -> ActorCriticOutput:
+    """The outputs [T, B] for the rows of ``data``, without the one that only bootstraps."""
+    rows = data.reward.shape[0]
+    return net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
+
+
+def clipped_loss(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """-min(r A, clip(r) A) [T, B] (Schulman et al. 2017, arXiv:1707.06347, Eq. 7)."""
+    return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
 
 
 def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:

@@ -140,6 +140,15 @@ def weighed(
     )
 
 
+def critic_loss(weight: Tensor, q: Tensor, target: Tensor) -> LossOutput:
+    """Half the squared errors of all critics' q [members, B] to ``target`` [B], summed."""
+    error = q - target
+    terms, td_error = 0.5 * error.square().sum(0), error.abs().mean(0)
+    return weighed(
+        weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0)
+    )
+
+
 def epsilon_greedy(
     net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:

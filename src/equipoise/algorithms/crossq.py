@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar
 import torch
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import Shape, standard_normal, weighed
+from equipoise.algorithms._off_policy import Shape, critic_loss, standard_normal
 from equipoise.algorithms.sac import SAC, SoftActorCritic
 from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
@@ -108,17 +108,7 @@ class CrossQ(SAC):
         value = (
             q_following.detach().amin(0) + net.log_temperature.detach().exp() * targets["entropy"]
         )
-        error = q - (reward + discount * value)
-        terms = 0.5 * error.square().sum(0)
-        td_error = error.abs().mean(0)
-        return weighed(
-            batch.weight,
-            terms,
-            priority=td_error,
-            critic_loss=terms,
-            td_error=td_error,
-            q=q.mean(0),
-        )
+        return critic_loss(batch.weight, q, reward + discount * value)
 
     def loss(
         self,

@@ -41,6 +41,7 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import (
     OffPolicyAlgorithm,
     at_random,
+    critic_loss,
     standard_normal,
     uniform_probability,
     uniform_where,
@@ -313,17 +314,7 @@ class SAC(OffPolicyAlgorithm):
 
     def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
         q = self.judged(net, obs, batch.data.action[0])
-        error = q - batch.targets["target"]
-        terms = 0.5 * error.square().sum(0)
-        td_error = error.abs().mean(0)
-        return weighed(
-            batch.weight,
-            terms,
-            priority=td_error,
-            critic_loss=terms,
-            td_error=td_error,
-            q=q.mean(0),
-        )
+        return critic_loss(batch.weight, q, batch.targets["target"])
 
     def believed(self, q: Tensor) -> Tensor:
         """What y goes on with [B], of Q'_i(s', a') [2, B]."""

@@ -31,6 +31,7 @@ from equipoise.algorithms._off_policy import (
     OffPolicyAlgorithm,
     Shape,
     at_random,
+    critic_loss,
     standard_normal,
     uniform_where,
     weighed,
@@ -172,16 +173,6 @@ class TD3(OffPolicyAlgorithm):
         data, obs = batch.data, tree.index(batch.data.obs, 0)
         if group == "critic":
             q = net.critic(obs, net.bounds.from_env(data.action[0]))
-            error = q - batch.targets["target"]
-            terms = 0.5 * error.square().sum(0)
-            td_error = error.abs().mean(0)
-            return weighed(
-                batch.weight,
-                terms,
-                priority=td_error,
-                critic_loss=terms,
-                td_error=td_error,
-                q=q.mean(0),
-            )
+            return critic_loss(batch.weight, q, batch.targets["target"])
         terms = -net.critic.least(obs, net.actor(obs), members=1)
         return weighed(batch.weight, terms, actor_loss=terms)
