@@ -28,8 +28,32 @@ from equipoise.types import (
 )
 
 
+class PolicyAlgorithm(Algorithm):
+    """How every algorithm with an ``ActorCritic`` acts best, and normalises observations."""
+
+    def propensity(
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
+    ) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)
+
+    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        policy, state = net.policy(obs, first, state)
+        return policy.mode(), state
+
+    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
+        if net.norm is not None:
+            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticAlgorithm(Algorithm, Remembers):
+class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
     hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
         "tanh"
@@ -99,26 +123,6 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
         policy, state = net.policy(obs, first, state)
         action, logp = policy.sample_and_logp(noise)
         return action, {"logp": logp}, state
-
-    def propensity(
-        self,
-        net: ActorCritic,
-        obs: Tree,
-        first: Tensor,
-        state: Tree,
-        action: Tree,
-        *,
-        explore: Tree,
-    ) -> Tensor | None:
-        return net.policy(obs, first, state)[0].logp(action)
-
-    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
-        policy, state = net.policy(obs, first, state)
-        return policy.mode(), state
-
-    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
-        if self.normalize_obs:
-            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
 
 
 def unrolled(net: ActorCritic, data: Trajectory) -> ActorCriticOutput:

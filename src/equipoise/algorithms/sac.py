@@ -235,10 +235,8 @@ class SAC(OffPolicyAlgorithm):
         explore: Tree,
     ) -> Tensor | None:
         if net.bounds is not None:
-            drawn, uniform = (
-                net.bounds.squashed(*net.actor(obs)).logp(action),
-                -net.bounds.log_volume(action),
-            )
+            drawn = net.bounds.squashed(*net.actor(obs)).logp(action)
+            uniform = -net.bounds.log_volume(action)
         else:
             (logits, allowed), at = net.actor(obs), action - net.actor.start
             drawn = logits.log_softmax(-1).gather(1, at.unsqueeze(1)).squeeze(1)

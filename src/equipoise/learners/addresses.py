@@ -12,10 +12,9 @@ from equipoise.types import Tree
 
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
-    """The part of torch's store that gloo asks: what a learner says is ready for the others, by
-    their numbers.
+    """The part of torch's store that gloo uses: the address of each learner, by its number.
 
-    An address holds in one life of the meeting: after a learner was lost, all say theirs anew.
+    An address is valid in one life of the meeting. After a loss all learners write new ones.
     """
 
     def __init__(self, words: Tree, wait_for: Callable[[Callable[[], bool]], None]) -> None:
@@ -42,5 +41,5 @@ class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
 
 
 def _rank(key: str) -> int:
-    """The number of the learner that says this; gloo's keys end with it."""
+    """The learner's number, with which gloo's keys end."""
     return int(key.rpartition("/")[2])

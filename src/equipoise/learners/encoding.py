@@ -1,9 +1,8 @@
-"""Rows as a replay keeps them where a network has an encoder (``nets/vae.py``): with latents in the
-place of images.
+"""Rows of a replay with latents in place of images, by a network's encoder (``nets/vae.py``).
 
-Latents of two encoders are two languages. So the encoder learns from the first rows that come, none
-of which is kept, and then stays as it is for the rest of the run. No checkpoint falls in between,
-since the first version comes after those rows.
+The latents of two encoders do not go together. So the encoder learns from the first rows of a run,
+none of which is kept, and does not change after them. The first version, and so the first
+checkpoint, comes after those rows.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ class Encoding:
         self._errors = dict[str, Tensor]()  # of the last step of each that has learned
 
     def __call__(self, data: Trajectory) -> Trajectory:
-        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the
-        encoders learn.
+        """Numpy rows [T, B] -> the same with latents float16, masked while the encoders learn.
 
-        NonFiniteUpdate where an encoder has learned nothing that is finite.
+        NonFiniteUpdate if a trained encoder is not finite.
         """
         images = {
             path: torch.from_numpy(leaf)

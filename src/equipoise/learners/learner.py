@@ -90,12 +90,10 @@ class Learner:
         self.parameters: Parameters = Flat() if parameters is None else parameters
         self.net, self.pool = net.to(self.device), self.parameters.pool
         self._weighted = weighted and self.pool.size > 1
-        self._autocast, self._backward = (
-            autocast(precision, self.device),
-            backward(precision, self.device),
-        )
+        self._autocast = autocast(precision, self.device)
+        self._backward = backward(precision, self.device)
         self._scaling, self._transfer = scaling(precision, self.device), transfer(self.device)
-        # at each step's numbers at once: there to look is not to wait
+        # read each step's numbers at once, which takes no wait on a CPU
         self.looks = self.device.type == "cpu"
         # versions, their groups, [n, 2] loss and gradient norm
         self._unseen: list[tuple[int, list[str], Tensor]] = []
@@ -150,7 +148,7 @@ class Learner:
         self._transfer.ahead(coming)
 
     def step(self, batch: Batch) -> Step:
-        """All epochs and minibatches of one batch; the version rises by one."""
+        """Learn from one batch, in all epochs and minibatches; the version rises by one."""
         with self.parameters.together():
             batch = self.parameters.share(batch)
             if self.pool.size > 1:  # so that nothing depends on how many learners there were before
@@ -163,10 +161,8 @@ class Learner:
             numbers = self._execution.numbers(Numbers(progress=self.progress, rates=rates))
             done = self._execution.update(batch, due, lambda: self._update(batch, due, numbers))
             if learned := self._rewards.learn(batch.data, self.progress):
-                done.groups, done.unseen = (
-                    [*done.groups, *learned],
-                    [*done.unseen, *learned.values()],
-                )
+                done.groups = [*done.groups, *learned]
+                done.unseen = [*done.unseen, *learned.values()]
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
             if self.looks:
@@ -182,10 +178,8 @@ class Learner:
             return Step(metrics=metrics, priority=done.priority)
 
     def settle(self) -> None:
-        """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call
-        was not finite.
-
-        On the CPU there is nothing left to wait for or to find.
+        """Wait for the device; NonFiniteUpdate if a loss or gradient since the last call is not
+        finite. On the CPU each step raises that itself.
         """
         unseen, self._unseen = self._unseen, []
         if unseen:
@@ -193,12 +187,10 @@ class Learner:
             self._look(pairs, torch.cat([seen for _, _, seen in unseen]))
 
     def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> StepInProgress:
-        """Do the part of ``step`` on the device: work that a graph may capture, where ``numbers``
-        are tensors.
+        """Do the part of ``step`` on the device, which a graph may capture.
 
-        Each minibatch has an optimiser step for each group that is due, until an algorithm has had
-        enough of the batch. The gradients of all parts of a minibatch but the last are added up
-        first; the last one's backward ends the step.
+        Each minibatch has an optimiser step for each group that is due, until the algorithm ends
+        the batch. The gradients of a minibatch's parts are added up.
         """
         raw, step = batch.data, StepInProgress(numbers)
         for parts in self._minibatches(self._with_targets(batch)):
@@ -300,9 +292,8 @@ class Learner:
     ) -> None:
         """Take one clipped optimiser step.
 
-        A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised
-        here; on a device, where to look is to wait, the step is undone there, and ``settle`` raises
-        it.
+        A loss or gradient that is not finite changes no weight. On the CPU it is raised here. On a
+        device the step is undone, and ``settle`` raises the error.
         """
         self.clock.lap("loss", "backward")
         loss = self.parameters.backward(group, out, before, self._fill)

@@ -12,25 +12,24 @@ done[r]     learner r              1 + the version that it has made; 0: it never
 freed[r]    learner r              the version whose batches it has freed
 passed[r]   learner r              a version whose batches it may free: no cut holds it, and its machine has the version
 life        the driver             counted up when a learner is verified dead
-seen[r]     learner r              = ``life``, once it stands still; its other words do, too
-fresh[r]    the driver, r dead     1: the successor knows nothing yet
-..          learner r              0, once it does
+seen[r]     learner r              = ``life``, once it has stopped, and its other words with it
+fresh[r]    the driver, r dead     1: the successor has no state yet
+..          learner r              0, once it has one
 address[r]  learner r              where gloo finds it, in this life: so many ``bytes[r]``
-met[r]      learner r              1 + ``life``, once its address holds in that life
+met[r]      learner r              1 + ``life``, once its address is valid in that life
 ==========  =====================  ===========================================================
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.
 
-**A version is made by all or by none.** A learner that has made one waits until all have
-(``agree``), and only then is anything of it seen outside: published, recorded, freed. Until then
-each keeps the state that it began with.
+**All learners make a version, or none does.** A learner that has made one waits for the others
+(``agree``). Only then is the version published and recorded, and its batches freed. Until then each
+learner keeps the state from before the step.
 
-**A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up.
-Each of them, and the successor, stands still and says so. Then no word of theirs changes, so all of
-them see the same: the version that all have made is the smallest in ``done``. A learner that is
-ahead of it goes back to the state that it began with; the successor takes the state of the first
-who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned
-again.
+**A lost learner.** gloo raises an error in the others within milliseconds, and the driver counts
+``life`` up. The others and the successor stop and write ``seen``. From then on their words do not
+change, so all read the same: the last version of all is the smallest in ``done``. A learner that is
+ahead loads the state from before the step. The successor loads the state of the first learner that
+has one. Then they meet again and repeat the batch in flight, which is still in the queue.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Seat:
     fresh: bool = False  # the successor of a learner that died
 
 
-class Together:
+class SharedMeeting:
     """The meeting of several learners."""
 
     def __init__(
@@ -157,8 +156,8 @@ class Together:
         self._words, self._ring, self._pulse = words, ring, pulse
         self._rank, self._size, self._first = seat.rank, seat.size, seat.first
         self._at_once, self._dump, self._parse = at_once, dump, parse
-        self._told = time.monotonic()
-        # Where a learner was lost before this one began, it meets the others as they meet again.
+        self._pulsed = time.monotonic()
+        # after an earlier loss: join the others by ``rejoin``
         self._life, self._lost = (-1, True) if seat.fresh or words["life"][0] else (0, False)
         self.pool: Learners = Group(
             Addresses(words, self._wait_for),
@@ -176,7 +175,7 @@ class Together:
         return dict.fromkeys(names, ArraySpec((size,), "int64")) | one
 
     @staticmethod
-    def said(words: Tree, rank: int) -> list[Array]:
+    def words_of(words: Tree, rank: int) -> list[Array]:
         """Views of a learner's words that other machines need, in the order of storing."""
         names = ("address", "bytes", "met", "fresh", "done", "freed", "ready", "passed", "seen")
         return [words[name][rank : rank + 1] for name in names]
@@ -282,6 +281,6 @@ class Together:
         """Report to the driver now and then; ``LearnerLost`` if a learner is lost."""
         if self._words["life"][0] != self._life:
             raise LearnerLost("another learner is lost")
-        if time.monotonic() - self._told > PULSE_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._pulsed > PULSE_S:
+            self._pulsed = time.monotonic()
             self._pulse()

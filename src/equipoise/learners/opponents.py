@@ -48,10 +48,8 @@ class OpponentPool:
 
     def load(self, state: Tree) -> None:
         """Load a state; the caller that loads the run's weights publishes the playing ones."""
-        params, rng = (
-            schema.like(dict(self._pool[0][1]), finite=True),
-            schema.like(self._rng.get_state()),
-        )
+        params = schema.like(dict(self._pool[0][1]), finite=True)
+        rng = schema.like(self._rng.get_state())
         schema.check(
             state,
             {"rng": rng, "playing": schema.count(), "pool": schema.Each(params, self.frozen.pool)},

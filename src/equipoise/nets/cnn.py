@@ -118,10 +118,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.one, self.two = (
-            conv(channels, channels, 3, padding=1),
-            conv(channels, channels, 3, padding=1),
-        )
+        self.one = conv(channels, channels, 3, padding=1)
+        self.two = conv(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.two(torch.relu_(self.one(torch.relu(x))))

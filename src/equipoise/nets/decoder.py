@@ -225,10 +225,8 @@ class Decoder(nn.Module):
         """
         real = torch.arange(token.shape[1], device=token.device) < lengths.unsqueeze(1)
         text, position = real.nonzero(as_tuple=True)
-        layout, places = (
-            Layout.plain(lengths.tolist(), token.device),
-            cache.places(slots[text], position),
-        )
+        layout = Layout.plain(lengths.tolist(), token.device)
+        places = cache.places(slots[text], position)
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)

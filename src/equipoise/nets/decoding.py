@@ -137,23 +137,17 @@ class _Joined:
         a, m = layer.self_attn, layer.mlp
         # [slots, length, 2 K, D] and [slots * length, 2 K, D]
         self.store, self.flat = store, store.flatten(0, 1)
-        self.before, self.after = (
-            layer.input_layernorm.weight,
-            layer.post_attention_layernorm.weight,
-        )
+        self.before = layer.input_layernorm.weight
+        self.after = layer.post_attention_layernorm.weight
         projections = (a.q_proj, a.k_proj, a.v_proj)
-        self.qkv, self.out = (
-            _joined([one.weight for one in projections]),
-            _joined([a.o_proj.weight]),
-        )
+        self.qkv = _joined([one.weight for one in projections])
+        self.out = _joined([a.o_proj.weight])
         bias: Tensor | None = a.q_proj.bias
         self.bias = None if bias is None else _joined([one.bias for one in projections])
         self.out_bias: Tensor | None = a.o_proj.bias
         self.norms = (a.q_norm.weight, a.k_norm.weight) if layer.config.family == "qwen3" else None
-        self.gate_up, self.down = (
-            _joined([m.gate_proj.weight, m.up_proj.weight]),
-            _joined([m.down_proj.weight]),
-        )
+        self.gate_up = _joined([m.gate_proj.weight, m.up_proj.weight])
+        self.down = _joined([m.down_proj.weight])
 
 
 def pieces(view: Tensor) -> Iterator[slice]:

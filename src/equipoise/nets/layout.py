@@ -162,10 +162,8 @@ class Layout:
 
     @functools.cached_property
     def split(self) -> Split:
-        first, size = (
-            np.concatenate([self.begins, self.starts]),
-            np.concatenate([self.prompts, self.lengths]),
-        )
+        first = np.concatenate([self.begins, self.starts])
+        size = np.concatenate([self.prompts, self.lengths])
         first, size = first[size > 0], size[size > 0]
         causal, place = self._batches(first, size, alike(size))
         asked = np.flatnonzero((self.tokens > 0) & (self.prompts > 0))

@@ -59,11 +59,9 @@ class Attention(Block):
         super().__init__()
         self.heads = heads
         self.norm, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key_value, self.out = (
-            dense(width, width),
-            dense(width, 2 * width),
-            dense(width, width),
-        )
+        self.query = dense(width, width)
+        self.key_value = dense(width, 2 * width)
+        self.out = dense(width, width)
         self.wide, self.narrow = dense(width, WIDER * width), dense(WIDER * width, width)
 
     def forward(self, x: Tensor, read: Tensor | None = None) -> Tensor:

@@ -93,10 +93,8 @@ class _HeadLogp(torch.autograd.Function):
         ctx: Context, grad_logp: Tensor, grad_spread: Tensor
     ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
-        grad_hidden, grad_weight = (
-            torch.empty_like(hidden),
-            torch.zeros_like(weight, dtype=grad_logp.dtype),
-        )
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype)
         for at in range(0, len(hidden), ctx.chunk):
             part = slice(at, at + ctx.chunk)
             logp = _log_softmax(hidden[part], weight, ctx.temperature)

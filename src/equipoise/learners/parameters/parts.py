@@ -156,10 +156,8 @@ class Parts:
 
     @torch.no_grad()
     def _flat(self, parts: Sequence[Tensor], keep: bool) -> Tensor:
-        flat, at = (
-            torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype),
-            0,
-        )
+        flat = torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype)
+        at = 0
         for param, part in zip(self.params, parts, strict=True):
             whole = gathered(part.detach(), param)
             if keep:
