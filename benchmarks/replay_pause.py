@@ -219,7 +219,7 @@ def measure(args: argparse.Namespace, directory: Path) -> dict[str, Any]:
         elif saving and (saved := made.journal.poll()) is not None:
             assert saved.error is None, saved.error
             with watch.of(DRIVER):
-                checkpoint.complete(directory, len(saves), saved.result, saved.segments)
+                checkpoint.complete(directory, len(saves), saved.files, saved.segments)
                 checkpoint.retain(directory, KEPT)
             saves.append({"seconds": round(time.perf_counter() - since, 2), "rows": rows})
             saving = False

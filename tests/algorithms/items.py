@@ -37,7 +37,7 @@ def drawn(spec: EnvSpec, rows: int, items: int, seed: int) -> Trajectory:
     mask, bootstrap = streams("next_step", rows, items, rng)
     mask[0] = True
     spec.action.seed(seed)
-    action = np.stack([[spec.action.sample() for _ in range(items)] for _ in range(rows)])
+    action = np.array([[spec.action.sample() for _ in range(items)] for _ in range(rows)])
     obs = rng.normal(size=(items, rows + 1, 3)).astype(np.float32)
     if isinstance(spec.observation, spaces.Dict):
         allowed = rng.random((rows + 1, items, 4)) < 0.6

@@ -122,7 +122,7 @@ def played(ends: str, padding: Any, n: int, *, continuous: bool) -> tuple[Replay
         for t in range(UNROLL):
             data.obs[t], data.first[t] = ts.obs, ts.first
             seen.append(np.array(ts.obs))
-            data.action[t] = np.stack([env.spec.action.sample() for _ in streams])
+            data.action[t] = np.array([env.spec.action.sample() for _ in streams])
             env.send(data.action[t], streams)
             ts = env.recv()
             data.reward[t], data.mask[t], data.bootstrap[t] = ts.reward, ts.valid, ~ts.terminated

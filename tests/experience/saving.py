@@ -40,7 +40,7 @@ def end(made: Replay, state: Tree) -> tuple[dict[str, Any], Saved]:
     made.journal.wait(60.0)
     saved = made.journal.poll()
     assert saved is not None
-    return {"replay": state, "chunks": saved.result, "segments": saved.segments}, saved
+    return {"replay": state, "chunks": saved.files, "segments": saved.segments}, saved
 
 
 def save(made: Replay) -> dict[str, Any]:

@@ -434,7 +434,7 @@ def test_what_is_saved_goes_on_to_the_same_batches(tmp_path: Path) -> None:
         late = shard.save(kept := Kept())
         late.wait(60.0)
         saved = late.poll()
-        assert saved is not None and saved.error is None and saved.result == {"": {}}
+        assert saved is not None and saved.error is None and saved.files == {"": {}}
         kept.rows = {name: read(tmp_path / f"shard_{len(rows)}", name) for name in saved.segments}
         rows.append(kept)
     box = {name: (np.array(x) if isinstance(x, np.ndarray) else x) for name, x in box.items()}

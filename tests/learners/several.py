@@ -16,7 +16,7 @@ import torch
 from equipoise import tree
 from equipoise.learners import learner as learners
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Seat, Together
+from equipoise.learners.meeting import Seat, SharedMeeting
 from equipoise.learners.minibatch import minibatches
 from equipoise.learners.parameters.flat import Flat
 from equipoise.record import statefile
@@ -33,7 +33,7 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
     """``work(rank, pool)`` by a thread for each learner -> what each returned; raises what the
     first of them raised.
     """
-    words: Any = tree.zeros(Together.specs(size))
+    words: Any = tree.zeros(SharedMeeting.specs(size))
     results, errors = [None] * size, list[tuple[int, Exception]]()
 
     def go_on() -> None:
@@ -43,7 +43,7 @@ def together(size: int, work: Callable[[int, Any], Any]) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            made = Together(
+            made = SharedMeeting(
                 words,
                 Seat(rank=rank, size=size),
                 ring=_nothing,

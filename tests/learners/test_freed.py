@@ -10,7 +10,7 @@ import pytest
 
 from equipoise import tree
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Seat, Together
+from equipoise.learners.meeting import Seat, SharedMeeting
 from equipoise.learners.pool import ALONE
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
 from tests.experience.test_take_over import begun, marks
@@ -33,7 +33,7 @@ class Rows:
 def test_a_batch_that_nobody_learned_from_is_not_thrown_away(max_lag: int | None) -> None:
     # version 1 is made, and its batch is finished; a batch of marks 2, 3 is complete
     line = begun(max_lag)
-    words: Any = tree.zeros(Together.specs(2))
+    words: Any = tree.zeros(SharedMeeting.specs(2))
     words["done"][:] = 2
     words["freed"][:] = 1, 0  # learner 1 was killed after ``finish``, before ``freed``
     words["passed"][0] = 1
@@ -47,7 +47,7 @@ def test_a_batch_that_nobody_learned_from_is_not_thrown_away(max_lag: int | None
         words["seen"][:] = words["life"][0]
         line.driver.orphaned()
         line.learner = line.attach()
-        meeting = Together(
+        meeting = SharedMeeting(
             words,
             Seat(rank=1, size=2, fresh=True),
             ring=lambda: None,

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from equipoise.learners.pool import Group, LearnerLost
 
@@ -32,7 +33,7 @@ class Work:
 
 
 def waited(work: Work, looks: list[str]) -> None:
-    group = Group(None, 0, 2, look=lambda: looks.append("look"))
+    group = Group(HashStore(), 0, 2, look=lambda: looks.append("look"))
     group._group = type("Gloo", (), {"allreduce": lambda self, x, options: work})()
     group.sum(torch.zeros(1))
 

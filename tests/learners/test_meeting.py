@@ -14,7 +14,7 @@ import torch
 from equipoise import tree
 from equipoise.learners.addresses import Addresses
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import ADDRESS, Seat, Together
+from equipoise.learners.meeting import ADDRESS, Seat, SharedMeeting
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import ALONE, LearnerLost
 from equipoise.learners.worker import LearnerWorker, PolicyLearner
@@ -28,14 +28,14 @@ def _nothing() -> None: ...
 
 def meetings(
     size: int = 2, firsts: Sequence[int] = (0,) * 4, **options: Any
-) -> tuple[Any, list[Together], list[int]]:
+) -> tuple[Any, list[SharedMeeting], list[int]]:
     """The words, each learner's meeting, and the learners that rang. ``firsts``: the first learner
     of each one's machine.
     """
-    words: Any = tree.zeros(Together.specs(size))
+    words: Any = tree.zeros(SharedMeeting.specs(size))
     rung: list[int] = []
     made = [
-        Together(
+        SharedMeeting(
             words,
             Seat(rank=rank, size=size, first=firsts[rank]),
             ring=lambda rank=rank: rung.append(rank),  # type: ignore[misc]
@@ -129,7 +129,7 @@ def test_what_all_have_made_is_the_least_that_anybody_has() -> None:
     words["life"][0] = 1
     words["seen"][:] = 1
     for rank in range(3):
-        made = Together(
+        made = SharedMeeting(
             words,
             Seat(rank=rank, size=3, fresh=rank == 1),
             ring=_nothing,
@@ -159,7 +159,7 @@ def store(words: Any) -> Addresses:
 
 
 def test_an_address_is_what_its_learner_said() -> None:
-    words: Any = tree.zeros(Together.specs(3))
+    words: Any = tree.zeros(SharedMeeting.specs(3))
     one, other = store(words), store(words)
     with pytest.raises(Asked):
         other.get("0/1")
@@ -176,7 +176,7 @@ def test_an_address_is_what_its_learner_said() -> None:
 
 
 def test_an_address_that_is_too_long_is_refused() -> None:
-    words: Any = tree.zeros(Together.specs(2))
+    words: Any = tree.zeros(SharedMeeting.specs(2))
     with pytest.raises(ValueError, match=f"at most {ADDRESS} bytes, got {ADDRESS + 1}"):
         store(words).set("0/1", bytes(ADDRESS + 1))
     store(words).set("0/1", b"x" * ADDRESS)
@@ -184,7 +184,7 @@ def test_an_address_that_is_too_long_is_refused() -> None:
 
 
 def test_an_address_holds_in_one_life() -> None:
-    words: Any = tree.zeros(Together.specs(2))
+    words: Any = tree.zeros(SharedMeeting.specs(2))
     mine = store(words)
     mine.set("0/0", b"before")
     words["life"][0] = 1

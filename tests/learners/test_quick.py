@@ -24,7 +24,7 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.optimizers import descent
 from equipoise.learners.scaling import FIRST, Scaled
 from equipoise.learners.steps import NonFiniteUpdate, Numbers
-from equipoise.learners.transfer import Double
+from equipoise.learners.transfer import DoubleBuffer
 from equipoise.nets.compiled import NOTHING
 from equipoise.nets.precision import autocast, backward
 from equipoise.programs.refusals import check
@@ -256,8 +256,8 @@ def coming(n: int) -> Batch:
     return found
 
 
-def doubled(streams: Log) -> Double:
-    return Double(torch.device("meta"), streams)  # another device than that of the rows
+def doubled(streams: Log) -> DoubleBuffer:
+    return DoubleBuffer(torch.device("meta"), streams)  # another device than that of the rows
 
 
 def test_two_sets_of_buffers_take_turns_and_neither_is_written_while_it_is_read() -> None:
@@ -318,7 +318,7 @@ def test_the_next_batch_is_copied_while_this_one_is_learned_from() -> None:
 
 def test_rows_on_the_device_stay_there() -> None:
     log, where = Log(), numbered()
-    way = Double(CPU, log)
+    way = DoubleBuffer(CPU, log)
     way.ahead(lambda: where)
     assert way(where) is where and log.said == []
     way.read()

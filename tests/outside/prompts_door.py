@@ -189,7 +189,7 @@ def plainly(one: Example) -> str:
     prompt = (
         one.prompt
         if isinstance(one.prompt, str)
-        else "|".join(f"{m['role']} {m['content'].strip()}" for m in one.prompt)
+        else "|".join(f"{m['role']} {str(m['content']).strip()}" for m in one.prompt)
     )
     # with other tools it asks another thing
     return f"{prompt.strip()} {json.dumps(one.template.get('tools'), sort_keys=True)}"

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from equipoise.returns import effective_sample_size, importance_weight, log_ratio
+from equipoise.returns import importance_weight, log_ratio
 from tests.returns.cases import cases
 
 
@@ -33,23 +33,7 @@ def test_importance_weight() -> None:
         assert importance_weight(log_rho=torch.full((1, 1), 1e4), clip=1.5) == 1.5
 
 
-def test_effective_sample_size() -> None:
-    for c in cases():
-        weight = np.exp(c.log_rho.numpy())[c.mask.numpy()]
-        want = weight.sum() ** 2 / (len(weight) * (weight**2).sum()) if len(weight) else 0.0
-        got = effective_sample_size(log_rho=c.log_rho, mask=c.mask).item()
-        np.testing.assert_allclose(got, want, rtol=1e-12, err_msg=c.name)
-
-
-def test_effective_sample_size_at_its_ends() -> None:
-    assert effective_sample_size(log_rho=torch.zeros(4, 5)).item() == 1
-    one = torch.full((4, 5), -1e3)
-    one[2, 3] = 1e3  # e^1000: no float holds the weight itself
-    torch.testing.assert_close(effective_sample_size(log_rho=one), torch.tensor(1 / 20))
-
-
 def test_no_gradient_flows_out() -> None:
     x = torch.randn(3, 2, requires_grad=True)
     assert not log_ratio(logp_target=x, logp_behaviour=x.detach()).requires_grad
     assert not importance_weight(log_rho=x).requires_grad
-    assert not effective_sample_size(log_rho=x).requires_grad

@@ -426,7 +426,7 @@ def scenario(
         made.journal.wait(60.0)
         saved = made.journal.poll()
         assert saved is not None and saved.error is None
-        checkpoint.complete(directory, step, saved.result, saved.segments)
+        checkpoint.complete(directory, step, saved.files, saved.segments)
         checkpoint.retain(directory, 2)
     return expected
 

@@ -1,3 +1,1 @@
-"""Algorithms: one file each, with hyper-parameters, network, act and loss; none knows which runtime
-it runs on.
-"""
+"""Algorithms: one file each, with settings, network, act and loss. None knows a runtime."""

@@ -1,11 +1,9 @@
-"""The shared base of actor-critics: the network's shape, sampling from its policy, observation
-statistics, sums.
-"""
+"""The base of the actor-critics: network, sampling, statistics of observations, sums."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.algorithms._memory import Remembers
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets import ActorCritic
+from equipoise.nets import ActorCritic, ActorCriticOutput
 from equipoise.nets.heads import HeadOptions
 from equipoise.nets.vision import Torso
 from equipoise.types import (
@@ -30,8 +28,32 @@ from equipoise.types import (
 )
 
 
+class PolicyAlgorithm(Algorithm):
+    """How every algorithm with an ``ActorCritic`` acts best, and normalises observations."""
+
+    def propensity(
+        self,
+        net: ActorCritic,
+        obs: Tree,
+        first: Tensor,
+        state: Tree,
+        action: Tree,
+        *,
+        explore: Tree,
+    ) -> Tensor | None:
+        return net.policy(obs, first, state)[0].logp(action)
+
+    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
+        policy, state = net.policy(obs, first, state)
+        return policy.mode(), state
+
+    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
+        if net.norm is not None:
+            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticAlgorithm(Algorithm, Remembers):
+class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
     hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
     activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
         "tanh"
@@ -82,8 +104,11 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
             core=self.memory,
         )
 
-    def held_noise(self, net: Any) -> tuple[int, int]:
-        return (net.log_std.numel(), self.sde_every) if self.sde_every else (0, 1)
+    def held_noise(self, net: ActorCritic) -> tuple[int, int]:
+        if not self.sde_every:
+            return 0, 1
+        assert net.log_std is not None
+        return net.log_std.numel(), self.sde_every
 
     def act(
         self,
@@ -99,25 +124,16 @@ class ActorCriticAlgorithm(Algorithm, Remembers):
         action, logp = policy.sample_and_logp(noise)
         return action, {"logp": logp}, state
 
-    def propensity(
-        self,
-        net: ActorCritic,
-        obs: Tree,
-        first: Tensor,
-        state: Tree,
-        action: Tree,
-        *,
-        explore: Tree,
-    ) -> Tensor | None:
-        return net.policy(obs, first, state)[0].logp(action)
 
-    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
-        policy, state = net.policy(obs, first, state)
-        return policy.mode(), state
+def unrolled(net: ActorCritic, data: Trajectory) -> ActorCriticOutput:
+    """The outputs [T, B] for the rows of ``data``, without the one that only bootstraps."""
+    rows = data.reward.shape[0]
+    return net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
 
-    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
-        if self.normalize_obs:
-            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
+
+def clipped_loss(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """-min(r A, clip(r) A) [T, B] (Schulman et al. 2017, arXiv:1707.06347, Eq. 7)."""
+    return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip))
 
 
 def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
@@ -145,9 +161,7 @@ def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
 
 
 def over_real_rows(mask: Tensor, terms: Tensor, **shown: Tensor) -> LossOutput:
-    """The loss is the sum of ``terms`` [T, B] over real rows; each of ``shown`` [T, B] is a metric,
-    its mean over them.
-    """
+    """The loss: the sum of ``terms`` [T, B] over real rows; metrics: means of ``shown`` [T, B]."""
     count = mask.sum()
     with torch.no_grad():
         sums = (torch.stack(list(shown.values())) * mask).sum((1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -26,11 +26,17 @@ from equipoise.types import (
 )
 
 
+class Shape(TypedDict):
+    """What the networks of an algorithm have in common."""
+
+    hidden: tuple[int, ...]
+    activation: str
+    torso: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyAlgorithm(Algorithm):
-    """An item is a window of ``n_step`` rows of one stream, whose first row is learned from;
-    ``targets`` are [B], of it.
-    """
+    """Items are windows of ``n_step`` rows, whose first row is learned from; targets are [B]."""
 
     has_target: ClassVar[bool] = True
     needs_replay: ClassVar[bool] = True
@@ -76,6 +82,10 @@ class OffPolicyAlgorithm(Algorithm):
     def warmup_rows(self) -> int:
         return self.encoder_rows if self.torso == "vae" else 0
 
+    @property
+    def shape(self) -> Shape:
+        return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
+
     def ahead(self, data: Trajectory) -> Ahead:
         """The n-step return of row 0 and where it ends."""
         return ahead(data, self.gamma, self.n_step)
@@ -118,9 +128,7 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
 def weighed(
     weight: Tensor, terms: Tensor, *, priority: Tensor | None = None, **shown: Tensor
 ) -> LossOutput:
-    """The loss is the sum of ``terms`` [B], each times its item's weight; each of ``shown`` [B] is
-    a metric, its mean.
-    """
+    """The loss: the sum of ``terms`` [B] times weights; metrics: means of ``shown`` [B]."""
     count = weight.new_full((), float(len(weight)))
     with torch.no_grad():
         sums = torch.stack([x.detach() for x in shown.values()]).sum(1)
@@ -132,12 +140,19 @@ def weighed(
     )
 
 
+def critic_loss(weight: Tensor, q: Tensor, target: Tensor) -> LossOutput:
+    """Half the squared errors of all critics' q [members, B] to ``target`` [B], summed."""
+    error = q - target
+    terms, td_error = 0.5 * error.square().sum(0), error.abs().mean(0)
+    return weighed(
+        weight, terms, priority=td_error, critic_loss=terms, td_error=td_error, q=q.mean(0)
+    )
+
+
 def epsilon_greedy(
     net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, noise: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """q [B, actions], epsilon [B] -> action [B], in the env's terms, with Q(s, a) and max_a Q(s,
-    a).
-    """
+    """q [B, actions], epsilon [B] -> env action [B], with Q(s, a) and max_a Q(s, a)."""
     allowed = net.allowed(obs, net.actions)
     best = greedy(q, allowed)
     action = torch.where(noise[:, -1] < epsilon, any_of(noise[:, 0], net.actions, allowed), best)
@@ -148,9 +163,7 @@ def epsilon_greedy(
 def epsilon_propensity(
     net: QNetwork, q: Tensor, obs: Tree, epsilon: Tensor, action: Tensor
 ) -> Tensor:
-    """log of epsilon / n + (1 - epsilon) [action is the best] [B], n the number of actions that are
-    allowed.
-    """
+    """log(epsilon / n + (1 - epsilon) [action is the best]) [B], for n allowed actions."""
     allowed = net.allowed(obs, net.actions)
     at = action - net.start
     uniform = uniform_probability(q, allowed, at)
@@ -159,9 +172,7 @@ def epsilon_propensity(
 
 
 def uniform_probability(like: Tensor, allowed: Tensor | None, at: Tensor) -> Tensor:
-    """[B] of the actions ``at`` [B] among those of ``like`` [B, actions] that are allowed: 1 / n,
-    or 0.
-    """
+    """[B], 1 / n for an action ``at`` [B] of the n that are allowed of [B, actions], else 0."""
     fine = torch.ones_like(like) if allowed is None else allowed.to(like.dtype)
     return fine.gather(1, at.unsqueeze(1)).squeeze(1) / fine.sum(1)
 
@@ -177,16 +188,12 @@ def ladder(stream: Array, streams: int, epsilon: float, alpha: float) -> Tensor:
 
 
 def at_random(streams: Array, random_steps: int, step: int) -> Tree:
-    """``explore`` for algorithms whose first env steps are uniformly random: {"random":
-    [B] bool}.
-    """
+    """Return {"random": [B] bool}, True in the first ``random_steps`` env steps; {} if 0."""
     return {"random": torch.full((len(streams),), step < random_steps)} if random_steps else {}
 
 
 def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
-    """action [B, d] from -1 to 1, or uniform noise of that range where
-    ``explore`` says at random.
-    """
+    """action [B, d] from -1 to 1, or uniform noise where ``explore`` asks for it."""
     if "random" not in explore:
         return action
     return torch.where(

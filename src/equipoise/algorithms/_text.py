@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -216,9 +216,7 @@ class PolicyText(TextLearns):
         return None
 
     def look(self, net: Decoder, target_net: Decoder, data: Packed) -> dict[str, Tensor]:
-        """[N] each: what the networks say of the tokens at the start of the step. Nothing here
-        looks beyond one group.
-        """
+        """[N] each: log-probabilities at the start of the step. Groups do not affect each other."""
         asked = {"start": net} if self.anchor == "recomputed" else {}
         asked |= {"reference": target_net} if self.beta else {}
         layout = Layout.of(data) if asked else None
@@ -230,7 +228,7 @@ class PolicyText(TextLearns):
         }
 
     def targets(
-        self, net: Decoder, target_net: Decoder, data: Any, *, rng: torch.Generator, pool: Pool
+        self, net: Decoder, target_net: Decoder, data: Packed, *, rng: torch.Generator, pool: Pool
     ) -> Tree:
         """[N] each: advantage, weight and count; and what the metrics and the loss need besides."""
         seen = self.look(net, target_net, data)
@@ -243,7 +241,8 @@ class PolicyText(TextLearns):
         kept = counted & ~cut
         reward = at_last(value=scored, sample=data.sample, chosen=data.chosen)
         if self.beta and self.kl_in == "reward":
-            gap = seen.get("start", data.logp) - seen["reference"]
+            drawn: Tensor = data.logp
+            gap = seen.get("start", drawn) - seen["reference"]
             reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
         # a masked sample counts in the mean, as in TRL
         weight, count = self.weights(data, counted, first & counted)
@@ -396,9 +395,7 @@ def over(kept: Tensor, shown: dict[str, Tensor]) -> Sums:
 
 @torch.no_grad()
 def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, Tensor]:
-    """[N] each: is the ratio clipped, so that a token has no gradient? Nothing where nothing is
-    clipped.
-    """
+    """[N] each: is the ratio clipped, so that there is no gradient? {} without a clip."""
     if not low:
         return {}
     below, above = (ratio < 1.0 - low) & (advantage < 0), (ratio > 1.0 + high) & (advantage > 0)

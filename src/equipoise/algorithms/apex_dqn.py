@@ -84,9 +84,7 @@ class ApexDQN(DQN):
         return action, behaviour, state
 
     def priority(self, data: Trajectory) -> Tensor:
-        """Priorities [N] of items,
-        by the Q that the actor recorded in place of the observations.
-        """
+        """Priorities [N] of items, by the Q that the actor recorded."""
         reward, discount, value = self.ahead(replace(data, obs=data.behaviour["value"]))
         error: Tensor = reward + discount * value - data.behaviour["q"][0]
         return error.abs()

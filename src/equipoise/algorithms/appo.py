@@ -24,8 +24,13 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from equipoise import tree
-from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
+from equipoise.algorithms._actor_critic import (
+    ActorCriticAlgorithm,
+    clipped_loss,
+    over_real_rows,
+    standardized,
+    unrolled,
+)
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import vtrace
@@ -87,9 +92,7 @@ class APPO(ActorCriticAlgorithm):
         rng: torch.Generator,
         pool: Pool,
     ) -> Tree:
-        """Once a batch is exact, not an economy: the target network does not move while the batch
-        lasts.
-        """
+        """Exact once a batch: the target network does not move during it."""
         rows = data.reward.shape[0]
         out = target_net.unroll(data.obs, data.first, data.state)[0]
         logp, acted = out.policy[:rows].logp(data.action), data.behaviour["logp"]
@@ -127,15 +130,10 @@ class APPO(ActorCriticAlgorithm):
     ) -> LossOutput | None:
         """L above, summed over real rows; no gradient flows into v, A or the target network."""
         data, targets = batch.data, batch.targets
-        rows = data.reward.shape[0]
-        inputs = tree.index(data.obs, slice(rows)), data.first[:rows], data.state
-        policy, value = net.unroll(*inputs)[0]
+        policy, value = unrolled(net, data)
         log_ratio = policy.logp(data.action) - targets["logp"]
         ratio = log_ratio.exp()
-        advantage = targets["advantage"]
-        policy_loss = torch.maximum(
-            -advantage * ratio, -advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip)
-        )
+        policy_loss = clipped_loss(ratio, targets["advantage"], self.clip)
         error = (value - targets["target"]).square()
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
@@ -150,7 +148,7 @@ class APPO(ActorCriticAlgorithm):
         }
         if self.kl > 0:
             with torch.no_grad():
-                target_policy = target_net.unroll(*inputs)[0].policy
+                target_policy = unrolled(target_net, data).policy
             shown["kl"] = target_policy.kl(policy)
             terms = terms + self.kl * shown["kl"]
         return over_real_rows(data.mask, terms, **shown)

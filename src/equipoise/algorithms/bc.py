@@ -21,28 +21,26 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.algorithms._actor_critic import PolicyAlgorithm
 from equipoise.facts import KEPT, Help, Read
 from equipoise.nets import ActorCritic
 from equipoise.nets.heads import HeadOptions
 from equipoise.nets.vision import Torso
 from equipoise.types import (
-    Algorithm,
     Batch,
     EnvSpec,
     LossOutput,
     NonNegativeFloat,
     Optimizer,
-    Pool,
     PositiveFloat,
     PositiveInt,
     Range,
-    Trajectory,
     Tree,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BC(Algorithm):
+class BC(PolicyAlgorithm):
     needs_replay: ClassVar[bool] = True
     needs_dataset: ClassVar[bool] = True
     reads_rewards: ClassVar[bool] = False
@@ -104,25 +102,6 @@ class BC(Algorithm):
         policy, state = net.policy(obs, first, state)
         return policy.sample(noise), {}, state
 
-    def propensity(
-        self,
-        net: ActorCritic,
-        obs: Tree,
-        first: Tensor,
-        state: Tree,
-        action: Tree,
-        *,
-        explore: Tree,
-    ) -> Tensor | None:
-        return net.policy(obs, first, state)[0].logp(action)
-
-    def best(self, net: ActorCritic, obs: Tree, first: Tensor, state: Tree) -> tuple[Tree, Tree]:
-        policy, state = net.policy(obs, first, state)
-        return policy.mode(), state
-
-    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
-        net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
-
     def loss(
         self,
         net: ActorCritic,
@@ -133,9 +112,7 @@ class BC(Algorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L above, summed over real rows;
-        an item's priority is the surprise of its first action.
-        """
+        """L above, summed over real rows. Priority: -log pi of an item's first action."""
         data, rows = batch.data, batch.data.shape[0]
         policy = net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], {})[0].policy
         surprise, entropy = -policy.logp(data.action), policy.entropy()

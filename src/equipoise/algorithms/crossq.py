@@ -24,12 +24,12 @@ deviations of ``sac.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from equipoise import tree
-from equipoise.algorithms._off_policy import standard_normal, weighed
+from equipoise.algorithms._off_policy import Shape, critic_loss, standard_normal
 from equipoise.algorithms.sac import SAC, SoftActorCritic
 from equipoise.facts import KEPT, Help
 from equipoise.nets.actor import Bounds
@@ -69,7 +69,7 @@ class CrossQ(SAC):
     def network(self, spec: EnvSpec) -> SoftActorCritic:
         bounds = Bounds(spec.action, "crossq")
         actor = self.gaussian(spec, bounds.size, body=RenormMLP)
-        wide = {**self.shape, "hidden": self.critic_hidden}
+        wide: Shape = {**self.shape, "hidden": self.critic_hidden}
         return self.joined(
             actor, TwinCritic(spec, action_size=bounds.size, twins=RenormTwins, **wide), bounds
         )
@@ -80,17 +80,25 @@ class CrossQ(SAC):
         )
 
     def targets(
-        self, net: Any, target_net: object, data: Trajectory, *, rng: torch.Generator, pool: Pool
+        self,
+        net: SoftActorCritic,
+        target_net: object,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
     ) -> Tree:
         """{"action": a' [B, size], "entropy": -log pi(a'|s'), "spare": how far that is above its
         target}, [B] each.
         """
+        assert net.bounds is not None
         reward, _, obs = self.ahead(data)
         action, logp = net.actor.sample(obs, standard_normal((len(reward), net.bounds.size), rng))
         aim = -float(net.bounds.size) if self.target_entropy is None else self.target_entropy
         return {"action": action, "entropy": -logp, "spare": -logp - aim}
 
-    def critic_loss(self, net: Any, obs: Tree, batch: Batch) -> LossOutput:
+    def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
+        assert net.bounds is not None
         data, targets = batch.data, batch.targets
         reward, discount, following = self.ahead(data)
         both = tree.map(lambda one, other: torch.cat([one, other]), obs, following)
@@ -100,17 +108,7 @@ class CrossQ(SAC):
         value = (
             q_following.detach().amin(0) + net.log_temperature.detach().exp() * targets["entropy"]
         )
-        error = q - (reward + discount * value)
-        terms = 0.5 * error.square().sum(0)
-        td_error = error.abs().mean(0)
-        return weighed(
-            batch.weight,
-            terms,
-            priority=td_error,
-            critic_loss=terms,
-            td_error=td_error,
-            q=q.mean(0),
-        )
+        return critic_loss(batch.weight, q, reward + discount * value)
 
     def loss(
         self,

@@ -111,14 +111,7 @@ class DQN(OffPolicyAlgorithm):
                 f"{got}"
             )
         bins = {"none": 1, "c51": self.atoms, "quantile": self.quantiles}[self.distribution]
-        return QNetwork(
-            spec,
-            hidden=self.hidden,
-            activation=self.activation,
-            torso=self.torso,
-            dueling=self.dueling,
-            bins=bins,
-        )
+        return QNetwork(spec, dueling=self.dueling, bins=bins, **self.shape)
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         share = min(step / self.epsilon_steps, 1.0) if self.epsilon_steps else 1.0
@@ -225,9 +218,7 @@ def project(returns: Tensor, probability: Tensor, support: Tensor) -> Tensor:
 
 
 def quantile_huber(theta: Tensor, target: Tensor, kappa: float) -> Tensor:
-    """The quantile regression loss of the quantiles ``theta`` [B, n] against samples ``target`` [B,
-    m] -> [B].
-    """
+    """The quantile regression loss [B] of ``theta`` [B, n] against samples ``target`` [B, m]."""
     tau = (torch.arange(theta.shape[-1], device=theta.device) + 0.5) / theta.shape[-1]
     u = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [B, n, m]
     huber = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) / kappa

@@ -48,9 +48,7 @@ class IMPALA(ActorCriticAlgorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """Paper, section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, and the entropy,
-        summed over real rows.
-        """
+        """Section 4.2: rho (r + gamma v' - V) grad log pi, (v - V)^2 / 2, entropy; summed."""
         data = batch.data
         rows = data.reward.shape[0]
         out = net.unroll(data.obs, data.first, data.state)[0]

@@ -19,8 +19,13 @@ from typing import Annotated, ClassVar
 import torch
 from torch import nn
 
-from equipoise import tree
-from equipoise.algorithms._actor_critic import ActorCriticAlgorithm, over_real_rows, standardized
+from equipoise.algorithms._actor_critic import (
+    ActorCriticAlgorithm,
+    clipped_loss,
+    over_real_rows,
+    standardized,
+    unrolled,
+)
 from equipoise.facts import Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import gae
@@ -111,21 +116,13 @@ class PPO(ActorCriticAlgorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L = -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (paper, equations 7 and
-        9), summed over real rows.
-        """
+        """Summed -min(r A, clip(r) A) + value (V - target)^2 / 2 - entropy H (Eqs. 7 and 9)."""
         data, targets = batch.data, batch.targets
-        rows = data.reward.shape[0]
-        policy, value = net.unroll(
-            tree.index(data.obs, slice(rows)), data.first[:rows], data.state
-        )[0]
+        policy, value = unrolled(net, data)
         clip = self.clip * (1.0 - step) if self.anneal_clip else self.clip
         log_ratio = policy.logp(data.action) - data.behaviour["logp"]
         ratio = log_ratio.exp()
-        advantage = targets["advantage"]
-        policy_loss = torch.maximum(
-            -advantage * ratio, -advantage * ratio.clamp(1.0 - clip, 1.0 + clip)
-        )
+        policy_loss = clipped_loss(ratio, targets["advantage"], clip)
         error = (value - targets["target"]).square()
         if self.value_clip > 0:
             near = targets["value"] + (value - targets["value"]).clamp(

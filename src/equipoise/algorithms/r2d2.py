@@ -118,14 +118,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return self.burn_in + self.length + self.n_step
 
     def network(self, spec: EnvSpec) -> QNetwork:
-        return QNetwork(
-            spec,
-            hidden=self.hidden,
-            activation=self.activation,
-            torso=self.torso,
-            dueling=self.dueling,
-            core=self.memory,
-        )
+        return QNetwork(spec, dueling=self.dueling, core=self.memory, **self.shape)
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return {"epsilon": ladder(stream, streams, self.epsilon, self.epsilon_alpha)}
@@ -156,9 +149,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         return self.mixed((target - q[: self.length]).abs(), self._real(data))
 
     def unrolled(self, net: QNetwork, data: Trajectory) -> Tensor:
-        """Return Q [length + n_step, B, actions] of the rows after the burn-in; no gradient goes
-        through the burn-in.
-        """
+        """Return Q [length + n_step, B, actions] behind the burn-in, which has no gradient."""
         state = data.state if self.stored_state else tree.map(torch.zeros_like, data.state)
         burn, rows = slice(self.burn_in), slice(self.burn_in, self.item_rows)
         if self.burn_in:

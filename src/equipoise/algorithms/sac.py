@@ -41,15 +41,24 @@ from equipoise import tree
 from equipoise.algorithms._off_policy import (
     OffPolicyAlgorithm,
     at_random,
+    critic_loss,
     standard_normal,
     uniform_probability,
     uniform_where,
     weighed,
 )
 from equipoise.facts import KEPT, Help, Read
-from equipoise.nets.actor import Bounds, CategoricalActor, GaussianActor, StateNoiseActor, normal
+from equipoise.nets.actor import (
+    Body,
+    Bounds,
+    CategoricalActor,
+    GaussianActor,
+    StateNoiseActor,
+    normal,
+)
 from equipoise.nets.distributions import Categorical, taken_by
 from equipoise.nets.q import any_of
+from equipoise.nets.torso import MLP
 from equipoise.nets.twin import TwinCritic
 from equipoise.types import (
     Array,
@@ -75,7 +84,13 @@ class SoftActorCritic(nn.Module):
     log_temperature: Tensor
 
     def __init__(
-        self, actor: Any, critic: Any, bounds: Bounds | None, *, temperature: float, learned: bool
+        self,
+        actor: Any,  # a GaussianActor, or a CategoricalActor
+        critic: TwinCritic,
+        bounds: Bounds | None,
+        *,
+        temperature: float,
+        learned: bool,
     ) -> None:
         super().__init__()
         self.actor, self.critic, self.bounds = actor, critic, bounds
@@ -151,23 +166,20 @@ class SAC(OffPolicyAlgorithm):
             categorical, TwinCritic(spec, outputs=categorical.actions, **self.shape), None
         )
 
-    @property
-    def shape(self) -> dict[str, Any]:
-        """What the actor and the critics have in common."""
-        return {"hidden": self.hidden, "activation": self.activation, "torso": self.torso}
-
-    def gaussian(self, spec: EnvSpec, size: int, **given: Any) -> GaussianActor:
+    def gaussian(self, spec: EnvSpec, size: int, body: Body = MLP) -> GaussianActor:
         """The actor of Box actions."""
         if not self.sde_every:
-            return GaussianActor(spec, size=size, **self.shape, **given)
+            return GaussianActor(spec, size=size, body=body, **self.shape)
         if not self.hidden:
             raise ValueError(
                 "algorithm.sde_every: expected a hidden layer in algorithm.hidden, of which the "
                 "noise is a function, got none"
             )
-        return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, **self.shape, **given)
+        return StateNoiseActor(spec, size=size, log_std=self.sde_log_std, body=body, **self.shape)
 
-    def joined(self, actor: nn.Module, critic: nn.Module, bounds: Bounds | None) -> SoftActorCritic:
+    def joined(
+        self, actor: nn.Module, critic: TwinCritic, bounds: Bounds | None
+    ) -> SoftActorCritic:
         return SoftActorCritic(
             actor, critic, bounds, temperature=self.temperature, learned=self.learn_temperature
         )
@@ -180,7 +192,7 @@ class SAC(OffPolicyAlgorithm):
         return group == "critic" or version >= self.value_warmup
 
     def followed(self, net: SoftActorCritic) -> nn.Module:
-        return net.critic  # type: ignore[no-any-return]
+        return net.critic
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         return at_random(stream, self.random_steps, step)
@@ -223,10 +235,8 @@ class SAC(OffPolicyAlgorithm):
         explore: Tree,
     ) -> Tensor | None:
         if net.bounds is not None:
-            drawn, uniform = (
-                net.bounds.squashed(*net.actor(obs)).logp(action),
-                -net.bounds.log_volume(action),
-            )
+            drawn = net.bounds.squashed(*net.actor(obs)).logp(action)
+            uniform = -net.bounds.log_volume(action)
         else:
             (logits, allowed), at = net.actor(obs), action - net.actor.start
             drawn = logits.log_softmax(-1).gather(1, at.unsqueeze(1)).squeeze(1)
@@ -280,9 +290,7 @@ class SAC(OffPolicyAlgorithm):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """L_Q, L_pi or L_alpha above, summed over items, each with a gradient to its own group
-        only.
-        """
+        """L_Q, L_pi or L_alpha above, summed; the gradient reaches its own group only."""
         weight, obs = batch.weight, tree.index(batch.data.obs, 0)
         if group == "critic":
             return self.critic_loss(net, obs, batch)
@@ -304,17 +312,7 @@ class SAC(OffPolicyAlgorithm):
 
     def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
         q = self.judged(net, obs, batch.data.action[0])
-        error = q - batch.targets["target"]
-        terms = 0.5 * error.square().sum(0)
-        td_error = error.abs().mean(0)
-        return weighed(
-            batch.weight,
-            terms,
-            priority=td_error,
-            critic_loss=terms,
-            td_error=td_error,
-            q=q.mean(0),
-        )
+        return critic_loss(batch.weight, q, batch.targets["target"])
 
     def believed(self, q: Tensor) -> Tensor:
         """What y goes on with [B], of Q'_i(s', a') [2, B]."""
@@ -322,7 +320,7 @@ class SAC(OffPolicyAlgorithm):
 
     def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """What the actor goes up [B]: only its action gets a gradient."""
-        return net.critic.least(obs, action)  # type: ignore[no-any-return]
+        return net.critic.least(obs, action)
 
     def judged(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """Q_i(s, a) [2, B] of actions as the env knows them."""

@@ -19,7 +19,6 @@ half a square.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -30,7 +29,9 @@ from torch.nn import Parameter
 from equipoise import tree
 from equipoise.algorithms._off_policy import (
     OffPolicyAlgorithm,
+    Shape,
     at_random,
+    critic_loss,
     standard_normal,
     uniform_where,
     weighed,
@@ -56,12 +57,9 @@ from equipoise.types import (
 class ActorAndCritic(nn.Module):
     """The actor and the critics, which share nothing; ``bounds`` are those of the actions."""
 
-    def __init__(
-        self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
-    ) -> None:
+    def __init__(self, spec: EnvSpec, shape: Shape) -> None:
         super().__init__()
         self.bounds = Bounds(spec.action, "td3")
-        shape: dict[str, Any] = {"hidden": hidden, "activation": activation, "torso": torso}
         self.actor = DeterministicActor(spec, size=self.bounds.size, **shape)
         self.critic = TwinCritic(spec, action_size=self.bounds.size, **shape)
 
@@ -94,9 +92,7 @@ class TD3(OffPolicyAlgorithm):
     tau: Fraction = 0.005
 
     def network(self, spec: EnvSpec) -> ActorAndCritic:
-        return ActorAndCritic(
-            spec, hidden=self.hidden, activation=self.activation, torso=self.torso
-        )
+        return ActorAndCritic(spec, self.shape)
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:
         return {"critic": list(net.critic.parameters()), "actor": list(net.actor.parameters())}
@@ -134,9 +130,7 @@ class TD3(OffPolicyAlgorithm):
         *,
         explore: Tree,
     ) -> Tensor | None:
-        """A density within the Box; of a number that was clipped to a bound the probability that it
-        was.
-        """
+        """A density inside the Box; at a bound, the probability of being clipped to it."""
         if self.noise == 0:
             return None
         drawn = net.bounds.clipped_logp(net.actor(obs), self.noise, action)
@@ -179,16 +173,6 @@ class TD3(OffPolicyAlgorithm):
         data, obs = batch.data, tree.index(batch.data.obs, 0)
         if group == "critic":
             q = net.critic(obs, net.bounds.from_env(data.action[0]))
-            error = q - batch.targets["target"]
-            terms = 0.5 * error.square().sum(0)
-            td_error = error.abs().mean(0)
-            return weighed(
-                batch.weight,
-                terms,
-                priority=td_error,
-                critic_loss=terms,
-                td_error=td_error,
-                q=q.mean(0),
-            )
+            return critic_loss(batch.weight, q, batch.targets["target"])
         terms = -net.critic.least(obs, net.actor(obs), members=1)
         return weighed(batch.weight, terms, actor_loss=terms)

@@ -44,9 +44,7 @@ class Critic(nn.Module):
     """V [N] of what had been seen when each token was drawn; 0 at first."""
 
     def __init__(self, size: int, body: Any = None) -> None:
-        """``size``: of hidden states; ``body``: what makes them; None:
-        the policy's own are given.
-        """
+        """``body`` makes hidden states of ``size``; None: the policy's are given."""
         super().__init__()
         self.body, self.head = body, nn.Linear(size, 1)
         nn.init.zeros_(self.head.weight)

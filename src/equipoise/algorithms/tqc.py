@@ -71,4 +71,4 @@ class TQC(SAC):
         )
 
     def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
-        return net.critic.mean(obs, action)  # type: ignore[no-any-return]
+        return net.critic.mean(obs, action)

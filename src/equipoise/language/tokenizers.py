@@ -230,7 +230,7 @@ class HubTokenizer:
         try:
             return list(render([*asked], **how, **template, return_dict=False))
         except Exception as error:  # what a template's own words raise has no class of its own
-            roles = ", ".join(one["role"] for one in prompt)
+            roles = ", ".join(str(one["role"]) for one in prompt)
             raise ValueError(
                 f"prompt: expected messages that the chat template in {self._directory} takes, got "
                 f"{shortened(roles)}: "

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from torch import distributed
 
 from equipoise.publishing import publish
+from equipoise.types import Tree
 
 
 class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
-    """The part of torch's store that gloo asks: what a learner says is ready for the others, by
-    their numbers.
+    """The part of torch's store that gloo uses: the address of each learner, by its number.
 
-    An address holds in one life of the meeting: after a learner was lost, all say theirs anew.
+    An address is valid in one life of the meeting. After a loss all learners write new ones.
     """
 
-    def __init__(self, words: Any, wait_for: Callable[[Callable[[], bool]], None]) -> None:
+    def __init__(self, words: Tree, wait_for: Callable[[Callable[[], bool]], None]) -> None:
         super().__init__()
         self._words, self._wait_for = words, wait_for
 
@@ -42,5 +41,5 @@ class Addresses(distributed.Store):  # type: ignore[misc,name-defined]
 
 
 def _rank(key: str) -> int:
-    """The number of the learner that says this; gloo's keys end with it."""
+    """The learner's number, with which gloo's keys end."""
     return int(key.rpartition("/")[2])

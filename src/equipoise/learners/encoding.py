@@ -1,16 +1,14 @@
-"""Rows as a replay keeps them where a network has an encoder (``nets/vae.py``): with latents in the
-place of images.
+"""Rows of a replay with latents in place of images, by a network's encoder (``nets/vae.py``).
 
-Latents of two encoders are two languages. So the encoder learns from the first rows that come, none
-of which is kept, and then stays as it is for the rest of the run. No checkpoint falls in between,
-since the first version comes after those rows.
+The latents of two encoders do not go together. So the encoder learns from the first rows of a run,
+none of which is kept, and does not change after them. The first version, and so the first
+checkpoint, comes after those rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from equipoise.learners.parameters.flat import flatten
 from equipoise.learners.steps import NonFiniteUpdate
 from equipoise.nets.precision import autocast
 from equipoise.nets.vae import LATENTS, Autoencoder, Encoder
-from equipoise.types import Optimizer, Trajectory, Tree
+from equipoise.types import Array, Optimizer, Trajectory, Tree
 
 POOL = 1024  # newest images that are learned from
 BATCH = 64
@@ -32,9 +30,7 @@ OPTIMIZER = Optimizer(learning_rate=1e-3, schedule="constant", epsilon=1e-8, max
 
 
 class Encoding:
-    """Learns from the rows that come until there were ``rows`` of them, and makes of later ones
-    what is kept.
-    """
+    """Trains the encoders on the first ``rows`` rows of a run; encodes the images of later rows."""
 
     def __init__(
         self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device
@@ -47,10 +43,9 @@ class Encoding:
         self._errors = dict[str, Tensor]()  # of the last step of each that has learned
 
     def __call__(self, data: Trajectory) -> Trajectory:
-        """Numpy rows [T, B] -> the same with latents float16; no real row among them while the
-        encoders learn.
+        """Numpy rows [T, B] -> the same with latents float16, masked while the encoders learn.
 
-        NonFiniteUpdate where an encoder has learned nothing that is finite.
+        NonFiniteUpdate if a trained encoder is not finite.
         """
         images = {
             path: torch.from_numpy(leaf)
@@ -79,7 +74,6 @@ class Encoding:
             self._settle()
 
     def _settle(self) -> None:
-        """Learn no more."""
         for path, encoder in self._encoders.items():
             for one in encoder.parameters():
                 one.data = one.data.clone()  # they shared the memory of all that was trained
@@ -91,7 +85,7 @@ class Encoding:
                     )
         self._training = {}
 
-    def _latents(self, path: str, images: Tensor, *, zeros: bool) -> Any:
+    def _latents(self, path: str, images: Tensor, *, zeros: bool) -> Array:
         """Images [T + 1, B, ...] -> [T + 1, B, ``LATENTS``]."""
         shape = (*images.shape[:2], LATENTS)
         if zeros:
@@ -104,16 +98,13 @@ class Encoding:
         )
 
     def metrics(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """(sum, count) of the mean squared error of a pixel, from 0 to 1, in the last step of each
-        encoder that learned.
-        """
+        """(sum, count) of each trained encoder's newest mean squared error of a pixel, 0 to 1."""
         return {
             f"encoder_error{f'/{path}' if path else ''}": (error, torch.ones_like(error))
             for path, error in self._errors.items()
         }
 
     def state(self) -> Tree:
-        """What the encoders have learned; after that they do not change."""
         return {
             path or "obs": {
                 "params": dict(encoder.named_parameters()),
@@ -123,7 +114,6 @@ class Encoding:
         }
 
     def schema(self) -> schema.Schema:
-        """What a saved state is."""
         return schema.like(self.state(), finite=True)
 
     @torch.no_grad()
@@ -160,9 +150,7 @@ class _Training:
         self._count = 0  # images so far
 
     def learn(self, images: Tensor) -> Tensor | None:
-        """Take images [N, ...] up, and learn from those that are there -> the last step's error of
-        a pixel, [].
-        """
+        """Learn from images [N, ...] and earlier ones -> the last step's error of a pixel []."""
         error = None
         if self._pool is None:
             self._pool = images.new_zeros((POOL, *images.shape[1:]))

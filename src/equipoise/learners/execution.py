@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.learners.steps import Numbers, StepInProgress
 from equipoise.nets.capture import CudaGraphs, Graphs, Note, Record, compiled
 from equipoise.nets.compiled import NOTHING, pays
 from equipoise.rewards.part import RewardPart
-from equipoise.types import Batch, Learns, LossOutput, Placement
+from equipoise.types import Batch, Learns, LossOutput, Placement, by_field
 
 Work = Callable[[], StepInProgress]
 
@@ -53,12 +53,10 @@ class Eager:
 
 
 class Compiled(Eager):
-    """The loss compiled by torch. What it is given is a tensor: it would be compiled anew for every
-    other number.
-    """
+    """The loss compiled by torch. Numbers become tensors: others would compile it again."""
 
     def __init__(self, device: torch.device, note: Note) -> None:
-        """``note`` is told, once, why the loss is not compiled after all."""
+        """``note`` is called once if the loss cannot be compiled."""
         self._note, self._progress = note, torch.zeros((), device=device)
 
     def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
@@ -74,17 +72,13 @@ class Graph(Eager):
     def __init__(
         self, device: torch.device, note: Note, record: Record, losses: Execution | None = None
     ) -> None:
-        """``note``, ``record``: as of ``Graphs``. ``losses``: what computes a loss; by default
-        ``Eager``.
-        """
+        """``note``, ``record``: see ``Graphs``; ``losses`` computes a loss (default: ``Eager``)."""
         self._device, self._note, self._record = device, note, record
         self._losses: Execution = Eager() if losses is None else losses
         self._progress, self._rates = torch.zeros((), device=device), dict[str, Tensor]()
 
     def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
-        """Forget every graph: it has the numbers of the algorithm and the optimiser that it was
-        recorded with.
-        """
+        """Forget every graph: each was recorded with the old settings."""
         if why := not_recorded(algorithm, parts):
             raise ValueError(f"graphs: expected an algorithm whose updates can be recorded, {why}")
         self._losses.follow(algorithm)
@@ -96,14 +90,13 @@ class Graph(Eager):
         return replace(now, progress=self._progress.fill_(now.progress), rates=self._rates)
 
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress:
-        fields = {name: getattr(batch.data, name) for name in type(batch.data).__slots__}
-        leaves = [*tree.leaves(fields), batch.weight]
+        leaves = [*tree.leaves(by_field(batch.data)), batch.weight]
         key = (*due, *((x.data_ptr(), tuple(x.shape)) for x in leaves))
         return self._graphs(key, lambda: _Packed(work())).unpacked()
 
 
 class _Packed:
-    """The results of an update, its metrics and doubtful numbers in one tensor."""
+    """The results of an update, with all numbers of its metrics in one tensor."""
 
     def __init__(self, step: StepInProgress) -> None:
         self._step = step
@@ -112,7 +105,7 @@ class _Packed:
         self._numbers = torch.stack([*pairs, *unseen]) if pairs or unseen else torch.empty(0)
 
     def unpacked(self) -> StepInProgress:
-        """The same in memory of its own."""
+        """Return a copy, which the next replay does not overwrite."""
         step, numbers = self._step, self._numbers.clone().unbind()
         names, metrics = list(step.metrics), 2 * len(step.metrics)
         return replace(
@@ -124,9 +117,7 @@ class _Packed:
 
 
 def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
-    """Why updates of an algorithm with these parts of the rewards are not recorded as graphs; ""
-    where they are.
-    """
+    """Return why such updates cannot be recorded as graphs; "" if they can."""
     if algorithm.needs_task:
         return "since every batch of text has another size"
     if parts:
@@ -141,12 +132,12 @@ def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
 def chosen(
     algorithm: Learns,
     parts: Sequence[RewardPart],
-    net: Any,
+    net: nn.Module,
     rng: torch.Generator,
     place: Placement,
     note: Note,
 ) -> Execution:
-    """The execution that the placement asks for. ``note`` is told what stays as it was, and why."""
+    """Return the execution that the placement asks for; ``note`` is told what cannot be done."""
     execution: Execution = Eager()
     if place.compile and not pays(net):
         note(NOTHING)

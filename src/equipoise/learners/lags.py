@@ -1,43 +1,34 @@
-"""How old the experience of a learner is, as histograms: in versions, and in seconds since the
-version that acted came out.
-"""
+"""Histograms of the age of a learner's experience, in versions and in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from equipoise.histograms import EDGES, tally
+from equipoise.types import Array
 
 # versions at least whose time is kept; what acted before the oldest of them counts as old as that
 # one
 KNOWN = 1 << 16
 
 
-def distinct(lag: Any) -> tuple[Any, Any]:
-    """The lags [n] int64 that there are, rising, and how often each came: few where the lag is
-    bounded.
-    """
+def distinct(lag: Array) -> tuple[Array, Array]:
+    """Return the distinct ones of the lags [n] int64, rising, and how often each occurs."""
     if lag.max() < 64:
         times = np.bincount(lag)
         there = times.nonzero()[0]
         return there, times[there]
-    found: tuple[Any, Any] = np.unique(lag, return_counts=True)
-    return found
+    return np.unique(lag, return_counts=True)
 
 
 class Lags:
-    """Counts the windows of every update by the age of the version that acted first in them.
-    Nothing here is saved.
-    """
+    """Counts windows by the age of the version that acted first in them. Nothing is saved."""
 
-    def __init__(self, counts: Mapping[str, Any] | None = None) -> None:
-        """``counts``: arrays [bins] float64 for "versions" and "seconds"; None or {}: memory of its
-        own.
-        """
+    def __init__(self, counts: Mapping[str, Array] | None = None) -> None:
+        """``counts``: float64 [bins] for "versions" and "seconds"; None or {} for new arrays."""
         self._counts = counts or {
             name: np.zeros(len(EDGES[name]) + 1) for name in ("versions", "seconds")
         }
@@ -54,7 +45,7 @@ class Lags:
         self._versions[self._n], self._times[self._n] = version, perf_counter()
         self._n += 1
 
-    def used(self, version: int, lag: Any, times: Any) -> None:
+    def used(self, version: int, lag: Array, times: Array) -> None:
         """Count an update of ``version`` by windows with these distinct lags [n], each so many
         ``times`` [n].
 

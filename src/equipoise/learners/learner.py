@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.clock import Clock
@@ -90,12 +90,10 @@ class Learner:
         self.parameters: Parameters = Flat() if parameters is None else parameters
         self.net, self.pool = net.to(self.device), self.parameters.pool
         self._weighted = weighted and self.pool.size > 1
-        self._autocast, self._backward = (
-            autocast(precision, self.device),
-            backward(precision, self.device),
-        )
+        self._autocast = autocast(precision, self.device)
+        self._backward = backward(precision, self.device)
         self._scaling, self._transfer = scaling(precision, self.device), transfer(self.device)
-        # at each step's numbers at once: there to look is not to wait
+        # read each step's numbers at once, which takes no wait on a CPU
         self.looks = self.device.type == "cpu"
         # versions, their groups, [n, 2] loss and gradient norm
         self._unseen: list[tuple[int, list[str], Tensor]] = []
@@ -146,13 +144,11 @@ class Learner:
         self._execution = execution
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
-        """Begin to copy the batch of the next step to a device, if it is there; its rows stay as
-        they are until then.
-        """
+        """Start copying the next step's batch to the device; its rows must stay as they are."""
         self._transfer.ahead(coming)
 
     def step(self, batch: Batch) -> Step:
-        """All epochs and minibatches of one batch; the version rises by one."""
+        """Learn from one batch, in all epochs and minibatches; the version rises by one."""
         with self.parameters.together():
             batch = self.parameters.share(batch)
             if self.pool.size > 1:  # so that nothing depends on how many learners there were before
@@ -165,10 +161,8 @@ class Learner:
             numbers = self._execution.numbers(Numbers(progress=self.progress, rates=rates))
             done = self._execution.update(batch, due, lambda: self._update(batch, due, numbers))
             if learned := self._rewards.learn(batch.data, self.progress):
-                done.groups, done.unseen = (
-                    [*done.groups, *learned],
-                    [*done.unseen, *learned.values()],
-                )
+                done.groups = [*done.groups, *learned]
+                done.unseen = [*done.unseen, *learned.values()]
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
             if self.looks:
@@ -184,10 +178,8 @@ class Learner:
             return Step(metrics=metrics, priority=done.priority)
 
     def settle(self) -> None:
-        """Wait for the steps so far; NonFiniteUpdate where a loss or a gradient since the last call
-        was not finite.
-
-        On the CPU there is nothing left to wait for or to find.
+        """Wait for the device; NonFiniteUpdate if a loss or gradient since the last call is not
+        finite. On the CPU each step raises that itself.
         """
         unseen, self._unseen = self._unseen, []
         if unseen:
@@ -195,12 +187,10 @@ class Learner:
             self._look(pairs, torch.cat([seen for _, _, seen in unseen]))
 
     def _update(self, batch: Batch, due: Sequence[str], numbers: Numbers) -> StepInProgress:
-        """Do the part of ``step`` on the device: work that a graph may capture, where ``numbers``
-        are tensors.
+        """Do the part of ``step`` on the device, which a graph may capture.
 
-        Each minibatch has an optimiser step for each group that is due, until an algorithm has had
-        enough of the batch. The gradients of all parts of a minibatch but the last are added up
-        first; the last one's backward ends the step.
+        Each minibatch has an optimiser step for each group that is due, until the algorithm ends
+        the batch. The gradients of a minibatch's parts are added up.
         """
         raw, step = batch.data, StepInProgress(numbers)
         for parts in self._minibatches(self._with_targets(batch)):
@@ -222,7 +212,7 @@ class Learner:
         return step
 
     def _with_targets(self, batch: Batch) -> Batch:
-        """Compute the targets of a batch, and its weights among those of all learners."""
+        """Compute a batch's targets, and scale its weights over all learners."""
         algorithm = self.algorithm
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
@@ -240,9 +230,7 @@ class Learner:
         return batch
 
     def _minibatches(self, batch: Batch) -> Iterator[Sequence[Batch]]:
-        """Yield the parts of each minibatch of each epoch. Only before the first step are the
-        weights those of the version.
-        """
+        """Yield the parts of each minibatch; ``version`` is -1 after the first step."""
         algorithm, fresh = self.algorithm, True
         for _ in range(algorithm.epochs):
             for part in minibatches(
@@ -257,9 +245,7 @@ class Learner:
     def _losses(
         self, group: str, parts: Sequence[Batch], step: StepInProgress
     ) -> tuple[LossOutput | None, LossSums | None]:
-        """Return the loss of the last part (None to skip the group), and the sums of the others,
-        whose gradient is there.
-        """
+        """Return the last part's loss (None: skip the group), and the sums of those before it."""
         out, before = None, None
         # all learners gather parameters for each part of any
         for _ in range(self.parameters.begin(group, len(parts))):
@@ -289,13 +275,11 @@ class Learner:
         return checked(out, self.algorithm)
 
     @property
-    def _target_net(self) -> Any:
+    def _target_net(self) -> nn.Module | None:
         return None if self._target is None else self._target.net
 
     def _ended(self, step: StepInProgress) -> bool:
-        """Is the batch known to be done with? On a device, where to look is to wait, its steps are
-        made and undone instead.
-        """
+        """Is the batch known to be done? On a device, steps after its end are undone instead."""
         return step.ended is not None and self.looks and bool(step.ended)
 
     def _fill(self, loss: Tensor) -> None:
@@ -308,9 +292,8 @@ class Learner:
     ) -> None:
         """Take one clipped optimiser step.
 
-        A loss or a gradient that is not finite never reaches a weight. On the CPU it is raised
-        here; on a device, where to look is to wait, the step is undone there, and ``settle`` raises
-        it.
+        A loss or gradient that is not finite changes no weight. On the CPU it is raised here. On a
+        device the step is undone, and ``settle`` raises the error.
         """
         self.clock.lap("loss", "backward")
         loss = self.parameters.backward(group, out, before, self._fill)
@@ -339,7 +322,7 @@ class Learner:
         return self._state(self.parameters.state)
 
     def _state(self, group: Callable[[str], Tree]) -> Tree:
-        """``state``, with what ``group`` says of each group."""
+        """Return ``state``, with ``group`` of each group's name."""
         return {
             "version": self.version,
             "before": self.before,
@@ -353,9 +336,7 @@ class Learner:
         }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where a group or its size differs, or where only one side has a
-        target network.
-        """
+        """Load a state; ValueError if groups, sizes or the presence of a target network differ."""
         if bool(state["target"]) != (self._target is not None):
             had, has = ("one" if state["target"] else "none"), self.algorithm.copied_every
             raise ValueError(
@@ -387,7 +368,7 @@ class Learner:
             self.rng.manual_seed(self.rng.initial_seed() + self.version)
 
     def _schema(self) -> schema.Schema:
-        """What a saved state is: of these types and shapes, and every number finite."""
+        """Return the schema of a saved state: these types and shapes, and finite numbers."""
         wanted: dict[str, schema.Schema] = schema.like(
             self._state(self.parameters.like), finite=True
         )
@@ -403,9 +384,7 @@ class Learner:
         return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
 
     def snapshot(self) -> Tree:
-        """Return a copy of the whole state, which stays as it is while this learner goes on. All
-        learners ask at once.
-        """
+        """Return a copy of the whole state. All learners call this together."""
         return tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, self.state())
 
     def adopt(self, state: Tree) -> None:

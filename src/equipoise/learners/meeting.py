@@ -12,25 +12,24 @@ done[r]     learner r              1 + the version that it has made; 0: it never
 freed[r]    learner r              the version whose batches it has freed
 passed[r]   learner r              a version whose batches it may free: no cut holds it, and its machine has the version
 life        the driver             counted up when a learner is verified dead
-seen[r]     learner r              = ``life``, once it stands still; its other words do, too
-fresh[r]    the driver, r dead     1: the successor knows nothing yet
-..          learner r              0, once it does
+seen[r]     learner r              = ``life``, once it has stopped, and its other words with it
+fresh[r]    the driver, r dead     1: the successor has no state yet
+..          learner r              0, once it has one
 address[r]  learner r              where gloo finds it, in this life: so many ``bytes[r]``
-met[r]      learner r              1 + ``life``, once its address holds in that life
+met[r]      learner r              1 + ``life``, once its address is valid in that life
 ==========  =====================  ===========================================================
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.
 
-**A version is made by all or by none.** A learner that has made one waits until all have
-(``agree``), and only then is anything of it seen outside: published, recorded, freed. Until then
-each keeps the state that it began with.
+**All learners make a version, or none does.** A learner that has made one waits for the others
+(``agree``). Only then is the version published and recorded, and its batches freed. Until then each
+learner keeps the state from before the step.
 
-**A lost learner.** gloo tells the others within milliseconds, and the driver counts ``life`` up.
-Each of them, and the successor, stands still and says so. Then no word of theirs changes, so all of
-them see the same: the version that all have made is the smallest in ``done``. A learner that is
-ahead of it goes back to the state that it began with; the successor takes the state of the first
-who has one. Then they meet anew, and the batch in flight, which still lies in the queue, is learned
-again.
+**A lost learner.** gloo raises an error in the others within milliseconds, and the driver counts
+``life`` up. The others and the successor stop and write ``seen``. From then on their words do not
+change, so all read the same: the last version of all is the smallest in ``done``. A learner that is
+ahead loads the state from before the step. The successor loads the state of the first learner that
+has one. Then they meet again and repeat the batch in flight, which is still in the queue.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from equipoise.learners.pool import ALONE, Group, LearnerLost, Learners
 from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 ADDRESS = 512  # bytes, at most
 LOOK_S = 0.0001  # how often a learner that waits for another looks
@@ -62,17 +61,13 @@ class Meeting(Protocol):
     def broken(self) -> bool: ...  # is a learner lost, so that ``rejoin`` is due?
 
     def begin(self, version: int) -> None:
-        """The learner begins or goes on with this version; a successor does not say so."""
+        """Note that the learner begins with this version; a successor does not call this."""
 
     def step(self, version: int, work: Callable[[], object]) -> bool:
-        """Do ``work``, which makes this version, together with all others -> False: not done, call
-        again.
-        """
+        """Do ``work``, which makes this version, with all learners -> False: call again."""
 
     def agree(self, version: int) -> None:
-        """In ``work``: this version is made here; wait until it is everywhere. May raise
-        ``LearnerLost``.
-        """
+        """In ``work``: wait until all learners have made this version. May raise LearnerLost."""
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         """Are the batches of this version, which is published, to be withheld still?
@@ -82,15 +77,13 @@ class Meeting(Protocol):
         """
 
     def freed(self, version: int) -> None:
-        """The batches of this version are freed."""
+        """Note that the batches of this version are freed."""
 
     def rejoin(self) -> int:
-        """Stand still with the others until nobody is missing -> the version that all have made."""
+        """Wait until no learner is missing -> the version that all of them have made."""
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
-        """After ``rejoin``: give successors the state -> it, in a successor. May raise
-        ``LearnerLost``.
-        """
+        """After ``rejoin``: send successors the state; return it in a successor."""
 
     # the version whose batches this learner, or the one before it, has freed
     @property
@@ -135,12 +128,12 @@ class Seat:
     fresh: bool = False  # the successor of a learner that died
 
 
-class Together:
+class SharedMeeting:
     """The meeting of several learners."""
 
     def __init__(
         self,
-        words: Any,
+        words: Tree,
         seat: Seat,
         *,
         ring: Callable[[], object],
@@ -163,8 +156,8 @@ class Together:
         self._words, self._ring, self._pulse = words, ring, pulse
         self._rank, self._size, self._first = seat.rank, seat.size, seat.first
         self._at_once, self._dump, self._parse = at_once, dump, parse
-        self._told = time.monotonic()
-        # Where a learner was lost before this one began, it meets the others as they meet again.
+        self._pulsed = time.monotonic()
+        # after an earlier loss: join the others by ``rejoin``
         self._life, self._lost = (-1, True) if seat.fresh or words["life"][0] else (0, False)
         self.pool: Learners = Group(
             Addresses(words, self._wait_for),
@@ -182,10 +175,8 @@ class Together:
         return dict.fromkeys(names, ArraySpec((size,), "int64")) | one
 
     @staticmethod
-    def said(words: Any, rank: int) -> list[Any]:
-        """The words of a learner, as views: what the others' machines have to know, in the order in
-        which they are stored.
-        """
+    def words_of(words: Tree, rank: int) -> list[Array]:
+        """Views of a learner's words that other machines need, in the order of storing."""
         names = ("address", "bytes", "met", "fresh", "done", "freed", "ready", "passed", "seen")
         return [words[name][rank : rank + 1] for name in names]
 
@@ -281,17 +272,15 @@ class Together:
         return self._parse(sent.numpy().tobytes())
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
-        """Look until it is there; ``LearnerLost`` where a learner is lost meanwhile."""
+        """Wait until ``there()``; ``LearnerLost`` if a learner is lost meanwhile."""
         while not there():
             self._look()
             time.sleep(LOOK_S)
 
     def _look(self) -> None:
-        """Tell the driver now and then that this learner waits; ``LearnerLost`` where the driver
-        says that one is lost.
-        """
+        """Report to the driver now and then; ``LearnerLost`` if a learner is lost."""
         if self._words["life"][0] != self._life:
             raise LearnerLost("another learner is lost")
-        if time.monotonic() - self._told > PULSE_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._pulsed > PULSE_S:
+            self._pulsed = time.monotonic()
             self._pulse()

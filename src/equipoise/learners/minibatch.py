@@ -1,16 +1,15 @@
-"""Cutting a batch into minibatches: by rows for feed-forward networks, by streams where a state
-runs along time.
-"""
+"""Minibatches of a batch: by rows, or by whole windows if a state runs along time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from equipoise import tree
 from equipoise.nets.packing import shuffled, under_budget
-from equipoise.types import TRAJECTORY_STREAMS, Batch, Packed, Trajectory, Tree
+from equipoise.types import TRAJECTORY_STREAMS, Batch, Packed, Trajectory, by_field
 
 
 def minibatches(
@@ -44,17 +43,16 @@ def minibatches(
 
 
 def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
-    """What a minibatch is gone over in, one after the other: text in parts of ``tokens`` at most, 0
-    for all at once.
-    """
+    """Return the parts of a minibatch: text in parts of at most ``tokens`` (0: one part)."""
     return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
 
 
+Take = Callable[[Tensor], Tensor]
 # torch cannot index these; the bytes are the same.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def _picked(x: torch.Tensor, axis: int, part: torch.Tensor) -> torch.Tensor:
+def _picked(x: Tensor, axis: int, part: Tensor) -> Tensor:
     """``index_select`` for every dtype of an observation."""
     kind = SIGNED.get(x.dtype)
     return (
@@ -64,31 +62,29 @@ def _picked(x: torch.Tensor, axis: int, part: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _rows(batch: Batch, part: torch.Tensor) -> Batch:
+def _rows(batch: Batch, part: Tensor) -> Batch:
     rows, streams = batch.data.shape
+    stream = part % streams
+    return _cut(
+        batch,
+        lambda x: _picked(x[:rows].flatten(0, 1), 0, part)[None],
+        lambda x: _picked(x, 0, stream),
+        stream,
+    )
 
-    def take(x: torch.Tensor) -> torch.Tensor:
-        return _picked(x[:rows].flatten(0, 1), 0, part)[None]
 
-    def take_stream(x: torch.Tensor) -> torch.Tensor:
-        return _picked(x, 0, part % streams)
-
-    return _cut(batch, take, take_stream, part % streams)
-
-
-def _streams(batch: Batch, part: torch.Tensor) -> Batch:
+def _streams(batch: Batch, part: Tensor) -> Batch:
     return _cut(batch, lambda x: _picked(x, 1, part), lambda x: _picked(x, 0, part), part)
 
 
-def _cut(batch: Batch, take: object, take_stream: object, streams: torch.Tensor) -> Batch:
-    data = batch.data
-
-    def field(name: str) -> Tree:
-        return tree.map(take_stream if name in TRAJECTORY_STREAMS else take, getattr(data, name))  # type: ignore[arg-type]
-
+def _cut(batch: Batch, take: Take, take_stream: Take, streams: Tensor) -> Batch:
+    data = {
+        name: tree.map(take_stream if name in TRAJECTORY_STREAMS else take, field)
+        for name, field in by_field(batch.data).items()
+    }
     return Batch(
-        data=Trajectory(**{name: field(name) for name in Trajectory.__slots__}),
+        data=Trajectory(**data),
         keys=batch.keys[:0] if streams.is_cuda else batch.keys[streams.numpy()],
-        weight=tree.map(take_stream, batch.weight),  # type: ignore[arg-type]
-        targets=tree.map(take, batch.targets),  # type: ignore[arg-type]
+        weight=take_stream(batch.weight),
+        targets=tree.map(take, batch.targets),
     )

@@ -12,9 +12,7 @@ from equipoise.types import Frozen, Tree, WeightStore
 
 
 class OpponentPool:
-    """The pool of one ``Frozen`` policy. It publishes with the current version, so actors fetch it
-    like any other policy.
-    """
+    """Past versions of one ``Frozen`` policy, published with the learner's current version."""
 
     def __init__(
         self, frozen: Frozen, weights: WeightStore, first: Mapping[str, Tensor], *, seed: int
@@ -34,7 +32,7 @@ class OpponentPool:
         return self._pool[self._playing][1]
 
     def tick(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Take note of the policy's new version."""
+        """Maybe add the policy's new version to the pool, then draw the one that plays."""
         if version % self.frozen.every:
             return
         self._pool = [*self._pool, (version, _copy(params))][-self.frozen.pool :]
@@ -50,10 +48,8 @@ class OpponentPool:
 
     def load(self, state: Tree) -> None:
         """Load a state; the caller that loads the run's weights publishes the playing ones."""
-        params, rng = (
-            schema.like(dict(self._pool[0][1]), finite=True),
-            schema.like(self._rng.get_state()),
-        )
+        params = schema.like(dict(self._pool[0][1]), finite=True)
+        rng = schema.like(self._rng.get_state())
         schema.check(
             state,
             {"rng": rng, "playing": schema.count(), "pool": schema.Each(params, self.frozen.pool)},

@@ -24,9 +24,7 @@ from equipoise.types import Optimizer
 
 
 class Descent(ABC):
-    """Move ``flat`` by its gradient; ``slots`` are the tensors that the optimiser remembers, by
-    name.
-    """
+    """Moves ``flat`` by its gradient; ``slots``: the optimiser's state by name."""
 
     moments: ClassVar[tuple[str, ...]]  # slots of the parameter's shape
 
@@ -41,9 +39,7 @@ class Descent(ABC):
 
     @torch.no_grad()
     def step_unless(self, skip: Tensor, rate: float | Tensor) -> None:
-        """Take one step, and undo it where ``skip`` [] is True, which is not looked at: a device is
-        not waited for.
-        """
+        """Take one step, and undo it if ``skip`` [] is True. No device is waited for."""
         state = [self._flat.detach(), *self.slots.values()]
         before = [x.clone() for x in state]
         self.step(rate)
@@ -96,9 +92,7 @@ class Adam(Descent):
 
 
 class RMSprop(Descent):
-    """Tieleman and Hinton 2012, lecture 6e: the gradient over the root of the smoothed square of
-    it.
-    """
+    """The gradient over the root of its smoothed square (Tieleman and Hinton 2012, lecture 6e)."""
 
     moments: ClassVar[tuple[str, ...]] = ("square_avg",)
 
@@ -136,7 +130,5 @@ def descent(settings: Optimizer, flat: nn.Parameter) -> Descent:
 
 
 def unknown_group(settings: Optimizer, groups: Collection[str]) -> str | None:
-    """The first group in ``settings.rates`` that the algorithm does not have; None where there is
-    none.
-    """
+    """Return the first group of ``settings.rates`` that is not in ``groups``; None if all are."""
     return next((name for name in settings.rates if name not in groups), None)

@@ -1,6 +1,4 @@
-"""Sums over all learners that share the batches of a policy: of one learner alone, or of a group of
-processes or threads.
-"""
+"""Sums over the learners that share a policy's batches: one alone, or a group of them."""
 
 from __future__ import annotations
 
@@ -10,13 +8,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from equipoise.private.torch import gloo
 from equipoise.types import Pool
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+    from equipoise.private.torch import Store
 
 # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
 LONGEST_S = 24 * 3600.0
@@ -29,9 +32,7 @@ LOOK_S = 0.05  # how often a learner that waits for others looks whether they ar
 
 
 class Learners(Pool, Protocol):
-    """A pool as a learner itself needs it: it knows its place, and its gradients are added up while
-    it goes on.
-    """
+    """A pool with the learner's place in it, and with sums that run in the background."""
 
     @property
     def rank(self) -> int: ...  # this learner's number, from 0
@@ -77,7 +78,7 @@ class Group:
 
     def __init__(
         self,
-        store: Any,
+        store: Store,
         rank: int,
         size: int,
         *,
@@ -92,33 +93,25 @@ class Group:
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
         self._summed, self._address = summed, address
-        self._group: Any = None
-        self._works: dict[int, Any] = {}  # sums on their way
+        self._group: ProcessGroup | None = None
+        self._works: dict[int, Work] = {}  # sums on their way
         self._begun = 0
 
-    def _join(self) -> None:
-        """Meet the other learners; waits until all of them are there."""
-        try:
-            self._group = gloo(
-                self._store,
-                self.rank,
-                self.size,
-                address=self._address,
-                timeout=timedelta(seconds=LONGEST_S),
-            )
-        except RuntimeError as error:
-            raise LearnerLost(str(error)) from error
-
     @property
-    def gloo(self) -> Any:
+    def gloo(self) -> ProcessGroup:
         """The group of gloo; waits until all learners are in it."""
         if self._group is None:
-            self._join()
+            timeout = timedelta(seconds=LONGEST_S)
+            try:
+                self._group = gloo(
+                    self._store, self.rank, self.size, address=self._address, timeout=timeout
+                )
+            except RuntimeError as error:
+                raise LearnerLost(str(error)) from error
         return self._group
 
     def leave(self) -> None:
-        """Part from the others; the next sum meets them again."""
-        held: list[Any] = [self._group, self._works]
+        held: list[object] = [self._group, self._works]
         self._group, self._works = None, {}
         # gloo lets go of a sum on its way only once that has ended, which may be never: nobody
         # waits for that here.
@@ -131,22 +124,20 @@ class Group:
         return self._reduced(x, "MAX")
 
     def add_up(self, x: Tensor) -> Callable[[], object]:
-        """Begin to replace ``x`` by its sum over all learners;
-        the result waits until that is done.
-        """
+        """Begin to replace ``x`` by its sum over all learners; the result waits for the end."""
         number = self._start(x, "SUM")
         return lambda: self._wait(number)
 
-    def _reduced(self, x: Tensor, how: str) -> Tensor:
+    def _reduced(self, x: Tensor, how: Literal["SUM", "MAX"]) -> Tensor:
         mine = x.detach().clone(memory_format=torch.contiguous_format)
         self._wait(self._start(mine, how))
         return mine
 
-    def _start(self, x: Tensor, how: str) -> int:
+    def _start(self, x: Tensor, how: Literal["SUM", "MAX"]) -> int:
         from torch.distributed import AllreduceOptions, ReduceOp
 
         gloo, options = self.gloo, AllreduceOptions()
-        options.reduceOp = getattr(ReduceOp, how)
+        options.reduceOp = ReduceOp(ReduceOp.SUM if how == "SUM" else ReduceOp.MAX)
         self._begun += 1
         try:
             self._works[self._begun] = gloo.allreduce([x], options)

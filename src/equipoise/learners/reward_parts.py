@@ -1,13 +1,10 @@
-"""The parts of a learner's rewards in their order, with the parameters of those that have a
-network.
-"""
+"""A learner's reward parts in their order, and the parameters of their networks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +21,7 @@ from equipoise.types import Learns, Trajectory, Tree
 
 
 class RewardParts:
-    """The rewards of a batch to learn from, and what the parts learn from it."""
+    """The rewards to learn from, and the learning of the parts themselves."""
 
     def __init__(
         self, parts: Sequence[RewardPart], algorithm: Learns, pool: Learners, device: torch.device
@@ -122,9 +119,7 @@ class RewardParts:
         return {part.name: seen}
 
     def state(self) -> dict[str, Tree]:
-        """The state of the last part, and of each other one by its name, beside its network and
-        version.
-        """
+        """Return the last part's state, and by name the other parts' with net and version."""
         *others, last = self._parts
         return {last.name: last.state()} | (
             {"parts": {part.name: self._of(part) for part in others}} if others else {}
@@ -142,7 +137,6 @@ class RewardParts:
         )
 
     def schema(self) -> dict[str, schema.Schema]:
-        """What a saved state is."""
         *others, last = self._parts
         parts: dict[str, schema.Schema] = {}
         for part in others:
@@ -151,8 +145,7 @@ class RewardParts:
             parts[part.name] = {"own": self._schemas[part.name], "version": schema.count(), **net}
         return {last.name: last.schema()} | ({"parts": parts} if others else {})
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take what ``state`` returned."""
+    def load(self, state: Mapping[str, Tree]) -> None:
         *others, last = self._parts
         last.load(state[last.name])
         for part in others:

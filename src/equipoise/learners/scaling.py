@@ -48,9 +48,7 @@ class Unscaled:
 
 
 class Scaled:
-    """One scale for all groups of a learner. Several learners have one sum of gradients, so they
-    find the same.
-    """
+    """One scale for all groups. Learners share the sum of gradients, so their scales agree."""
 
     def __init__(self, device: torch.device) -> None:
         self.slots: Mapping[str, Tensor] = {
@@ -65,9 +63,7 @@ class Scaled:
 
     @torch.no_grad()
     def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
-        """At the least scale a gradient that is not finite is no overflow: its step is not skipped
-        here, but an error.
-        """
+        """At the least scale, what is not finite is an error and not skipped as an overflow."""
         scale, good = self.slots["scale"], self.slots["good"]
         norms = [torch.linalg.vector_norm(part.div_(scale)) for part in gradient]
         over: Tensor = ~torch.stack(norms).isfinite().all() & (scale > LEAST)

@@ -1,12 +1,9 @@
-"""The step of a learner under way: the sums of its metrics so far, and what is still to be looked
-at.
-"""
+"""The step of a learner under way: its metrics so far, and numbers still to be checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
@@ -16,12 +13,10 @@ from equipoise.types import LossOutput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """What an update depends on besides tensors: numbers, or tensors [] on the device in place of
-    them.
-    """
+    """The numbers that an update depends on, or tensors [] on the device in their place."""
 
-    progress: Any  # the share of the schedule done, 0..1
-    rates: Mapping[str, Any]  # learning rates by group
+    progress: float | Tensor  # the share of the schedule done, 0..1
+    rates: Mapping[str, float | Tensor]  # learning rates by group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +41,7 @@ class StepInProgress:
     ended: Tensor | None = None
 
     def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """Sums and counts; nothing once the batch has ended."""
+        """Add sums and counts; zeros once the batch has ended."""
         for name, (total, count) in metrics.items():
             if self.ended is not None:
                 total, count = total.masked_fill(self.ended, 0.0), count.masked_fill(self.ended, 0)
@@ -92,5 +87,5 @@ class NonFiniteUpdate(Final, RuntimeError):
 
 
 def either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """[] bool; None is false everywhere."""
+    """[] bool, one or the other; None counts as false."""
     return other if one is None else one if other is None else one | other

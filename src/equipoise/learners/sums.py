@@ -1,13 +1,11 @@
-"""What came together since the last record of a learner: sums of its metrics, and how old its
-experience was.
-"""
+"""Sums of a learner's metrics and lags since its last record."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from torch import Tensor
 from equipoise import schema
 from equipoise.learners.lags import distinct
 from equipoise.learners.pool import Learners
-from equipoise.types import Tree
+from equipoise.types import Array, Tree
 
 _NUMBER = schema.Either(
     tuple(schema.Array((), kind, tensor=True) for kind in ("float32", "float64", "int64"))
@@ -24,6 +22,14 @@ SCHEMA: dict[str, schema.Schema] = {
     "lag": {"sum": schema.Number(0, schema.MOST), "max": schema.count(), "updates": schema.count()},
     "sums": schema.Each({"total": _NUMBER, "count": _NUMBER}),
 }
+
+
+class Record(TypedDict):
+    """What a learner reports every so many updates."""
+
+    metrics: dict[str, float]
+    lag_mean: float
+    lag_max: int
 
 
 @dataclass(slots=True)
@@ -36,7 +42,6 @@ class Sums:
     updates: int = 0
 
     def copy(self) -> Sums:
-        """The same sums, which grow on their own."""
         return replace(self, metrics=dict(self.metrics))
 
     def add(self, metrics: Mapping[str, tuple[Tensor, Tensor]]) -> None:
@@ -44,7 +49,7 @@ class Sums:
             old = self.metrics.get(name)
             self.metrics[name] = (total, count) if old is None else (old[0] + total, old[1] + count)
 
-    def note_lag(self, version: int, acted: Tensor) -> tuple[Any, Any]:
+    def note_lag(self, version: int, acted: Tensor) -> tuple[Array, Array]:
         """``acted``: the versions that chose the first action of each window that ``version``
         learns from.
 
@@ -60,10 +65,8 @@ class Sums:
         self.updates += 1
         return lag, times
 
-    def record(self, pool: Learners | None) -> dict[str, Any]:
-        """The metrics and the lag as plain numbers: those of all learners, which ask at once;
-        without a ``pool`` its own.
-        """
+    def record(self, pool: Learners | None) -> Record:
+        """Return means as plain numbers: of all learners, called together, or without ``pool``."""
         sums = {name: (float(total), float(count)) for name, (total, count) in self.metrics.items()}
         lag, lag_max = (self.lag_sum, float(self.updates)), self.lag_max
         if pool is not None:
@@ -88,7 +91,7 @@ class Sums:
             },
         }
 
-    def absorb(self, state: Any, device: torch.device) -> None:
+    def absorb(self, state: Tree, device: torch.device) -> None:
         """Add what a learner had when it was saved."""
         schema.check({name: state[name] for name in SCHEMA}, SCHEMA, "")
         lag = state["lag"]

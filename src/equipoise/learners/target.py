@@ -1,6 +1,4 @@
-"""The target network: a copy that follows the one that learns, wholly now and then, or a little
-after every update.
-"""
+"""The target network: a copy that follows the one that learns, at once or little by little."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ class Target:
     """
 
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
-        """``net``: the network, or the part that ``Algorithm.followed`` names, on its device, as it
-        begins.
-        """
+        """``net``: what ``Algorithm.followed`` returned, on its device."""
         self.net = copy.deepcopy(net).requires_grad_(False)
         self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())

@@ -1,8 +1,8 @@
-"""A batch's way from the host to the learner's device.
+"""The copy of a batch from the host to the learner's device.
 
-On a GPU a batch goes through pinned memory into one of two sets of buffers, on a stream of its own:
-while one set is learned from, the next batch is copied into the other. ``Streams`` are the calls of
-CUDA that it takes, so that tests can record them.
+On a GPU there are two sets of buffers. While the learner computes with one set, the next batch is
+copied through pinned memory into the other, on another stream. ``Streams`` has the calls of CUDA
+that this needs, so that tests can record them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.types import Batch, Tree
+from equipoise.types import Array, Batch, Tree, by_field
 
 
 class Transfer(Protocol):
@@ -28,8 +28,8 @@ class Transfer(Protocol):
     def read(self) -> None: ...  # the work on the last batch is queued
 
 
-class Here:
-    """The learner computes where rows lie."""
+class NoTransfer:
+    """The learner computes where the rows are."""
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None: ...
 
@@ -40,7 +40,7 @@ class Here:
 
 
 class Event(Protocol):
-    def synchronize(self) -> Any: ...  # the host waits
+    def synchronize(self) -> object: ...  # the host waits
 
 
 class Streams(Protocol):
@@ -49,11 +49,11 @@ class Streams(Protocol):
     # memory of the host that the device reads by itself
     def pinned(self, like: Tensor) -> Tensor: ...
     def on_device(self, like: Tensor) -> Tensor: ...
-    # what is queued within goes to the stream of copying
-    def copying(self) -> AbstractContextManager[Any]: ...
-    def mark(self) -> Event: ...  # a point of the stream of the moment
-    # the stream of the moment waits for it; the host does not
-    def wait(self, event: Any) -> None: ...
+    # a context whose work is queued on the stream of copying
+    def copying(self) -> AbstractContextManager[object]: ...
+    def mark(self) -> Event: ...  # a point of the current stream
+    # the current stream waits for it; the host does not
+    def wait(self, event: Event) -> None: ...
 
 
 class Cuda:
@@ -68,7 +68,7 @@ class Cuda:
     def on_device(self, like: Tensor) -> Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device=self._device)
 
-    def copying(self) -> AbstractContextManager[Any]:
+    def copying(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._copies)
 
     def mark(self) -> Event:
@@ -85,20 +85,20 @@ class Buffers:
     def __init__(self, rows: Tree, streams: Streams) -> None:
         self.spec = tree.spec(rows)
         self.pinned, self.device = tree.map(streams.pinned, rows), tree.map(streams.on_device, rows)
-        self.copied: Event | None = None  # the pinned memory may be written, and the device's read
-        # the device's may be written: its memory may have been that of work still queued
+        self.copied: Event | None = None  # until then no pinned write, no read on device
+        # until then no write on the device: queued work may still use this memory
         self.read = streams.mark()
 
 
-class Double:
-    """Two sets of buffers, which take turns. Rows that lie on the device already stay there."""
+class DoubleBuffer:
+    """Two sets of buffers in turn. Rows that are on the device already stay there."""
 
     def __init__(self, device: torch.device, streams: Streams) -> None:
         self._device, self._streams = device, streams
         self._sets: list[Buffers | None] = [None, None]
         self._turn = 0
-        # the keys of the batch that was copied ahead, and where it lies
-        self._coming: tuple[Any, Buffers] | None = None
+        # keys and buffers of the batch that was copied ahead
+        self._coming: tuple[Array, Buffers] | None = None
         self._last: Buffers | None = None
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
@@ -129,13 +129,10 @@ class Double:
 
     def _copied(self, batch: Batch) -> Buffers:
         """Queue the copies of a batch into the buffers whose turn it is."""
-        fields = {
-            name: tree.torch_views(getattr(batch.data, name)) for name in type(batch.data).__slots__
-        }
-        rows = {"data": fields, "weight": batch.weight}
+        rows = {"data": tree.torch_views(by_field(batch.data)), "weight": batch.weight}
         buffers = self._sets[self._turn]
         if buffers is not None and buffers.copied is not None:
-            buffers.copied.synchronize()  # long over: it was two batches ago
+            buffers.copied.synchronize()  # no wait: that was two batches ago
         if buffers is None or buffers.spec != tree.spec(rows):
             buffers = self._sets[self._turn] = Buffers(rows, self._streams)
         self._turn = 1 - self._turn
@@ -153,4 +150,4 @@ class Double:
 
 def transfer(device: torch.device) -> Transfer:
     """Choose the way to ``device``."""
-    return Here() if device.type == "cpu" else Double(device, Cuda(device))
+    return NoTransfer() if device.type == "cpu" else DoubleBuffer(device, Cuda(device))

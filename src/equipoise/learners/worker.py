@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from equipoise.learners.meeting import Meeting, Solo
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.pool import LearnerLost
 from equipoise.learners.stale import mask_stale
-from equipoise.learners.sums import SCHEMA, Sums
+from equipoise.learners.sums import SCHEMA, Record, Sums
 from equipoise.types import (
     Array,
     Batch,
@@ -35,11 +35,11 @@ from equipoise.types import (
     WeightStore,
 )
 
-LEADER = "learner"  # the file with what all learners have alike, and the leader's share
+LEADER = "learner"  # the file of the state that all learners have alike, and the leader's own
 
 # "insert": rows into a replay, "priorities": of the items of a batch.
 PARTS = ("insert", "sample", *STEP, "publish", "record", "priorities")
-PARTIAL_S = 2.0  # a learner whose records are further apart tells how far it is in between
+PARTIAL_S = 2.0  # seconds between partial records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,31 +65,28 @@ class Inbox(Protocol):
 def _nothing() -> None: ...
 
 
-def _cloned(x: Any) -> Any:
+def _cloned(x: object) -> object:
     return x.clone() if isinstance(x, Tensor) else x
 
 
 def never(version: int) -> bool:
-    """A gate that is always open."""
+    """A gate that never withholds a batch."""
     return False
 
 
 class LearnerWorker:
-    """One step of every policy's learner a tick, until ``updates`` are done: their versions rise
-    together.
+    """Each tick is one step of every policy's learner, until ``updates`` are done.
 
-    ``record`` is called with what has come together every ``record_every`` updates and at the last
-    one, before the batch is released: in lockstep every actor waits at that moment, so that what it
-    reads of them is the same in every runtime. Where records are far apart in time, ``record`` is
-    called in between with the same sums so far, marked ``partial``.
+    ``record`` is called every ``record_every`` updates and at the end, before the batch is
+    released: in lockstep all actors wait then, so a record is the same in every runtime. If records
+    are far apart in time, it is also called in between, with ``partial`` set.
 
-    ``gate`` is asked after each version whether the batch is to be withheld still: while it is, no
-    slot becomes free, so every actor ends up BLOCKED between two unrolls, and the run holds still
-    to be saved.
+    ``gate`` returns True to withhold a batch. Then no slot becomes free, every actor ends up
+    BLOCKED between two unrolls, and the run can be saved.
 
-    Where several learners share the batches (``meeting.py``), each has such a worker with
-    experience of its own. They learn together, and are the same to the bit: the first of each
-    machine publishes there. The first of all, the leader, records what all of them found.
+    Several learners that share the batches (``meeting.py``) have a worker each, with their own
+    experience. Their weights are the same to the bit. The first one of each machine publishes
+    there; the first of all, the leader, records for all.
     """
 
     ready = Tick.BLOCKED
@@ -102,7 +99,7 @@ class LearnerWorker:
         past: Mapping[str, OpponentPool] | None = None,
         updates: int,
         record_every: int,
-        record: Callable[[dict[str, Any]], None],
+        record: Callable[[dict[str, object]], None],
         gate: Callable[[int], bool] = never,
         meeting: Meeting | None = None,
         replaceable: bool = False,
@@ -110,38 +107,29 @@ class LearnerWorker:
         clock: Clock | None = None,
         lags: Lags | None = None,
     ) -> None:
-        """``lines`` by policy; ``past``: the policies that do not learn; ``queue``: what actors
-        write into, which is saved with the learner; ``meeting``: with the other learners, None
-        where there are none; ``replaceable``: one that is lost is replaced, and the others go back
-        with it; ``publishes``: is this the first learner of its machine? ``clock``: of the parts of
-        its work; ``lags``: takes the age of what it learns from.
+        """``lines``, ``past``: policies that learn, and that do not; ``queue`` is saved with the
+        learner; ``meeting``: with the other learners, None if there are none; ``replaceable``: a
+        lost learner is replaced, and the others go back with it; ``publishes``: is this the first
+        learner of its machine?
         """
         self.lines, self._queue, self._clock = dict(lines), queue, clock or Clock(PARTS)
         self._meeting: Meeting = Solo() if meeting is None else meeting
-        self._leads, self._replaceable, self._publishes = (
-            self._meeting.pool.rank == 0,
-            replaceable,
-            publishes,
-        )
+        self._leads = self._meeting.pool.rank == 0
+        self._replaceable, self._publishes = replaceable, publishes
         self._lags = lags or Lags()
         self._one, *_ = self.lines.values()  # any of them: their versions rise together
         self.past = dict(past or {})
-        self._updates, self._record_every, self._record, self._gate = (
-            updates,
-            record_every,
-            record,
-            gate,
-        )
+        self._updates, self._record_every = updates, record_every
+        self._record, self._gate = record, gate
         self._batches: dict[str, Batch] = {}  # those of the next step that there are
         self._unfinished: dict[str, Array] = {}  # keys of the batches learned last
         self._sums = Sums()
-        # Of several learners, while a step is under way: the state that it began with, and what is
-        # left once all have made it.
+        # with several learners, during a step: the state before it, and the work that follows it
         self._before: Tree = None
         self._commit: Callable[[], object] = _nothing
         self._on_host = -1  # the version
         self._shares = self._meeting.pool.size  # of the learners that were saved, once loaded
-        self._told_at = time.monotonic()
+        self._recorded_at = time.monotonic()
 
     @property
     def version(self) -> int:
@@ -157,11 +145,9 @@ class LearnerWorker:
         return tree.joined(learned | {name: past.params() for name, past in self.past.items()})
 
     def begin(self) -> None:
-        """Before the first tick, unless this takes the place of a learner that died: say what it
-        begins or goes on with.
+        """Before the first tick, unless a learner died before: announce the first version.
 
-        It is published where the host's versions are not for actors: until there is one on the
-        device they take those, and would get every version that is written there in between.
+        It is also published on a device. Without a version there, actors would read the host's.
         """
         self._meeting.begin(self.version)
         self._lags.published(self.version)
@@ -191,7 +177,6 @@ class LearnerWorker:
         return self._finish(Tick.WORKED)
 
     def _learn(self) -> None:
-        """Make the next version of the batches that there are."""
         self._clock.begin("record")
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
         if self._replaceable:
@@ -219,11 +204,9 @@ class LearnerWorker:
         self._commit()
 
     def _made(
-        self, sums: Sums, record: dict[str, Any] | None, priority: Mapping[str, Tensor | None]
+        self, sums: Sums, record: Record | None, priority: Mapping[str, Tensor | None]
     ) -> None:
-        """The next version is made, by all learners: let others see it, and be done with the
-        batches.
-        """
+        """After all learners made the version: publish, record, and finish the batches."""
         self._before, version = None, self.version
         batches, self._batches = self._batches, {}
         self._sums = sums if record is None else Sums()
@@ -233,10 +216,10 @@ class LearnerWorker:
         self._clock.lap("publish", "record")
         if record is not None:
             self._publish_to_host()
-            self._tell(record)
-        elif time.monotonic() - self._told_at >= PARTIAL_S:
+            self._report(record)
+        elif time.monotonic() - self._recorded_at >= PARTIAL_S:
             self._settle()
-            self._tell(sums.record(None), whole=False)
+            self._report(sums.record(None), whole=False)
         self._clock.lap("record", "priorities")
         for name, line in self.lines.items():
             line.experience.learned(batches[name].keys, priority[name])
@@ -244,9 +227,7 @@ class LearnerWorker:
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
 
     def _settle(self) -> None:
-        """Before numbers of a device are read, or it is saved: wait for it, and see whether all of
-        them were finite.
-        """
+        """Wait for the device; NonFiniteUpdate if a number since the last call is not finite."""
         if all(line.learner.looks for line in self.lines.values()):
             return  # each step's were looked at
         self._clock.lap("record", "look")
@@ -267,21 +248,17 @@ class LearnerWorker:
         if due:
             self._lags.published(self.version)
 
-    def _tell(self, record: dict[str, Any], *, whole: bool = True) -> None:
-        """Record plain numbers; those that come when the leader's time is up, in between, are of
-        its share alone.
-        """
-        self._told_at = time.monotonic()
+    def _report(self, record: Record, *, whole: bool = True) -> None:
+        """Record numbers, if this is the leader. Partial ones (not ``whole``) are its own alone."""
+        self._recorded_at = time.monotonic()
         if not self._leads:
             return
         for name, past in self.past.items():
             record["metrics"][f"{name}/version"] = float(past.version)
-        self._record(record | {"version": self.version, "partial": not whole})
+        self._record({**record, "version": self.version, "partial": not whole})
 
     def _meet_again(self) -> None:
-        """A learner was lost, or this one takes its place: go on from the version that all of them
-        have made.
-        """
+        """Go on from the version that all learners have made, after one was lost."""
         while self._meeting.broken:
             with contextlib.suppress(LearnerLost):  # yet another one
                 version = self._meeting.rejoin()
@@ -292,17 +269,15 @@ class LearnerWorker:
                 ):
                     self._commit()
                 elif self._before is not None:
-                    self._go_on_with(self._before)
+                    self._load_learners(self._before)
                     self._before = None
                 state = self._meeting.hand_over(self._replicated)
                 if state is not None:
                     self._take_over(state)
 
     def _take_over(self, state: Tree) -> None:
-        """Take the place of a learner that died, with what the others know and what lies in its
-        queue.
-        """
-        self._go_on_with(state)
+        """Go on in the place of a learner that died: with the others' state and its own queue."""
+        self._load_learners(state)
         if self._publishes and self._one.weights.version < self.version:
             self._publish()
         keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
@@ -313,7 +288,7 @@ class LearnerWorker:
                 line.experience.adopt(keys)
                 self._unfinished[name] = keys
 
-    def _go_on_with(self, state: Any) -> None:
+    def _load_learners(self, state: Tree) -> None:
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
 
@@ -337,10 +312,10 @@ class LearnerWorker:
                 line.host.publish(self.version, line.learner.params())
 
     def save(self, to: StateWriter) -> LateSave | None:
-        """Put everything that the learner's process keeps, while the gate withholds the batches.
+        """Put the state of the learner's process, while the gate withholds the batches.
 
-        The learners are the same to the bit, so the leader alone puts them, and each what is its
-        own. All are here at once, so that a state is gathered which each of them keeps a part of.
+        The leader puts what all learners have alike, and each one its own share. All learners call
+        this together, so that parts of a state can be gathered.
         """
         for line in self.lines.values():
             line.learner.settle()
@@ -355,15 +330,7 @@ class LearnerWorker:
         late = [
             one for line in self.lines.values() if (one := line.experience.save(to)) is not None
         ]
-        return _Together(late) if late else None
-
-    def load(self, source: StateReader) -> None:
-        """Go on where the learner was saved. The queue is loaded already, where its memory was laid
-        out.
-        """
-        self._load(source)
-        for line in self.lines.values():
-            line.experience.restore(source, self._shares)
+        return _LateSaves(late) if late else None
 
     def close(self) -> None:
         for line in self.lines.values():
@@ -377,7 +344,8 @@ class LearnerWorker:
             "shares": self._meeting.pool.size,
         }
 
-    def _load(self, source: StateReader) -> None:
+    def load(self, source: StateReader) -> None:
+        """Go on where the learner was saved. The queue is loaded before, with its memory."""
         state, pool = source.state(LEADER), self._meeting.pool
         past = {name: schema.Anything() for name in self.past} if self._leads else schema.Anything()
         wanted = {
@@ -386,8 +354,7 @@ class LearnerWorker:
             "shares": schema.count(1),
         }
         schema.check(state, wanted | SCHEMA, "")
-        for name, line in self.lines.items():
-            line.learner.load(state["learners"][name])
+        self._load_learners(state)
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
         self._shares = state["shares"]
@@ -396,11 +363,11 @@ class LearnerWorker:
             self._sums.absorb(
                 source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device
             )
+        for line in self.lines.values():
+            line.experience.restore(source, self._shares)
 
 
-class _Together:
-    """Several late saves as one."""
-
+class _LateSaves:
     def __init__(self, saves: Sequence[LateSave]) -> None:
         self._open, self._ended = list(saves), list[SaveEnd]()
 
@@ -412,9 +379,7 @@ class _Together:
         if self._open:
             return None
         return SaveEnd(
-            result={
-                name: entry for end in self._ended for name, entry in (end.result or {}).items()
-            },
+            files={name: entry for end in self._ended for name, entry in end.files.items()},
             segments={name: entry for end in self._ended for name, entry in end.segments.items()},
             error=next((end.error for end in self._ended if end.error is not None), None),
         )

@@ -1,6 +1,4 @@
-"""Networks: torsos, cores, heads and action distributions; ``step`` over [B] and ``unroll`` over
-[T, B] agree.
-"""
+"""Networks: torsos, cores, heads, distributions. ``step`` and ``unroll`` agree."""
 
 from equipoise.nets.actor_critic import ActorCritic, ActorCriticOutput, Policy
 from equipoise.nets.core import Core

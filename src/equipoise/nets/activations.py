@@ -1,6 +1,4 @@
-"""Activations of hidden layers. Each may overwrite its input: the gradient needs only the output,
-so a layer allocates less.
-"""
+"""Activations of hidden layers. Each may overwrite its input, which saves memory."""
 
 from __future__ import annotations
 

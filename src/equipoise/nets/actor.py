@@ -29,6 +29,7 @@ from equipoise.nets.features import Features
 from equipoise.nets.heads import Constant, finite, least_distance
 from equipoise.nets.precision import exact
 from equipoise.nets.q import discrete
+from equipoise.nets.renorm import RenormMLP
 from equipoise.nets.torso import MLP, linear
 from equipoise.types import EnvSpec, Tree
 
@@ -41,11 +42,12 @@ GAIN = (
     0.01
 )
 
+# makes hidden layers of (size in, sizes, activation)
+Body = Callable[[int, Sequence[int], str], MLP | RenormMLP]
+
 
 class Bounds:
-    """A Box of finite bounds as -1 .. 1 in each of ``size`` dimensions, and back; ValueError for
-    any other space.
-    """
+    """A Box of finite bounds as -1 .. 1 in ``size`` dimensions; ValueError for other spaces."""
 
     def __init__(self, space: spaces.Space[object], who: str) -> None:
         if not isinstance(space, spaces.Box):
@@ -71,9 +73,7 @@ class Bounds:
         return SquashedGaussian(mean, log_std, self.shape, low=low, high=high, least=least)
 
     def clipped_logp(self, mean: Tensor, std: float, action: Tensor) -> Tensor:
-        """[N] of ``to_env(clip(x))``, x ~ N(mean, std) with mean [N, size]: densities, and on a
-        bound the whole tail's log.
-        """
+        """[N] logp of ``to_env(clip(x))``, x ~ N(mean [N, size], std); the tail's at a bound."""
         x, half = self.from_env(action), self._half.on(mean.device)
         within = -0.5 * ((x - mean) / std).square() - math.log(std) - HALF_LOG_2PI - half.log()
         # at x = 1 P(X > 1), at x = -1 P(X < -1)
@@ -85,24 +85,18 @@ class Bounds:
         return (self._high.on(like.device) - self._low.on(like.device)).log().sum()
 
     def from_env(self, action: Tensor) -> Tensor:
-        """[N, *shape] -> [N, size] from -1 to 1: a recorded action beyond a bound counts as the
-        bound, as it did in the env.
-        """
+        """[N, *shape] -> [N, size] from -1 to 1. An action beyond a bound counts as the bound."""
         flat = action.reshape(-1, self.size)
         return ((flat - self._middle.on(flat.device)) / self._half.on(flat.device)).clamp(-1.0, 1.0)
 
 
 def normal(noise: Tensor) -> Tensor:
-    """Turn uniform numbers in (0, 1) into standard normal ones, by the inverse of the distribution
-    function.
-    """
+    """Standard normal numbers of uniform ones in (0, 1), by the inverse distribution."""
     return torch.erfinv(noise * 2 - 1).clamp(-ERFINV_MAX, ERFINV_MAX) * SQRT2
 
 
 class Actor(Features):
-    """Torso, ``hidden`` layers (also behind a torso for images) and a linear head; ``body`` makes
-    the hidden layers.
-    """
+    """Torso, hidden layers made by ``body`` (also after a torso for images), linear head."""
 
     def __init__(
         self,
@@ -112,7 +106,7 @@ class Actor(Features):
         activation: str,
         torso: str,
         outputs: int,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         super().__init__(spec, hidden=(), activation=activation, torso=torso)
         self.body = body(self.size_out, hidden, activation)
@@ -158,7 +152,7 @@ class GaussianActor(Actor):
         activation: str,
         torso: str,
         size: int,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         super().__init__(
             spec, hidden=hidden, activation=activation, torso=torso, outputs=2 * size, body=body
@@ -170,9 +164,7 @@ class GaussianActor(Actor):
         return mean, log_std.clamp(*LOG_STD)
 
     def sample(self, obs: Tree, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The action [N, size] that the standard normal ``z`` [N, size] makes, reparametrised, and
-        its log density [N].
-        """
+        """z [N, size] standard normal -> action [N, size], reparametrised, and its logp [N]."""
         mean, log_std = self(obs)
         x = torch.addcmul(mean, log_std.exp(), z)
         slope = 2 * (math.log(2) - x - F.softplus(-2 * x))
@@ -204,7 +196,7 @@ class StateNoiseActor(GaussianActor):
         torso: str,
         size: int,
         log_std: float,
-        body: Callable[[int, Sequence[int], str], MLP] = MLP,
+        body: Body = MLP,
     ) -> None:
         Actor.__init__(
             self, spec, hidden=hidden, activation=activation, torso=torso, outputs=size, body=body

@@ -111,15 +111,11 @@ class ActorCritic(nn.Module):
         return self._both(obs, first, state)
 
     def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[ActorCriticOutput, Tree]:
-        """obs [T, B, ...], first [T, B] bool, state [B, ...] before row 0 -> outputs [T, B], the
-        state after row T-1.
-        """
+        """obs [T, B, ...], first [T, B] bool, state before row 0 -> outputs [T, B], last state."""
         return self._both(obs, first, state)
 
     def absorb(self, obs: Tree, mask: Tensor, pool: Pool) -> None:
-        """Let the observations [..., *] where ``mask`` [...] is True enter the statistics of
-        ``norm``.
-        """
+        """Add the observations [..., *] where ``mask`` [...] is True to the statistics."""
         if self.norm is not None:
             self.norm.absorb(encode(self.observation, heads.at(obs, self.seen)), mask, pool)
 
@@ -137,9 +133,7 @@ class ActorCritic(nn.Module):
             ), state
 
     def _rows(self, obs: Tree, first: Tensor) -> Array:
-        """What a torso takes: N rows, the product of all of ``first``'s; encoded [N, F] for an MLP,
-        else observations.
-        """
+        """The torso's N rows of all of ``first``: encoded [N, F] for an MLP, else observations."""
         obs = heads.at(obs, self.seen)
         if isinstance(self.torso, MLP):
             x = encode(self.observation, obs)
@@ -158,9 +152,7 @@ class ActorCritic(nn.Module):
         return y.flatten(0, -2), state
 
     def _policy(self, features: Tensor, rows: torch.Size, obs: Tree) -> Policy:
-        """features [N, F] of ``rows`` -> the distribution; only a policy of one Box is cheaper with
-        the outputs last.
-        """
+        """features [N, F] -> the distribution. One Box is cheaper with the outputs last."""
         by_rows = isinstance(self.head, heads.BoxHead)
         y = self.policy_head(features).t() if by_rows else columns(self.policy_head, features)
         if self.by_state and isinstance(self.head, heads.BoxHead) and self.log_std is not None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from equipoise.nets.function import Context
-from equipoise.nets.layout import Batch, Layout
+from equipoise.nets.layout import Batch, Layout, Split
 from equipoise.private.torch import attention, attention_backward, softmax_backward
 
 EXACT = (torch.float32, torch.float64)
@@ -152,7 +152,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        split: Any = ctx.layout.split
+        split: Split = ctx.layout.split
         q, k, v, out, lse = ctx.saved_tensors
         parts = [
             attend_backward(
@@ -254,9 +254,7 @@ def attend_backward(
     causal: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v where these keys are some of those that ``out`` and ``lse`` are
-    of.
-    """
+    """Gradients of q, k and v, if these keys are a part of those of ``out`` and ``lse``."""
     heads = k.shape[1]
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):

@@ -1,6 +1,4 @@
-"""Blocks of deep networks: the units that are held in parts, gathered, or computed anew in
-backward.
-"""
+"""Blocks: parts of deep networks that are sharded, gathered, or computed again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Keys and values of texts that are being written, a slot each,
-in memory that is allocated once.
-"""
+"""Keys and values of texts in progress, one slot each, in memory allocated once."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class Cache:
             x[:, target, :, :length] = x[:, source, :, :length]
 
     def batches(self, position: Tensor, slots: Tensor) -> list[Texts]:
-        """The texts of a step with new tokens at ``position`` [B] of ``slots`` [B]; one batch has
-        all in their order.
-        """
+        """Texts of a step by length, with new tokens at ``position`` [B] of ``slots`` [B]."""
         lengths, where = position.cpu().numpy() + 1, slots.cpu().numpy()
         cut = alike(lengths, small=SMALL)
         if len(cut) == 1:

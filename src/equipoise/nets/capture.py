@@ -27,9 +27,7 @@ T = TypeVar("T")
 
 
 class CudaGraphs:
-    """Records work on the current device as a graph. All graphs share one pool of memory: one is
-    replayed at a time.
-    """
+    """Records work on the current device as a graph. Graphs share one pool of memory."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
         """``generators``: what the work draws random numbers from, besides the device's own."""
@@ -48,33 +46,31 @@ class CudaGraphs:
 
 
 class Graphs:
-    """A graph of each piece of work. The first piece is done plainly: in it inputs are checked, and
-    libraries allocate.
-    """
+    """Graphs of pieces of work. The first piece is not recorded, so that inputs are checked."""
 
     def __init__(
         self,
         note: Note,
         record: Record,
         what: str,
-        known: MutableMapping[Hashable, tuple[Replay, Any]] | None = None,
+        known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] | None = None,
     ) -> None:
         """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph
         of work, without doing it. ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
-        self._known: MutableMapping[Hashable, tuple[Replay, Any]] = {} if known is None else known
+        self._known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] = (
+            {} if known is None else known
+        )
         self._warm, self._failed = False, False
 
     def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Do the work, which is the same for the same ``key`` -> its result, whose tensors the next
-        replay writes over.
-        """
+        """Do the work of ``key`` -> its result, which the next replay overwrites."""
         if self._failed or not self._warm:
             self._warm = True
             return work()
         if key not in self._known:
-            made: list[T] = []
+            made: list[Tree] = []
             try:
                 replay = self._record(lambda: made.append(work()))
             except FAILURES as error:
@@ -88,7 +84,8 @@ class Graphs:
             self._known[key] = replay, made
         replay, made = self._known[key]
         replay()
-        return made[-1]
+        result: T = made[-1]
+        return result
 
 
 def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:

@@ -43,18 +43,14 @@ def planes(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def channels_last(shape: Sequence[int]) -> bool:
-    """Does the last axis of an image of rank 3 hold the channels? Equal sides tell, else the
-    shorter of both end axes.
-    """
+    """Does the last axis of an image of rank 3 hold the channels? See the file's docstring."""
     if shape[0] == shape[1] or shape[1] == shape[2]:
         return shape[0] == shape[1] != shape[2]
     return shape[2] < shape[0]
 
 
 def to_planes(x: Tensor) -> Tensor:
-    """Rows of images [N, ...], in any of these layouts, as [N, C, H, W]: a view but for [N, S, H,
-    W, C].
-    """
+    """Images [N, ...] in any layout -> [N, C, H, W], a view except for [N, S, H, W, C]."""
     if x.ndim == 3:
         return x.unsqueeze(1)
     if x.ndim == 4:
@@ -122,10 +118,8 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.one, self.two = (
-            conv(channels, channels, 3, padding=1),
-            conv(channels, channels, 3, padding=1),
-        )
+        self.one = conv(channels, channels, 3, padding=1)
+        self.two = conv(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.two(torch.relu_(self.one(torch.relu(x))))

@@ -132,17 +132,13 @@ class Core(nn.Module):
 
 
 def spread_time_constants(size: int, span: int) -> Tensor:
-    """log u [size], u uniform in 1 .. span - 1: biases of gates that keep, for units that remember
-    up to ``span`` rows.
-    """
+    """log u [size], u uniform in 1 .. span - 1: gate biases for memories of up to ``span`` rows."""
     if span < 3:
         raise ValueError(f"span: expected 0 or at least 3 rows, got {span}")
     return torch.empty(size).uniform_(1, span - 1).log()
 
 
 def _reset(state: State, first: Tensor) -> State:
-    """Zeros where ``first`` [B]; filled, not multiplied,
-    so that no nan of an unused row survives.
-    """
+    """Zeros where ``first`` [B]; filled, so that no nan of an unused row survives."""
     where = first.unsqueeze(1)
     return {name: leaf.masked_fill(where, 0.0) for name, leaf in state.items()}

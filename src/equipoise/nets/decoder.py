@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +50,7 @@ class DecoderConfig:
     intermediate_size: int
     max_position_embeddings: int = 2048
     rope_theta: float = 10_000.0
-    rope_scaling: Mapping[str, Any] | None = None  # {"rope_type": one of ROPE_TYPES, ...}
+    rope_scaling: Mapping[str, str | float] | None = None  # {"rope_type": one of ROPE_TYPES, ...}
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
     # on queries, keys and values, and but for qwen2 on what attention puts out
@@ -192,9 +192,7 @@ class Decoder(nn.Module):
         )
 
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
-        """The last hidden state [N, hidden] of each token: it saw its group's prompt, and its own
-        sample so far.
-        """
+        """The last hidden state [N, hidden] of each token, of its prompt and sample so far."""
         layout = Layout.of(data) if layout is None else layout
         device = self.head.device
         token, position = (torch.as_tensor(x, device=device) for x in (data.token, data.position))
@@ -227,10 +225,8 @@ class Decoder(nn.Module):
         """
         real = torch.arange(token.shape[1], device=token.device) < lengths.unsqueeze(1)
         text, position = real.nonzero(as_tuple=True)
-        layout, places = (
-            Layout.plain(lengths.tolist(), token.device),
-            cache.places(slots[text], position),
-        )
+        layout = Layout.plain(lengths.tolist(), token.device)
+        places = cache.places(slots[text], position)
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)
@@ -295,9 +291,7 @@ class Decoder(nn.Module):
 
 
 def frequencies(config: DecoderConfig) -> Tensor:
-    """The angle by which each pair of numbers of a head turns from one position to the next, [D /
-    2] float32.
-    """
+    """The angle [D / 2] by which each pair of a head's numbers turns from a place to the next."""
     turns = 1.0 / config.rope_theta ** (
         torch.arange(0, config.head_dim, 2).float() / config.head_dim
     )

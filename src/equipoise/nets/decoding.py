@@ -24,9 +24,7 @@ PIECE = 1 << 18  # numbers of others
 
 
 class ByPlace:
-    """Keys and values side by side [layers, slots, length, 2 K, D], for ``Decoder.prefill`` to
-    write into.
-    """
+    """Keys and values [layers, slots, length, 2 K, D], which ``Decoder.prefill`` writes."""
 
     def __init__(self, store: Tensor, heads: int) -> None:
         by_head = store.transpose(2, 3)
@@ -133,31 +131,23 @@ class Decoding:
 
 
 class _Joined:
-    """What a step needs of a layer: its weights [in, out], some joined, and its keys and values by
-    place.
-    """
+    """A layer's weights [in, out], some joined, and its keys and values by place."""
 
     def __init__(self, layer: Layer, store: Tensor) -> None:
         a, m = layer.self_attn, layer.mlp
         # [slots, length, 2 K, D] and [slots * length, 2 K, D]
         self.store, self.flat = store, store.flatten(0, 1)
-        self.before, self.after = (
-            layer.input_layernorm.weight,
-            layer.post_attention_layernorm.weight,
-        )
+        self.before = layer.input_layernorm.weight
+        self.after = layer.post_attention_layernorm.weight
         projections = (a.q_proj, a.k_proj, a.v_proj)
-        self.qkv, self.out = (
-            _joined([one.weight for one in projections]),
-            _joined([a.o_proj.weight]),
-        )
+        self.qkv = _joined([one.weight for one in projections])
+        self.out = _joined([a.o_proj.weight])
         bias: Tensor | None = a.q_proj.bias
         self.bias = None if bias is None else _joined([one.bias for one in projections])
         self.out_bias: Tensor | None = a.o_proj.bias
-        self.norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else None
-        self.gate_up, self.down = (
-            _joined([m.gate_proj.weight, m.up_proj.weight]),
-            _joined([m.down_proj.weight]),
-        )
+        self.norms = (a.q_norm.weight, a.k_norm.weight) if layer.config.family == "qwen3" else None
+        self.gate_up = _joined([m.gate_proj.weight, m.up_proj.weight])
+        self.down = _joined([m.down_proj.weight])
 
 
 def pieces(view: Tensor) -> Iterator[slice]:
@@ -174,9 +164,7 @@ def pieces(view: Tensor) -> Iterator[slice]:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Weights [out, in] or biases [out] as one [in, all outs] or [all outs]; each parameter becomes
-    a view of its part.
-    """
+    """Join weights [out, in] to [in, outs], or biases; each parameter becomes a view."""
     whole = torch.cat([part.data for part in parts])
     if whole.ndim == 2:
         whole = whole.T.contiguous()

@@ -31,9 +31,7 @@ ERFINV_MAX = 4.0
 
 
 def action_dims(space: spaces.Space[object]) -> int:
-    """Columns of noise: a Discrete counts one, the others their elements; ValueError where the
-    space is not supported.
-    """
+    """Columns of noise: 1 of a Discrete, else elements; ValueError for other spaces."""
     if isinstance(space, spaces.Discrete):
         return 1
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -53,9 +51,7 @@ def taken_by(space: spaces.Space[object]) -> str:
 
 
 def noise_of_state(h: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
-    """[N, d] sum_j h_j sigma_ji z_ji of h [N, F], sigma [F, d], z [N, F d]: gSDE, in float32 under
-    autocast, too.
-    """
+    """[N, d] sum_j h_j sigma_ji z_ji of h [N, F], sigma [F, d], z [N, F d]: gSDE."""
     return (h.unsqueeze(-1) * (sigma * z.view(-1, *sigma.shape))).sum(-2)
 
 
@@ -76,9 +72,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tree:
-        """noise [..., k] -> action. No gradient flows into a discrete action; a Box one is
-        reparametrised.
-        """
+        """noise [..., k] -> action. Box actions are reparametrised, others have no gradient."""
 
     @abstractmethod
     def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
@@ -381,9 +375,7 @@ class MultiCategorical(Distribution):
 
 
 class Bernoulli(Distribution):
-    """Independent coins, as many as ``shape`` has elements; actions int8 [..., *shape], 1 where
-    ``logits`` [k, ...] win.
-    """
+    """Independent coins of ``shape``; actions int8 [..., *shape], by ``logits`` [k, ...]."""
 
     __slots__ = ("logits", "shape")
 

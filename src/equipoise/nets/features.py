@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,13 +21,11 @@ class Features(nn.Module):
     def __init__(
         self, spec: EnvSpec, *, hidden: Sequence[int], activation: str, torso: str
     ) -> None:
-        """``hidden`` are the layers of an MLP torso, () leaves the encoded observation; a torso for
-        images has its own.
-        """
+        """``hidden``: layers of an MLP torso; (): the encoded observation. Images ignore it."""
         super().__init__()
         self.observation, self.seen = heads.seen(spec)
         self.mask = spec.mask
-        self.torso: Any = make_torso(torso, self.observation, hidden=hidden, activation=activation)
+        self.torso = make_torso(torso, self.observation, hidden=hidden, activation=activation)
         self.size_out: int = self.torso.size_out
 
     def initial_state(self, batch: int) -> Tree:
@@ -41,9 +38,7 @@ class Features(nn.Module):
         ).float()
 
     def allowed(self, obs: Tree, actions: int) -> Tensor | None:
-        """[N, actions] bool, None where the env has no mask. A row that forbids every action allows
-        all of them.
-        """
+        """[N, actions] bool; None without a mask. A row that forbids all actions allows all."""
         if not self.mask:
             return None
         mask: Tensor = heads.at(obs, self.mask)

@@ -1,6 +1,4 @@
-"""A gated transformer core (GTrXL): each row attends to itself and to a window of rows of its own
-episode before it.
-"""
+"""A gated transformer core (GTrXL): rows attend to earlier rows of their own episode."""
 
 from __future__ import annotations
 
@@ -98,10 +96,8 @@ class Gated(Block):
         self.heads, self.width = heads, size // heads
         self.norm, self.norm_mlp = nn.LayerNorm(size), nn.LayerNorm(size)
         self.query, self.out = linear(size, size, 1.0), linear(size, size, 1.0)
-        self.key, self.value = (
-            linear(size, size, 1.0, bias=False),
-            linear(size, size, 1.0, bias=False),
-        )
+        self.key = linear(size, size, 1.0, bias=False)
+        self.value = linear(size, size, 1.0, bias=False)
         # u, v
         self.content, self.place = (
             nn.Parameter(torch.zeros(heads, 1, self.width)) for _ in range(2)
@@ -112,9 +108,7 @@ class Gated(Block):
         self.gate, self.gate_mlp = Gate(size), Gate(size)
 
     def forward(self, x: Tensor, memory: Tensor, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] bool -> the output,
-        the context.
-        """
+        """x [B, T, size], memory [B, window, size], unseen [B, T, window + T] -> y, context."""
         normal = self.norm(x)
         context = torch.cat([memory, normal], 1)
         y = self.gate(x, torch.relu(self._attention(normal, context, unseen)))
@@ -123,12 +117,8 @@ class Gated(Block):
         ), context
 
     def _attention(self, x: Tensor, context: Tensor, unseen: Tensor) -> Tensor:
-        (batch, rows, size), places, heads, width = (
-            x.shape,
-            context.shape[1],
-            self.heads,
-            self.width,
-        )
+        batch, rows, size = x.shape
+        places, heads, width = context.shape[1], self.heads, self.width
 
         def by_head(y: Tensor, last: int) -> Tensor:
             """[heads, B * T, last] -> [B, T * heads, last]."""
@@ -139,10 +129,8 @@ class Gated(Block):
             )
 
         query = (self.query(x) * width**-0.5).view(batch * rows, heads, width).transpose(0, 1)
-        key, value = (
-            self.key.weight.view(heads, width, size),
-            self.value.weight.view(heads, width, size),
-        )
+        key = self.key.weight.view(heads, width, size)
+        value = self.value.weight.view(heads, width, size)
         scores = torch.bmm(
             by_head(torch.bmm(query + self.content, key), size), context.transpose(1, 2)
         )

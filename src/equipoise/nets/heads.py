@@ -49,9 +49,7 @@ PLAIN = HeadOptions()
 
 
 class Head(ABC):
-    """``size`` outputs of the layer, ``stds`` entries of ``log_std``, from ``at`` and ``std_at``
-    on.
-    """
+    """``size`` outputs from ``at`` on, and ``stds`` entries of log_std from ``std_at`` on."""
 
     size: int
     stds: int = 0
@@ -81,9 +79,7 @@ class DiscreteHead(Head):
 
 
 class MultiDiscreteHead(Head):
-    """The k choices' logits lie one after another; where their counts differ, ``index`` lays them
-    out as [n, k].
-    """
+    """Logits of k choices in a row; ``index`` lays unequal counts out as [n, k]."""
 
     def __init__(self, space: spaces.MultiDiscrete, at: int, std_at: int) -> None:
         super().__init__(at, std_at)
@@ -129,9 +125,7 @@ class MultiBinaryHead(Head):
 
 
 class BoxHead(Head):
-    """Means are outputs, standard deviations parameters of their own; ``squash`` bends the samples
-    into the bounds.
-    """
+    """Means are outputs, deviations are parameters; ``squash`` bends samples into the bounds."""
 
     def __init__(
         self, space: spaces.Box, at: int, std_at: int, *, squash: bool, place: str
@@ -153,9 +147,7 @@ class BoxHead(Head):
         return self._made(mean, part(log_std, self.std_at, self.stds))
 
     def by_state(self, y: Tensor, h: Tensor, log_std: Tensor, rows: torch.Size) -> Distribution:
-        """The policy whose noise is a linear function of h [N, F], by weights with these
-        ``log_std`` [F, size] (gSDE).
-        """
+        """gSDE: noise is a linear function of h [N, F] by weights of ``log_std`` [F, size]."""
         variance = h.square() @ (2 * log_std).exp()
         made = self._made(
             y.t().reshape(*rows, -1), (0.5 * (variance + LEAST_VARIANCE).log()).view(*rows, -1)
@@ -200,9 +192,8 @@ class JointHead(Head):
     def __init__(self, parts: dict[str, Head], at: int, std_at: int) -> None:
         super().__init__(at, std_at)
         self.parts = parts
-        self.size, self.stds = (
-            sum(getattr(one, name) for one in parts.values()) for name in ("size", "stds")
-        )
+        self.size = sum(one.size for one in parts.values())
+        self.stds = sum(one.stds for one in parts.values())
 
     def __call__(
         self, y: Tensor, log_std: Tensor | None, rows: torch.Size, mask: Tree | None
@@ -222,9 +213,7 @@ def head(
     std_at: int = 0,
     place: str = "action",
 ) -> Head:
-    """For an action space; ValueError for one that is not supported, and for a Box that cannot be
-    squashed.
-    """
+    """The head of an action space; ValueError for a space or a bound that does not work."""
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(space, at, std_at)
     if isinstance(space, spaces.MultiDiscrete):
@@ -257,9 +246,7 @@ def masked(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 class Constant:
-    """An array as a tensor on any device, made there once; no parameter, so it is neither published
-    nor saved.
-    """
+    """An array as a tensor on any device, cached there; neither published nor saved."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

@@ -36,9 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Causal attention within all sequences, and attention from groups' samples, end to end, to
-    their prompts.
-    """
+    """Causal attention within all sequences, and from the samples of groups to prompts."""
 
     causal: tuple[Batch, ...]
     place: Tensor  # [N] the place of each row in the batches of ``causal``, one behind the other
@@ -107,9 +105,7 @@ class Layout:
     """The groups of a ``Packed``, made once for all layers."""
 
     def __init__(self, prompts: Array, lengths: Array, group: Array, device: torch.device) -> None:
-        """Tokens of each prompt [G], tokens of each sample [M] and its group [M], ascending;
-        int64.
-        """
+        """Lengths of prompts [G] and samples [M], and groups of samples [M], ascending; int64."""
         self.prompts, self.lengths, self.group, self.device = prompts, lengths, group, device
         tokens = np.bincount(group, lengths, len(prompts)).astype(np.int64)
         self.tokens = tokens  # [G] of samples
@@ -166,10 +162,8 @@ class Layout:
 
     @functools.cached_property
     def split(self) -> Split:
-        first, size = (
-            np.concatenate([self.begins, self.starts]),
-            np.concatenate([self.prompts, self.lengths]),
-        )
+        first = np.concatenate([self.begins, self.starts])
+        size = np.concatenate([self.prompts, self.lengths])
         first, size = first[size > 0], size[size > 0]
         causal, place = self._batches(first, size, alike(size))
         asked = np.flatnonzero((self.tokens > 0) & (self.prompts > 0))
@@ -242,9 +236,7 @@ class Layout:
     def _batches(
         self, first: Array, size: Array, cut: list[Array]
     ) -> tuple[tuple[Batch, ...], Array]:
-        """Batches of the sequences with these first rows and sizes, and the place of each row in
-        them, -1 without one.
-        """
+        """Batches of sequences, and the place of each row in them, -1 for none."""
         place, found, base = np.full(self.count, -1), [], 0
         for part in cut:
             at = np.arange(size[part].max())
@@ -268,9 +260,7 @@ class Layout:
 
 
 def alike(*sizes: Array, small: int | None = None) -> list[Array]:
-    """Indices of sequences, the longest first, cut into batches: few, and with little padding in
-    each.
-    """
+    """Indices of sequences in few batches of like length, the longest first."""
     small = SMALL if small is None else small
     if not len(sizes[0]):
         return []

@@ -1,6 +1,4 @@
-"""A linear-time core: minGRU, whose gates read the input alone, so that T rows are one linear
-recurrence.
-"""
+"""minGRU: a core whose gates read the input alone, so that T rows are one recurrence."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ class MinGRU(nn.Module):
 
 
 def recurrence(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t for t = 0 .. T-1 from ``h`` [B, n] before row 0; a and b [T, B, n] ->
-    [T, B, n].
-    """
+    """h_t = a_t h_{t-1} + b_t of a and b [T, B, n], from ``h`` [B, n] before row 0."""
     return _Recurrence.apply(a, b, h)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -103,9 +99,7 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def loop(a: Tensor, b: Tensor) -> Tensor:
-    """The scan in T calls, the least work: on a CPU rows of 4,096 numbers cost no more than the
-    calls.
-    """
+    """The scan in T calls: on a CPU, rows of up to 4,096 numbers cost no more than calls."""
     h = b.clone(memory_format=torch.contiguous_format)
     rows = h.unbind(0)
     for before, coefficient, now in zip(rows, a[1:].unbind(0), rows[1:], strict=False):

@@ -1,6 +1,4 @@
-"""Running statistics that are part of a network: buffers, so that they travel, are saved and are
-resumed with the weights.
-"""
+"""Running statistics as buffers, which are saved and published with the weights."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class RunningNorm(nn.Module):
         return (x - self.shift).mul_(self.factor).clamp_(-self.clip, self.clip)
 
     def scale(self, x: Tensor) -> Tensor:
-        """Divide by the standard deviation without centring, as rewards are scaled by the
-        statistics of returns.
-        """
+        """Divide by the standard deviation without centring, as rewards are scaled."""
         return (x * self.factor).clamp_(-self.clip, self.clip)
 
     @torch.no_grad()

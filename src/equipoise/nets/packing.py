@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Batch, Packed, Trajectory
+from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Batch, Packed, Trajectory, by_field
 
 
 def pack(data: Trajectory) -> Packed:
@@ -95,8 +95,9 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
     # the last one: a prompt
     new = torch.full((len(data.group) + 1,), -1, dtype=torch.int64, device=token.device)
     new[sample] = torch.arange(len(sample), device=token.device)
-    made = {name: getattr(data, name)[token] for name in PACKED_TOKENS} | {
-        name: getattr(data, name)[sample] for name in PACKED_SAMPLES
+    given = by_field(data)
+    made = {name: given[name][token] for name in PACKED_TOKENS} | {
+        name: given[name][sample] for name in PACKED_SAMPLES
     }
     counts = torch.tensor([len(piece) for piece in pieces], device=token.device)
     made |= {

@@ -1,6 +1,4 @@
-"""Attention over the patches of an image: a vision transformer, and latents that read the patches
-by cross-attention.
-"""
+"""Torsos with attention over an image's patches: ViT, and latents that read patches."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ WIDER = 4  # units of a block's MLP, times its width
 
 
 def dense(size_in: int, size_out: int) -> nn.Linear:
-    """A layer with Glorot's weights (as in the code of ViT) and bias 0; orthogonal ones would take
-    ViT-small half a minute.
-    """
+    """A layer with Glorot's weights, as in ViT's code. Orthogonal ones take half a minute."""
     layer = nn.Linear(size_in, size_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -63,17 +59,13 @@ class Attention(Block):
         super().__init__()
         self.heads = heads
         self.norm, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.query, self.key_value, self.out = (
-            dense(width, width),
-            dense(width, 2 * width),
-            dense(width, width),
-        )
+        self.query = dense(width, width)
+        self.key_value = dense(width, 2 * width)
+        self.out = dense(width, width)
         self.wide, self.narrow = dense(width, WIDER * width), dense(WIDER * width, width)
 
     def forward(self, x: Tensor, read: Tensor | None = None) -> Tensor:
-        """x [N, L, width] attends to itself, or to ``read`` [N, M, width], which is normalised
-        already -> [N, L, width].
-        """
+        """x [N, L, width] attends to itself, or to ``read`` [N, M, width], normalised before."""
         normal = self.norm(x)
         key, value = self.key_value(normal if read is None else read).chunk(2, -1)
         query, key, value = (

@@ -1,6 +1,4 @@
-"""Pieces of a decoder with gradients by hand, each in few passes over memory: at small sizes the
-passes are the cost.
-"""
+"""Parts of a decoder with gradients by hand, to pass over memory less often."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from equipoise.private.torch import parameters
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019,
-    arXiv:1910.07467).
-    """
+    """x / sqrt(mean(x^2) + eps) * weight by rows (Zhang and Sennrich 2019, arXiv:1910.07467)."""
     z = x.to(weight.dtype)  # under autocast: in float32, as torch's own norms
     y = _RMSNorm.apply(z, weight, eps) if torch.is_grad_enabled() else _normed(z, weight, eps)[0]  # type: ignore[no-untyped-call]
     return y.to(x.dtype)
@@ -84,9 +80,7 @@ class _Rotate(torch.autograd.Function):
 
 
 def together(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """The outputs of several layers side by side, by one product where their weights are or may be
-    put together.
-    """
+    """Outputs of several layers side by side, by one product if their weights allow it."""
     weights = [layer.weight for layer in layers]
     biases = [parameters(layer)["bias"] for layer in layers]
     bias = torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None
@@ -99,9 +93,7 @@ def together(x: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 def neighbours(weights: Sequence[Tensor]) -> Tensor | None:
-    """Matrices of one width that lie one behind the other in memory, as one; None where they do
-    not.
-    """
+    """Matrices that lie one behind the other in memory, as one; else None."""
     first, rows, end = weights[0], 0, weights[0].data_ptr()
     for one in weights:
         if one.data_ptr() != end or not one.is_contiguous():

@@ -90,9 +90,7 @@ def native_bf16(flags: str | None = None) -> bool:
 
 
 def emulated(precision: Precision, acting: str, device: str) -> list[str]:
-    """A warning for numbers that this processor has no instructions for, so that each product takes
-    longer than in fp32.
-    """
+    """A warning if bf16 is emulated by this processor, which is slower than fp32."""
     key = "acting_precision" if acting == "bf16" else "precision"
     if (
         "bf16" not in (precision, acting)

@@ -1,6 +1,4 @@
-"""Networks of action values: one value, or a distribution of returns, for every action of a
-Discrete space.
-"""
+"""Networks of action values, or distributions of returns, for a Discrete space."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class QNetwork(Features):
         return self._values(features), state
 
     def unroll(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """obs [T, B, ...], first [T, B] bool, state before row 0 -> [T, B, actions, bins], the
-        state after row T - 1.
-        """
+        """obs [T, B, ...], first [T, B], state -> [T, B, actions, bins], state after row T - 1."""
         features = self.features(tree.map(lambda leaf: leaf.flatten(0, 1), obs))
         if self.core is not None:
             with exact(features.device):
@@ -86,9 +82,7 @@ class QNetwork(Features):
             return out
 
     def taken(self, out: Tensor, action: Tensor) -> Tensor:
-        """Pick, in each row of [N, actions, bins], the bins of the row's action [N], in the env's
-        terms -> [N, bins].
-        """
+        """out [N, actions, bins], env actions [N] -> the actions' bins [N, bins]."""
         return out[torch.arange(len(out), device=out.device), action - self.start]
 
 

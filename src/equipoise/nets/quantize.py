@@ -11,9 +11,7 @@ LARGEST = 127
 
 
 def layer_weights(net: nn.Module) -> list[str]:
-    """The names of the parameters that are weights of linear, convolutional and recurrent layers;
-    biases are none.
-    """
+    """Names of the weights of linear, convolutional and recurrent layers, without biases."""
     return [
         f"{name}.{own}" if name else own
         for name, module in net.named_modules()
@@ -24,9 +22,7 @@ def layer_weights(net: nn.Module) -> list[str]:
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """[out, ...] -> int8 of the same shape and the scale [out] of each channel: symmetric, its
-    largest number is 127.
-    """
+    """[out, ...] -> int8 of that shape, and scales [out]: symmetric, up to 127."""
     scale = weight.flatten(1).abs().amax(1) / LARGEST
     over = torch.where(scale > 0, scale, 1.0).view(-1, *[1] * (weight.ndim - 1))
     return (weight / over).round_().clamp_(-LARGEST, LARGEST).to(torch.int8), scale

@@ -1,6 +1,4 @@
-"""Batch renormalisation (Ioffe 2017, arXiv:1702.03275), and MLPs in which it stands before every
-layer (CrossQ).
-"""
+"""Batch renormalisation (Ioffe 2017, arXiv:1702.03275), and MLPs with it (CrossQ)."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ class BatchRenorm(nn.Module):
 
     @torch.no_grad()
     def absorb(self, pool: Pool) -> None:
-        """Let the newest batch, and those of the pool's other learners, into the running
-        statistics, once.
-        """
+        """Add the newest batch, and the other learners', to the running statistics."""
         if self._seen is None:
             return
         (rows, mean, var), self._seen = self._seen, None
@@ -93,9 +89,7 @@ def norms(net: nn.Module) -> list[BatchRenorm]:
 
 @contextmanager
 def by_batch(net: nn.Module) -> Iterator[None]:
-    """A context in which ``net`` normalises by the batch that it is given, and keeps its moments
-    for ``absorb``.
-    """
+    """A context in which ``net`` normalises by the batch, whose moments it then keeps."""
     found = norms(net)
     for norm in found:
         norm.by_batch = True
@@ -107,9 +101,7 @@ def by_batch(net: nn.Module) -> Iterator[None]:
 
 
 class RenormMLP(nn.Module):
-    """Hidden layers with a norm before each and one behind the last: [N, size] -> [N,
-    ``size_out``]. Weights as in ``MLP``.
-    """
+    """``MLP`` with a norm before each layer and one at the end: [N, size] -> [N, size_out]."""
 
     def __init__(self, size: int, hidden: Sequence[int], activation: str) -> None:
         super().__init__()

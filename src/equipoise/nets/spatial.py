@@ -1,6 +1,4 @@
-"""A spatial transformer: an image is looked at through a window that the network itself moves,
-turns and scales.
-"""
+"""A spatial transformer: the network chooses the part of the image that it sees."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How many threads torch computes with: sums are cut by threads, so the number decides the last
-bits.
-"""
+"""The number of threads that torch computes with, which decides the last bits of sums."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ def one_thread() -> Iterator[None]:
 
 
 def crowded(learners: int, threads: int) -> list[str]:
-    """A warning where learners compute with more threads than there are cores, so that they take
-    cores from each other.
-    """
+    """A warning if learners compute with more threads than there are cores."""
     if (wanted := learners * threads) <= (there := usable()):
         return []
     fits = max(there // learners, 1)

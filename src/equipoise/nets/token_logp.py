@@ -1,6 +1,4 @@
-"""Log-probabilities of tokens, and entropies, chunk by chunk: never are there logits of all places
-at once.
-"""
+"""Log-probabilities and entropies of tokens, in chunks to bound the memory of logits."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def head_logp(
     chunk: int = 1024,
     entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """hidden [n, hidden], weight [V, hidden], target [n] -> log-probability and entropy,
-    both [n].
-    """
+    """hidden [n, hidden], weight [V, hidden], target [n] -> logp [n], entropy [n]."""
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
@@ -97,10 +93,8 @@ class _HeadLogp(torch.autograd.Function):
         ctx: Context, grad_logp: Tensor, grad_spread: Tensor
     ) -> tuple[Tensor, Tensor, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
-        grad_hidden, grad_weight = (
-            torch.empty_like(hidden),
-            torch.zeros_like(weight, dtype=grad_logp.dtype),
-        )
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype)
         for at in range(0, len(hidden), ctx.chunk):
             part = slice(at, at + ctx.chunk)
             logp = _log_softmax(hidden[part], weight, ctx.temperature)

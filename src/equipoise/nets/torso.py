@@ -1,6 +1,4 @@
-"""From an observation to features: ``encode`` makes rows of floats of any supported space, ``MLP``
-maps rows to rows.
-"""
+"""From observations to features: ``encode`` makes rows of floats, ``MLP`` maps rows."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import functools
 import math
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,8 +69,9 @@ def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
 
 
 @constant_when_compiled
-def scale_of(space: Any) -> float:
+def scale_of(space: spaces.Space[object]) -> float:
     """The factor that scales an image's integers to 0 .. 1."""
+    assert isinstance(space, spaces.Box)
     return 1.0 / max(float(space.high.max(initial=0)), 1.0)
 
 
@@ -99,18 +97,14 @@ def _one_hot(
 
 
 def measured(space: spaces.Space[object]) -> list[bool]:
-    """[F] bool: the columns of ``encode`` that are numbers of a Box. A running norm covers these
-    and leaves one-hots alone.
-    """
+    """[F] bool: the columns of ``encode`` that a running norm covers: numbers of a Box."""
     if (inner := tree.branches(space)) is not None:
         return [column for key in ordered(space, inner) for column in measured(inner[key])]
     return [isinstance(space, spaces.Box)] * encoded_size(space)
 
 
 def linear(size_in: int, size_out: int, gain: float, *, bias: bool = True) -> nn.Linear:
-    """A layer with an orthogonal weight (Saxe et al. 2014, arXiv:1312.6120) scaled by ``gain`` and
-    bias 0, or without one.
-    """
+    """A layer with orthogonal weights (Saxe et al. 2014) times ``gain``, and bias 0 if any."""
     layer = nn.Linear(size_in, size_out, bias=bias)
     nn.init.orthogonal_(layer.weight, gain)
     if bias:

@@ -125,9 +125,7 @@ SLOPES: dict[
 
 
 def slope(judge: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
-    """judge(action) [N] for an action [N, d], and its gradient [N, d]. No graph is left, and no
-    parameter gets a gradient.
-    """
+    """judge(action) [N] of an action [N, d], and its gradient [N, d]. No graph is left."""
     with torch.enable_grad():
         free = action.detach().requires_grad_()
         value = judge(free)
@@ -167,9 +165,7 @@ class TwinCritic(Features):
         return q.squeeze(-1) if self.one_value else q
 
     def least(self, obs: Tree, action: Tensor, *, members: int = 2) -> Tensor:
-        """The smallest Q [N] of the first ``members`` for an actor's action, which alone gets a
-        gradient.
-        """
+        """The smallest Q [N] of the first ``members``; only the action gets a gradient."""
         with torch.no_grad():
             x = torch.cat([self.features(obs), action], -1)
         value, gradient = self.twins.least(
@@ -178,9 +174,7 @@ class TwinCritic(Features):
         return value + (gradient * (action - action.detach())).sum(-1)
 
     def mean(self, obs: Tree, action: Tensor) -> Tensor:
-        """The mean [N] of all members' outputs for an actor's action,
-        which alone gets a gradient.
-        """
+        """The mean [N] of all members' outputs; only the action gets a gradient."""
         with torch.no_grad():
             features = self.features(obs)
         value, gradient = slope(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,9 +26,7 @@ LEAST = 1e-5  # mean squared error of a pixel from 0 to 1, below which nothing i
 
 
 class Encoder(nn.Module):
-    """Convolutions 4x4/2 with ReLU, and the mean of each latent: images [N, *shape] -> [N,
-    ``LATENTS``].
-    """
+    """Convolutions 4x4/2 with ReLU, then latent means: images [N, *shape] -> [N, LATENTS]."""
 
     def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:
         super().__init__()
@@ -51,9 +48,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Images, or latents [N, ``LATENTS``], which pass; in float32 always, so that all who act
-        and learn see the same.
-        """
+        """Images, or latents [N, ``LATENTS``], which pass. Always float32, for all who read it."""
         if x.ndim == 2:
             return x.float()
         with exact(x.device):
@@ -84,7 +79,7 @@ class Decoder(nn.Module):
             reversed(encoder.sides[:-1]),
             strict=True,
         ):
-            odd: Any = tuple(side % 2 for side in sides)
+            odd = (sides[0] % 2, sides[1] % 2)
             self.layers.append(nn.ConvTranspose2d(size_in, size_out, 4, 2, 1, output_padding=odd))
 
     def forward(self, z: Tensor) -> Tensor:

@@ -49,9 +49,7 @@ Torso = Annotated[
 
 
 class Vision(nn.Module):
-    """A module for each image of an observation (a Dict's in sorted key order), beside the other
-    parts, encoded.
-    """
+    """A module for each image of an observation; other parts are encoded. Keys are sorted."""
 
     def __init__(
         self,
@@ -130,9 +128,7 @@ def leaves(
 
 
 def is_screen(space: spaces.Space[object]) -> bool:
-    """Is it certainly an image: bytes of rank 3 or 4 whose sides are long enough for the Nature
-    CNN?
-    """
+    """Is the space surely an image: bytes of rank 3 or 4, sides enough for the Nature CNN?"""
     bytes_ = (
         isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
     )
@@ -140,9 +136,7 @@ def is_screen(space: spaces.Space[object]) -> bool:
 
 
 def could_be_image(space: spaces.Space[object]) -> bool:
-    """Can a CNN that the user asked for take it as an image: any Box of rank 3 or 4, and bytes of
-    rank 2?
-    """
+    """May a CNN take the space as an image: a Box of rank 3 or 4, or bytes of rank 2?"""
     if not isinstance(space, spaces.Box):
         return False
     return len(space.shape) in (3, 4) or (len(space.shape) == 2 and space.dtype == np.uint8)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
+    from torch._C._distributed_c10d import Store as Store  # noqa: PLC0414  # handed on
 
 __all__ = [
     "DispatchMode",

@@ -10,7 +10,7 @@ Text is packed (``types.Packed``): ``tokens.py`` is on [N] tokens, ``group.py`` 
 
 from equipoise.returns.gae import gae
 from equipoise.returns.group import group_mean, group_range, group_std, leave_one_out
-from equipoise.returns.importance import effective_sample_size, importance_weight, log_ratio
+from equipoise.returns.importance import importance_weight, log_ratio
 from equipoise.returns.lambda_returns import lambda_returns
 from equipoise.returns.nstep import nstep
 from equipoise.returns.rescale import rescale, unscale
@@ -24,7 +24,6 @@ from equipoise.returns.vtrace import vtrace
 __all__ = [
     "Returns",
     "at_last",
-    "effective_sample_size",
     "ends",
     "gae",
     "group_mean",

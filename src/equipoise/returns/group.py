@@ -47,9 +47,7 @@ def leave_one_out(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Fl
 
 @torch.no_grad()
 def group_range(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """The greatest minus the least value of each one's group: 0 exactly where all are equal.
-    ValueError on a wrong shape.
-    """
+    """The range of each group, 0 if all are equal. Raises ValueError on a wrong shape."""
     check(value, group)
     empty, none = torch.zeros_like(value), torch.inf
     most = empty.scatter_reduce(0, group, value.nan_to_num(nan=-none), "amax", include_self=False)
@@ -63,9 +61,7 @@ def total(value: Tensor, group: Tensor) -> Tensor:
 
 
 def known(value: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """[M] float64 each: the values, 0 for nan, and the number of values in each one's group that
-    are not nan.
-    """
+    """[M] float64 each: values with 0 for nan, and the number of others in the group."""
     wide = value.double()
     return wide.nan_to_num(), total((~value.isnan()).double(), group)
 

@@ -1,6 +1,4 @@
-"""Importance weights: how much more likely an action is under the policy that learns than under the
-one that acted.
-"""
+"""Importance weights: action probabilities of the learned policy over the acting one's."""
 
 import math
 
@@ -47,26 +45,3 @@ def importance_weight(
     check(mask=mask, log_rho=log_rho)
     (log_rho,) = floats(log_rho)
     return real(log_rho.exp().clamp_(max=clip), mask)
-
-
-@torch.no_grad()
-def effective_sample_size(
-    *, log_rho: Float[Tensor, "T B"], mask: Bool[Tensor, "T B"] | None = None
-) -> Float[Tensor, ""]:
-    """What share of the real rows the weights leave effective: 1 on policy, 1/n where one row
-    outweighs all.
-
-        (sum_t rho_t)^2 / (n sum_t rho_t^2)
-
-    Kong 1992, A note on importance sampling using standardized weights. In logarithms, so that no
-    weight overflows; 0 where no row is real. No gradient flows out. Raises ValueError on a wrong
-    shape.
-    """
-    check(mask=mask, log_rho=log_rho)
-    (log_rho,) = floats(log_rho)
-    if mask is not None:
-        log_rho = log_rho[mask]
-    if log_rho.numel() == 0:
-        return log_rho.new_zeros(())
-    log_rho = log_rho.flatten()
-    return (2 * log_rho.logsumexp(0) - (2 * log_rho).logsumexp(0)).exp() / log_rho.numel()

@@ -56,7 +56,5 @@ def floats(*tensors: Tensor) -> list[Tensor]:
 
 
 def real(rows: Tensor, mask: Tensor | None) -> Tensor:
-    """``rows``, and 0 where ``mask`` is False, whatever stood there (a product would let inf and
-    NaN through).
-    """
+    """``rows``, and 0 where ``mask`` is False. A product would let inf and NaN through."""
     return rows if mask is None else torch.where(mask, rows, 0.0)

@@ -50,9 +50,7 @@ def token_gae(
 def ends(
     *, sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]
 ) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
-    """Is a token the first of its sample that was chosen, is it the last? Raises ValueError on a
-    wrong shape.
-    """
+    """The first and the last chosen token of each sample. ValueError on a wrong shape."""
     check(sample, chosen=chosen)
     kept = chosen.nonzero().squeeze(1)
     first, last = torch.zeros_like(chosen), torch.zeros_like(chosen)

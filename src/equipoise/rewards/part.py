@@ -34,9 +34,7 @@ class RewardPart(Protocol):
     optimizer: Optimizer = Optimizer(schedule="constant")
 
     def follow(self, algorithm: Learns) -> None:
-        """Read what the rewards need of the algorithm, such as its discount; ValueError if it lacks
-        that.
-        """
+        """Read what the part needs of the algorithm; ValueError if it is missing."""
         return
 
     def to(self, device: torch.device) -> None:
@@ -44,9 +42,7 @@ class RewardPart(Protocol):
         return
 
     def rewards(self, data: Trajectory) -> Tensor:
-        """Return the rewards [T, B] that replace ``data.reward``, which stays as it is. No gradient
-        is recorded.
-        """
+        """Return rewards [T, B] in place of ``data.reward``. No gradient is recorded."""
         ...
 
     def loss(self, data: Trajectory) -> LossOutput | None:
@@ -54,9 +50,7 @@ class RewardPart(Protocol):
         return None
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        """Take a batch into the statistics; ``pool`` adds up over all learners. ``data.reward`` is
-        that of the part before.
-        """
+        """Add a batch to statistics over ``pool``; data.reward: of the part before."""
         return
 
     def state(self) -> Tree:

@@ -104,9 +104,7 @@ class RewardStep(RewardPart):
 
 
 def of_all(carried: Tensor, stream: Tensor, pool: Pool) -> Tensor:
-    """The running returns [streams] of the streams of all learners, each of which is in the batch
-    of one learner or of none.
-    """
+    """Running returns [streams] of all learners; at most one has a stream in its batch."""
     count = int(pool.max(torch.tensor(len(carried), device=carried.device)))
     mine = carried.new_zeros(2, count)
     mine[0, stream], mine[1, stream] = carried[stream], 1.0

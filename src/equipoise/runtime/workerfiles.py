@@ -128,7 +128,7 @@ class Saver:
             self._send(Written(cut=self.last, error=f"{type(end.error).__name__}: {end.error}"))
             return
         segments = {self._member.folder + name: entry for name, entry in end.segments.items()}
-        self._send(Written(cut=self.last, files=end.result, segments=segments))
+        self._send(Written(cut=self.last, files=dict(end.files), segments=segments))
 
 
 def word(member: Member) -> str:

@@ -1,6 +1,4 @@
-"""Types: the nouns of the ring and their row alignment, the Protocols, the algorithm, and the
-Program.
-"""
+"""Types: rows, batches and specs, the Protocols, the algorithm, and the Program."""
 
 from equipoise.facts import (
     Fraction,
@@ -42,6 +40,7 @@ from equipoise.types.protocols import (
     Agent,
     Blocks,
     DealtEnv,
+    Entry,
     Env,
     Experience,
     LateSave,
@@ -79,6 +78,7 @@ from equipoise.types.rows import (
     Trajectory,
     Tree,
     agent_streams,
+    by_field,
     stream_ids,
 )
 from equipoise.types.sources import (
@@ -119,6 +119,7 @@ __all__ = [
     "Blocks",
     "Central",
     "DealtEnv",
+    "Entry",
     "Env",
     "EnvFactory",
     "EnvSource",
@@ -180,6 +181,7 @@ __all__ = [
     "WeightStore",
     "Worker",
     "agent_streams",
+    "by_field",
     "first_learning",
     "learning",
     "stream_ids",

@@ -1,6 +1,4 @@
-"""Algorithms: the two halves of an algorithm, the loss that it returns, and the optimiser beside
-it.
-"""
+"""The two halves of an algorithm, the loss that it returns, its optimiser and rewards."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class LossOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """How gradients become steps. Each group of ``Algorithm.groups`` has an optimiser of its own
-    with these settings.
-    """
+    """How gradients become steps. Each group of ``Algorithm.groups`` has its own optimiser."""
 
     name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = (
         "adam"
@@ -107,9 +103,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """What becomes of the env's rewards before an algorithm learns from them, whichever it is.
-    Reports stay raw.
-    """
+    """How rewards change before an algorithm learns from them. Reports show the env's own."""
 
     scale: Annotated[
         PositiveFloat,
@@ -154,7 +148,7 @@ class Learns(ABC):
     needs_task: ClassVar[bool] = False  # does it learn from text that a model writes
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     # settings of a run with this algorithm, by their --set keys
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, object]] = {}
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
     # mean lag in versions that its correction bears; None: any (docs/lag.md)
     max_sensible_lag: ClassVar[float | None] = None
@@ -184,75 +178,55 @@ class Learns(ABC):
 
     @property
     def copied_every(self) -> int:
-        """Updates from one copy of the network into the target network to the next; 0: there is
-        none.
-        """
+        """Updates between two copies into the target network; 0: there is no such network."""
         return self.target_every
 
     @property
     def part_tokens(self) -> int:
-        """Text: tokens of the parts that a step is gone over in, at most; 0: all at once."""
+        """Text: at most this many tokens in each part of a minibatch; 0: one part."""
         return 0
 
     @property
     def item_rows(self) -> int | None:
-        """Rows of an item that the loss learns from, where a replay cuts them; None:
-        whole unrolls.
-        """
+        """Rows of a replay's item; None: whole unrolls."""
         return None
 
     @property
     def warmup_rows(self) -> int:
-        """The first rows of a run, which an encoder learns from: a replay that keeps its latents
-        begins after them.
-        """
+        """First rows of a run, which an encoder learns from and a replay leaves out."""
         return 0
 
     @property
     def group_size(self) -> int | None:
-        """Text: the samples of a prompt that are learned from together; None: whatever the run
-        says.
-        """
+        """Text: samples of a prompt that are learned from together; None: any number."""
         return None
 
     def refused(self, max_lag: int | None) -> str | None:
-        """What cannot work where experience is up to so many versions old (None: any number), and
-        the nearest that does.
-        """
+        """Return what cannot work with ``max_lag`` (None: unbounded), and what would."""
         return None
 
     @abstractmethod
     def network(self, spec: Any) -> nn.Module:
-        """A fresh network for an EnvSpec, which satisfies ``Network``, or for a TextSpec. The
-        caller has seeded torch.
-        """
+        """Return a new ``Network`` for an EnvSpec or TextSpec. The caller has seeded torch."""
 
     def groups(self, net: nn.Module) -> dict[str, list[Parameter]]:
         """One optimiser each; a step is taken for each group in this order."""
         return {"all": [one for one in net.parameters() if one.requires_grad]}
 
     def due(self, group: str, version: int) -> bool:
-        """Is a step to be taken for this group in the update that follows ``version``? (TD3's
-        actor: in every other one.)
-        """
+        """Does the update after ``version`` move this group? (TD3's actor: every second one.)"""
         return True
 
     def held(self, net: Any, version: int) -> Sequence[nn.Parameter]:
-        """The parameters that the update which follows ``version`` leaves as they are, of groups
-        that are due.
-        """
+        """Parameters of due groups that the update after ``version`` leaves as they are."""
         return ()
 
     def followed(self, net: Any) -> nn.Module:
-        """What the target network is a copy of: the network, or a part of it where that is all it
-        is asked for (SAC).
-        """
+        """The part of the network that the target network copies (SAC: the critics)."""
         return net  # type: ignore[no-any-return]
 
     def prepare(self, data: Trajectory) -> Any:
-        """The rows as the other methods are given them: as they lie in the queue, or text as
-        ``Packed`` tokens.
-        """
+        """Return the rows in the form that the other methods take (text: ``Packed``)."""
         return data
 
     def targets(
@@ -287,9 +261,7 @@ class Learns(ABC):
         step: float,
         rng: torch.Generator,
     ) -> LossOutput | None:
-        """The loss of one minibatch for one group; None: skip this group now. ``step``: share of
-        the schedule done, 0..1.
-        """
+        """Return a group's loss of a minibatch; None to skip. ``step``: schedule done, 0..1."""
 
 
 class Acts(ABC):

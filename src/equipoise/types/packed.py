@@ -59,9 +59,7 @@ PACKED_SAMPLES = ("prompt", "group", "stop", "task", "refills")  # [M]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec:
-    """The facts about a task and a model that a network for text needs; the counterpart of an
-    ``EnvSpec``.
-    """
+    """The facts about a task and a model that a network for text needs, as an ``EnvSpec``."""
 
     model: Mapping[str, Any]  # the fields of a DecoderConfig
     # a directory whose safetensors the network begins with; "": it begins at random
@@ -84,13 +82,11 @@ class TextSpec:
     resume: ClassVar[Resume] = "exact"
 
 
-Prompt = str | Sequence[Mapping[str, Any]]  # a text, or messages {"role", "content"}
+Prompt = str | Sequence[Mapping[str, object]]  # a text, or messages {"role", "content"}
 
 
 def begun(prompt: Prompt) -> tuple[Prompt, str]:
-    """A prompt without the beginning of the assistant's answer at its end, and that beginning, ""
-    where there is none.
-    """
+    """Split a prompt from the assistant's begun answer at its end ("" if there is none)."""
     if isinstance(prompt, str) or prompt[-1]["role"] != "assistant":
         return prompt, ""
     return prompt[:-1], str(prompt[-1]["content"])
@@ -101,10 +97,10 @@ class Example:
     """A prompt of a task, and what its rewards are told besides."""
 
     prompt: Prompt
-    columns: Mapping[str, Any] = field(default_factory=dict)  # what JSON has, by name
+    columns: Mapping[str, object] = field(default_factory=dict)  # what JSON has, by name
     completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
     # arguments of the chat template, such as tools
-    template: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors
     at: str = field(default="", compare=False, repr=False)
 
@@ -125,7 +121,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def decode(self, token: Sequence[int]) -> str: ...  # without the end
     def save(self, directory: Path) -> None: ...  # as files that transformers reads
-    def prompt(self, prompt: Prompt, template: Mapping[str, Any] = ...) -> list[int]: ...
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = ...) -> list[int]: ...
 
     # with what begins a text; of messages, by the chat template with these arguments, with the
     # assistant's turn begun

@@ -1,6 +1,4 @@
-"""A run as data: the Program, with the settings of source, policies, placement, schedule and
-evaluation.
-"""
+"""A run as data: the Program and its settings, apart from sources and algorithms."""
 
 from __future__ import annotations
 
@@ -416,9 +414,7 @@ class Placement:
 
     @property
     def halves(self) -> int:
-        """Groups of envs of an actor: under central inference one of them is stepped while the
-        other is acted for.
-        """
+        """Groups of envs of an actor: two if one is stepped during inference for the other."""
         return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
 
     @property
@@ -535,9 +531,7 @@ class Program:
 
     @property
     def groups(self) -> int:
-        """Groups of envs of the run: each is stepped together, writes one block of rows, and acts
-        by the same weights.
-        """
+        """Groups of envs in the run. Each writes one block of rows, by the same weights."""
         return self.actors * self.placement.halves
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from equipoise.types.rows import Array, Batch, EnvSpec, RunSpec, Slot, Tick, TimeStep, Tree
 
@@ -89,9 +89,7 @@ class Places(Protocol):
 
 
 class Blocks(Protocol):
-    """The blocks for the rows of all policies of an actor: they reserve and commit one block
-    together, a slot each.
-    """
+    """The blocks of an actor's rows: one slot for each policy, reserved and committed together."""
 
     # by the streams of the actor's envs
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
@@ -100,9 +98,7 @@ class Blocks(Protocol):
 
 
 class Experience(Protocol):
-    """The experience of one policy. Nothing blocks: None means "not yet", and only the runtime
-    waits.
-    """
+    """The experience of one policy. None means "not yet"; only the runtime waits."""
 
     def sample(self, n: int) -> Batch | None: ...
     # what ``sample`` gives next, to be read alone; None: that is not known
@@ -133,6 +129,9 @@ class WeightStore(Protocol):
     def look(self, newer_than: int = -1) -> Look | None: ...
 
 
+Entry = dict[str, str | int]  # a file in the manifest of a checkpoint: {"sha256", "size"}
+
+
 class StateWriter(Protocol):
     """One worker's part of a checkpoint that is being written."""
 
@@ -143,7 +142,7 @@ class StateWriter(Protocol):
     # copy the weights that can be played and begun from
     def put_weights(self, params: Mapping[str, Tensor]) -> None: ...
     # write what was put -> the files' sizes and hashes; from any thread
-    def write(self) -> dict[str, dict[str, Any]]: ...
+    def write(self) -> dict[str, Entry]: ...
 
 
 class StateReader(Protocol):
@@ -151,18 +150,16 @@ class StateReader(Protocol):
 
     def state(self, name: str = "") -> Tree: ...  # what was put under this name
     # the files that hold this worker's rows of a replay
-    def segments(self) -> Mapping[str, Any]: ...
+    def segments(self) -> Mapping[str, Entry]: ...
     def segment(self, name: str) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEnd:
-    """How a late save ended: its files and the segments that the checkpoint is to name, or an
-    error.
-    """
+    """How a late save ended: files and segments for the manifest, or an error."""
 
-    result: Any = None  # files, by name
-    segments: dict[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Entry] = field(default_factory=dict)  # by name
+    segments: Mapping[str, Entry] = field(default_factory=dict)
     error: Exception | None = None
 
 
@@ -204,7 +201,7 @@ class Network(Protocol):
 
     def initial_state(self, batch: int) -> Tree: ...  # [B, ...], {} for a feed-forward net
     # obs [B, ...] -> outputs [B, ...], state
-    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Any, Tree]: ...
+    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[object, Tree]: ...
     def unroll(
         self, obs: Tree, first: Tensor, state: Tree
-    ) -> tuple[Any, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state
+    ) -> tuple[object, Tree]: ...  # obs [T, B, ...] -> outputs [T, B, ...], state

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import gymnasium
     import numpy as np
+    import numpy.typing as npt
 
 Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
@@ -35,9 +36,7 @@ OnNonfinite = Literal["stop", "drop", "clamp"]
 
 
 class Tick(Enum):
-    """The outcome of one bounded piece of work.
-    The seconds spent in each are the balance of a run.
-    """
+    """The outcome of one bounded piece of work; seconds in each give a run's balance."""
 
     WORKED = "worked"
     STARVED = "starved"  # upstream is slower
@@ -86,8 +85,8 @@ class Stack:
 class EnvSpec:
     """The facts about an env that a network and a slot need, for one policy."""
 
-    observation: gymnasium.Space[Any]  # of one stream
-    action: gymnasium.Space[Any]  # of one stream
+    observation: gymnasium.Space[object]  # of one stream
+    action: gymnasium.Space[object]  # of one stream
     # the keys in the observation under which the allowed actions stand; (): all are allowed
     mask: tuple[str, ...] = ()
     resume: Resume = "restart"
@@ -114,9 +113,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Row t: seen (``obs[t]``), done (``action[t]``), got (``reward[t]``). The next's ``obs[0]`` is
-    this one's ``obs[T]``.
-    """
+    """Row t: seen ``obs[t]``, done ``action[t]``, got ``reward[t]``. The next has obs[T]."""
 
     obs: Tree  # [T+1, B, ...], obs[T] only bootstraps
     first: Array  # [T+1, B] bool
@@ -143,6 +140,11 @@ class Trajectory:
         return int(self.reward.shape[0]), int(self.reward.shape[1])
 
 
+def by_field(data: Any) -> dict[str, Tree]:
+    """The fields of a Trajectory or a Packed, by name."""
+    return {name: getattr(data, name) for name in type(data).__slots__}
+
+
 TRAJECTORY_ROWS = ("action", "behaviour", "reward", "mask", "bootstrap", "version")  # [T, B, ...]
 TRAJECTORY_EDGES = ("obs", "first")  # [T+1, B, ...]
 TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
@@ -150,9 +152,7 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The input of a learner's step. A minibatch by rows has T = 1 and ``data.obs`` without the
-    bootstrap row: [1, N, ...].
-    """
+    """The input of a learner's step. A minibatch by rows has T = 1 and obs [1, N, ...]."""
 
     data: Any  # a Trajectory; a Packed where text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
@@ -170,7 +170,7 @@ class Slot:
     data: Trajectory
 
 
-def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def stream_ids(group: int, envs: int) -> npt.NDArray[np.int64]:
     """[E] int64, the envs of one group; where an env has one agent they are its streams."""
     import numpy as np
 
@@ -179,10 +179,8 @@ def stream_ids(group: int, envs: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def agent_streams(
     envs: Array, agents: int = 1, places: Sequence[int] = (0,)
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[E * len(places)] int64, env by env: the streams of the agents at ``places`` among the
-    ``agents`` of an env.
-    """
+) -> npt.NDArray[np.int64]:
+    """[E * len(places)] int64, env by env: the streams of the agents at ``places``."""
     import numpy as np
 
     return (np.asarray(envs, np.int64)[:, None] * agents + np.asarray(places, np.int64)).reshape(-1)

@@ -1,12 +1,10 @@
-"""Sources: where the experience of a run comes from (envs, recorded rows, or a task for a model
-that writes).
-"""
+"""Sources of a run's experience: envs, recorded rows, or a task for a language model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from equipoise.facts import (
     FREE,
@@ -53,14 +51,19 @@ class EnvFactory:
         return self.target.startswith((DEVICE, JAX))
 
 
+class Stored(TypedDict, total=False):
+    """How the weights lie in memory for the workers that act: arguments of a ``WeightPlan``."""
+
+    dtype: str | None
+    buffers: int
+
+
 ReadsEnv = Read("source.dataset", "", why="there is no live experience")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Where experience comes from: what the kinds have in common. The class that ``behaviour``
-    names does the work.
-    """
+    """Settings of every source. The class that ``behaviour`` names does the work."""
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
 
@@ -85,9 +88,7 @@ class SourceSettings:
 
     @property
     def recorded(self) -> str:
-        """The name of the rows that are learned from alone, so that nothing acts; "": there are
-        none.
-        """
+        """The data set if recorded rows are all there is, so that no actor runs; else ""."""
         return ""
 
     @property
@@ -95,8 +96,8 @@ class SourceSettings:
         """The numbers of the env's info that are reported."""
         return ()
 
-    def stored(self) -> dict[str, Any]:
-        """How the weights lie in memory for the workers that act, as arguments of a plan."""
+    def stored(self) -> Stored:
+        """How the weights lie in memory for the workers that act."""
         return {}
 
 
@@ -128,9 +129,7 @@ class EnvSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSource(SourceSettings):
-    """Recorded experience alone: the rows of a data set. No env is stepped but for evaluation, and
-    steps are updates.
-    """
+    """Recorded rows alone. An env only evaluates; steps are updates."""
 
     behaviour: ClassVar[str] = "equipoise.sources.recorded:Recorded"
 
@@ -156,9 +155,7 @@ class RecordedSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource(SourceSettings):
-    """Text that a model writes: prompts of a task, answered by generators and judged by rewards.
-    Steps are samples.
-    """
+    """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
 
@@ -245,7 +242,7 @@ class TaskSource(SourceSettings):
     def title(self) -> str:
         return self.task
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> Stored:
         return {
             "dtype": "bfloat16" if self.weights == "bf16" else None,
             "buffers": self.weight_buffers,

@@ -19,7 +19,7 @@ from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
-from equipoise.learners.meeting import Meeting, Seat, Solo, Together
+from equipoise.learners.meeting import Meeting, Seat, SharedMeeting, Solo
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
 from equipoise.publishing import publish
@@ -59,7 +59,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
         return blue.learners
 
     def memory(self, blue: Blueprint) -> Tree:
-        return Together.specs(blue.learners) if blue.learners > 1 else {}
+        return SharedMeeting.specs(blue.learners) if blue.learners > 1 else {}
 
     def build(self, job: Job, site: Site) -> LearnerWorker:
         blue, shared, rank = job.blueprint, job.shared, job.index
@@ -157,7 +157,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
             for bell in bells:
                 bell()
 
-        return Together(
+        return SharedMeeting(
             job.shared.own[self.name].views,
             Seat(
                 rank=job.index,

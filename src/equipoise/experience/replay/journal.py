@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equipoise.experience.replay.leaves import Cursor
-from equipoise.types import Array, LateSave, StateReader, StateWriter, Tree
+from equipoise.types import Array, Entry, LateSave, StateReader, StateWriter, Tree
 from equipoise.types import SaveEnd as Saved
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ CHUNK = 1 << 20  # bytes between two looks of the thread at what may be overwrit
 NAME = re.compile(r"segment_(\d{1,18})\.rows")
 FREE = 2**62  # any number of blocks
 
-Entry = dict[str, str | int]  # {"sha256", "size"}
 # (actor, first block, how many), one after the other, by segment
 Chunks = dict[str, list[tuple[int, int, int]]]
 
@@ -74,7 +73,7 @@ class Journal:
         self._at, self._room, self._stop = ring.blocks.copy(), FREE, False
         self._saved = Saved()
 
-    def begin(self, finish: Callable[[Tree], object]) -> None:
+    def begin(self, finish: Callable[[Tree], Mapping[str, Entry]]) -> None:
         """Save the ring as it is now: a thread writes rows, then calls ``finish`` with what
         ``load`` needs; see ``poll``.
         """
@@ -150,16 +149,16 @@ class Journal:
 
     # ----------------------------------------------------------------------------------- the thread
 
-    def _save(self, finish: Callable[[Tree], object], ended: threading.Event) -> None:
+    def _save(self, finish: Callable[[Tree], Mapping[str, Entry]], ended: threading.Event) -> None:
         try:
             chunks, segments = self._write()
-            result = finish({name: np.array(of, np.int64) for name, of in chunks.items()})
+            files = finish({name: np.array(of, np.int64) for name, of in chunks.items()})
         except Exception as error:
             self._close()  # the end of the file is unknown after a failure
             self._room, self._saved = FREE, Saved(error=error)
         else:
             self._chunks, self._segments, self._written = chunks, segments, self._at
-            self._saved = Saved(result=result, segments=segments)
+            self._saved = Saved(files=files, segments=segments)
         ended.set()
 
     def _write(self) -> tuple[Chunks, dict[str, Entry]]:

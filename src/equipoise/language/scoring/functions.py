@@ -246,7 +246,9 @@ def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Par
 def text_of(completion: Prompt) -> str:
     """The text of a completion, which is a text or the assistant's messages."""
     return (
-        completion if isinstance(completion, str) else "".join(one["content"] for one in completion)
+        completion
+        if isinstance(completion, str)
+        else "".join(str(one["content"]) for one in completion)
     )
 
 

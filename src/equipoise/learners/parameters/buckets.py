@@ -23,9 +23,7 @@ class Buckets:
     """
 
     def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:
-        """``flat``, ``params``: what ``flatten`` made of the parameters, which lie in it in order,
-        with room for ``MORE``.
-        """
+        """``flat``, ``params``: as ``flatten`` left them, with room for ``MORE``."""
         assert flat.grad is not None
         gradient = flat.grad.as_strided((flat.numel() + MORE,), (1,))
         self.more = gradient[flat.numel() :]
@@ -45,9 +43,7 @@ class Buckets:
             param.register_post_accumulate_grad_hook(self._leaver(part))  # type: ignore[no-untyped-call]
 
     def begin(self, loss: Tensor, count: Tensor) -> None:
-        """Before backward: what is to be added up beside the gradient. ``more`` has the sums after
-        ``finish``.
-        """
+        """Before backward: also add up ``loss`` and ``count``, into ``more``."""
         self.more[0], self.more[1] = loss.detach(), count
         self._left, self._on, self._open = list(self._counts), 0, True
         self._waits.clear()  # of sums that ended with a lost learner
@@ -67,7 +63,7 @@ class Buckets:
         self._on += 1
 
     def finish(self) -> None:
-        """After backward: send the rest, and wait until the whole gradient is the sum."""
+        """After backward: send the rest, and wait for the sum of the whole gradient."""
         self._open = False
         while self._on < len(self._parts):
             self._send()

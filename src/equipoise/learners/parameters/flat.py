@@ -8,7 +8,6 @@ reduction one operation each, however many layers there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,11 +62,9 @@ def norm_of(x: Tensor) -> Tensor:
 
 
 class Flat(Parameters):
-    """All parameters of each group in one tensor, which one optimiser moves. Several learners add
-    up their gradients.
-    """
+    """Each group's parameters as one tensor with one optimiser. Learners add up their gradients."""
 
-    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+    def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
         held, several = groups(net), self.pool.size > 1
         self.net = net
         self.flat = {name: flatten(params, MORE if several else 0) for name, params in held.items()}
@@ -100,6 +97,6 @@ class Flat(Parameters):
     def state(self, group: str) -> Tree:
         return {"params": self.flat[group].detach(), "optimizer": self.optimizers[group].slots}
 
-    def load(self, group: str, state: Any) -> None:
+    def load(self, group: str, state: Tree) -> None:
         self.flat[group].copy_(state["params"])
         self.optimizers[group].load(state["optimizer"])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import DeviceMesh
 
 from equipoise import tree
 from equipoise.learners.parameters.mesh import lost
 from equipoise.learners.parameters.parts import Spread
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.nets.block import blocks
-from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory, Tree
+from equipoise.types import TRAJECTORY_STREAMS, Batch, Trajectory, Tree, by_field
 
 
 class Layers(Spread):
@@ -29,7 +29,7 @@ class Layers(Spread):
     def __init__(self, learners: Learners) -> None:
         super().__init__(learners, pool=ALONE)
 
-    def spread(self, mesh: Any) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         from torch.distributed.tensor.parallel import (
             ColwiseParallel,
             RowwiseParallel,
@@ -51,12 +51,13 @@ class Layers(Spread):
             distributed.all_gather(list(whole.tensor_split(self.learners.size)), mine)
             return whole.movedim(0, axis)
 
-        def field(name: str) -> Tree:
+        def whole(name: str, field: Tree) -> Tree:
             axis = 0 if name in TRAJECTORY_STREAMS else 1
-            return tree.map(lambda x: gathered(x, axis), getattr(batch.data, name))
+            return tree.map(lambda x: gathered(x, axis), field)
 
         with lost():
-            data = Trajectory(**{name: field(name) for name in Trajectory.__slots__})
+            fields = by_field(batch.data).items()
+            data = Trajectory(**{name: whole(name, field) for name, field in fields})
             keys = gathered(torch.as_tensor(batch.keys), 0).cpu().numpy()
             return replace(
                 batch, data=data, keys=keys, weight=gathered(torch.as_tensor(batch.weight), 0)

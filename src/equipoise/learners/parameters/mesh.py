@@ -6,16 +6,20 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from equipoise.learners.pool import LONGEST_S, Group, LearnerLost
+
+if TYPE_CHECKING:
+    from equipoise.private.torch import Store
 
 BACKEND = "learners"  # torch's name for the group that the pool has already
 
 
-def mesh_of(pool: Group, device: torch.device) -> Any:
+def mesh_of(pool: Group, device: torch.device) -> DeviceMesh:
     """A ``DeviceMesh`` of all learners, one a process. Tensors of the CPU go through the pool's own
     gloo, of CUDA through NCCL.
 
@@ -24,7 +28,6 @@ def mesh_of(pool: Group, device: torch.device) -> Any:
     """
     from torch import distributed
     from torch.distributed import HashStore  # type: ignore[attr-defined]
-    from torch.distributed.device_mesh import init_device_mesh
 
     if not distributed.is_initialized():
         gloo, cuda = pool.gloo, device.type == "cuda"
@@ -39,10 +42,8 @@ def mesh_of(pool: Group, device: torch.device) -> Any:
     return init_device_mesh(device.type, (pool.size,))
 
 
-def served(pool: Group, address: str = "127.0.0.1") -> Any:
-    """A store of torch that the first learner serves, for NCCL: at an address of this machine
-    alone.
-    """
+def served(pool: Group, address: str = "127.0.0.1") -> Store:
+    """A store for NCCL that the first learner serves, at an address of this machine alone."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     server = socket.create_server((address, 0)) if pool.rank == 0 else None
@@ -60,9 +61,7 @@ def served(pool: Group, address: str = "127.0.0.1") -> Any:
 
 @contextmanager
 def lost() -> Iterator[None]:
-    """``LearnerLost`` where gloo says that another learner is gone: torch's sharding passes on what
-    it raises.
-    """
+    """Raise errors of gloo, which torch's sharding passes on, as ``LearnerLost``."""
     try:
         yield
     except RuntimeError as error:

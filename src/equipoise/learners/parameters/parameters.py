@@ -1,6 +1,4 @@
-"""The interface of a learner's parameters, with what holds where each gradient lies here as
-backward leaves it.
-"""
+"""The interface of a learner's parameters, and what is alike for whole gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from equipoise.learners.pool import ALONE, Learners
 from equipoise.types import Batch, LossOutput, Optimizer, Tree
 
 LossSums = tuple[Tensor, Tensor]  # of the losses and the counts of the parts of a step so far
-Groups = Callable[[Any], Mapping[str, Sequence[nn.Parameter]]]  # of a network
+Groups = Callable[[nn.Module], Mapping[str, Sequence[nn.Parameter]]]  # of a network
 T = TypeVar("T")
 
 
@@ -34,20 +32,16 @@ class Parameters(ABC):
     ``like`` and ``retune``.
     """
 
-    net: Any
+    net: nn.Module
     optimizers: Mapping[str, Any]  # by group
 
     def __init__(self, pool: Learners = ALONE) -> None:
-        """``pool``: the learners that each learn from a share of a batch, so that losses and
-        statistics are added up.
-        """
+        """``pool``: the learners whose losses and statistics are added up."""
         self.pool = pool
 
     @abstractmethod
-    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
-        """Lay out the parameters of ``net``, which is on its device, by ``groups``. Called once,
-        before any other method.
-        """
+    def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
+        """Lay out the parameters of ``net``, on its device, by ``groups``. Called first."""
 
     def together(self) -> AbstractContextManager[object]:
         """The context of a step, which raises ``LearnerLost`` if another learner is gone."""
@@ -62,9 +56,7 @@ class Parameters(ABC):
         return work()
 
     def begin(self, group: str, parts: int) -> int:
-        """Set the gradient to zero before a step over ``parts`` -> how many parts more another
-        learner has.
-        """
+        """Zero the gradient for a step over ``parts`` -> how many more another learner has."""
         for part in self.gradient(group):
             part.zero_()
         return 0
@@ -109,9 +101,7 @@ class Parameters(ABC):
         return norm
 
     def step(self, group: str, rate: float | Tensor, unless: Tensor | None) -> None:
-        """Move the group against its gradient, unless ``unless`` [] is True, which is not waited
-        for.
-        """
+        """Move the group against its gradient, unless ``unless`` [] is True."""
         if unless is None:
             self.optimizers[group].step(rate)
         else:
@@ -123,9 +113,7 @@ class Parameters(ABC):
             one.settings = settings
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return whole parameters and buffers by name,
-        in the network's memory where they lie here.
-        """
+        """Return whole parameters and buffers by name, in the network's memory if they lie here."""
         return tree.named_tensors(self.net)
 
     def join_gather(self) -> None:  # noqa: B027  # there is nothing to gather where each learner keeps all
@@ -140,5 +128,5 @@ class Parameters(ABC):
         return self.state(group)
 
     @abstractmethod
-    def load(self, group: str, state: Any) -> None:
+    def load(self, group: str, state: Tree) -> None:
         """Take what ``state`` returned, here or in a learner with another kind of parameters."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from equipoise.learners.optimizers import descent
@@ -19,12 +19,12 @@ from equipoise.types import Optimizer, Tree
 
 
 def part_of(x: Tensor) -> Tensor:
-    """What lies here of a tensor: all of it where it is not spread."""
+    """The part of a tensor that lies here; all of it if it is not spread."""
     return x.to_local() if isinstance(x, DTensor) else x
 
 
 def cut(whole: Tensor, like: Tensor) -> Tensor:
-    """What lies here of a tensor that is spread as ``like`` is."""
+    """The part of a whole tensor that lies here if it is spread as ``like`` is."""
     if not isinstance(like, DTensor):
         return whole
     # Without the rank of a source each learner cuts what it has, and sends nothing.
@@ -50,7 +50,7 @@ def _spread(x: Tensor) -> bool:
 
 
 def _gradient_of(param: Tensor) -> Tensor:
-    """What lies here of a gradient, once it is spread as its parameter is."""
+    """The part of a gradient that lies here, once it is spread as its parameter is."""
     gradient = param.grad
     assert gradient is not None
     return part_of(
@@ -61,9 +61,7 @@ def _gradient_of(param: Tensor) -> Tensor:
 
 
 class Gathered(Mapping[str, Tensor]):
-    """Tensors by name, each gathered anew when it is asked for: at most one lies here whole. All
-    learners ask in one order.
-    """
+    """Tensors by name, gathered at each read. All learners read in one order."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -102,9 +100,7 @@ class Parts:
         return out
 
     def squares(self, learners: int) -> Tensor:
-        """The sum [] of the gradient's squares that is this learner's to give: of what all have
-        alike, one share of it.
-        """
+        """The sum [] of squares of the gradient's parts; shared tensors count by a share each."""
         shares = zip(self.params, self.gradient(), strict=True)
         return torch.stack(
             [part.square().sum() / (1 if _spread(param) else learners) for param, part in shares]
@@ -144,7 +140,7 @@ class Parts:
         }
 
     @torch.no_grad()
-    def load(self, state: Any) -> None:
+    def load(self, state: Tree) -> None:
         """Take what ``state`` gave, or that of a learner which had all of it."""
         slots, sizes = state["optimizer"], [param.numel() for param in self.params]
         wholes = {name: slots[name].split(sizes) for name in self._moments}
@@ -160,10 +156,8 @@ class Parts:
 
     @torch.no_grad()
     def _flat(self, parts: Sequence[Tensor], keep: bool) -> Tensor:
-        flat, at = (
-            torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype),
-            0,
-        )
+        flat = torch.empty(sum(p.numel() for p in self.params) if keep else 0, dtype=parts[0].dtype)
+        at = 0
         for param, part in zip(self.params, parts, strict=True):
             whole = gathered(part.detach(), param)
             if keep:
@@ -186,13 +180,13 @@ class Spread(Parameters):
         super().__init__(pool)
         self.learners = learners
 
-    def hold(self, net: Any, groups: Groups, settings: Optimizer) -> None:
+    def hold(self, net: nn.Module, groups: Groups, settings: Optimizer) -> None:
         self.net, self.device = net, next(net.parameters()).device
         self.spread(mesh_of(self.learners, self.device))  # type: ignore[arg-type]  # several learners have a Group
         self.optimizers = {name: Parts(settings, params) for name, params in groups(net).items()}
 
     @abstractmethod
-    def spread(self, mesh: Any) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         """Spread the network's parameters over the learners."""
 
     def together(self) -> AbstractContextManager[object]:
@@ -225,5 +219,5 @@ class Spread(Parameters):
     def like(self, group: str) -> Tree:
         return self.optimizers[group].like()
 
-    def load(self, group: str, state: Any) -> None:
+    def load(self, group: str, state: Tree) -> None:
         self.optimizers[group].load(state)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
-from equipoise.learners.parameters.parameters import LossSums, added
+from equipoise.learners.parameters.parameters import LossSums, T, added
 from equipoise.learners.parameters.parts import Spread
 from equipoise.learners.pool import Learners
 from equipoise.nets.block import blocks
@@ -27,7 +27,7 @@ class Sliced(Spread):
     def __init__(self, learners: Learners) -> None:
         super().__init__(learners, pool=learners)
 
-    def spread(self, mesh: Any) -> None:
+    def spread(self, mesh: DeviceMesh) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self._forward = _Forward(self.net)
@@ -37,9 +37,9 @@ class Sliced(Spread):
             held.set_gradient_divide_factor(1.0)  # sums, not means
             held.set_force_sum_reduction_for_comms(True)  # gloo has no product before a sum
 
-    def compute(self, work: Callable[[], Any]) -> Any:
-        _, out = self._forward(work)
-        return out
+    def compute(self, work: Callable[[], T]) -> T:
+        out: tuple[Tensor | None, T] = self._forward(work)
+        return out[1]
 
     def begin(self, group: str, parts: int) -> int:
         super().begin(group, parts)
@@ -54,14 +54,12 @@ class Sliced(Spread):
 
 
 class _Forward(nn.Module):
-    """Any computation with the network, as the forward of a module: its loss leads FSDP to its
-    backward.
-    """
+    """A computation with the network as a module's forward, so that FSDP finds its backward."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
-    def forward(self, work: Callable[[], Any]) -> tuple[Tensor | None, Any]:
+    def forward(self, work: Callable[[], T]) -> tuple[Tensor | None, T]:
         out = work()
         return out.loss if isinstance(out, LossOutput) else None, out

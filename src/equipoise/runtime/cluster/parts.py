@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from equipoise import tree
-from equipoise.learners.meeting import Together
+from equipoise.learners.meeting import SharedMeeting
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Kind, Known, Message, Statistics
@@ -156,7 +156,11 @@ def parts(
     for member in learners if blue.apart else ():
         words, queue = shared.own[member.kind.name].views, shared.queues.get(member.index)
         found.append(
-            Place(Words(*Together.said(words, member.index)), frozenset([member.title]), meets=True)
+            Place(
+                Words(*SharedMeeting.words_of(words, member.index)),
+                frozenset([member.title]),
+                meets=True,
+            )
         )
         found.append(
             None if queue is None else Place(Arrays(*queue.counters), frozenset([member.title]))
