@@ -186,7 +186,7 @@ def test_nothing_but_a_message_or_a_refusal_comes_of_any_bytes(count: int, seed:
         try:
             frame = parse(head, body, most)
             assert (
-                len(frame.message.data) <= most[frame.kind]
+                len(frame.message.body) <= most[frame.kind]
                 and len(head) == HEAD
                 and head[:4] == MAGIC.to_bytes(4, "little")
             )

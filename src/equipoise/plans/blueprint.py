@@ -29,7 +29,16 @@ from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.seeds import policy_seed
 from equipoise.sources.envs import env_maker, goals
-from equipoise.types import DealtEnv, Policy, Program, RunSpec, agent_streams, learning, stream_ids
+from equipoise.types import (
+    Array,
+    DealtEnv,
+    Policy,
+    Program,
+    RunSpec,
+    agent_streams,
+    learning,
+    stream_ids,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +239,7 @@ class Blueprint:
             // self.learners
         )
 
-    def streams(self, group: int) -> Any:
+    def streams(self, group: int) -> Array:
         """The streams [B] int64 of all agents of a group of envs."""
         count = len(self.spec.env.agents)
         return agent_streams(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -29,7 +28,7 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.memory_needed import exchange_sizes, queue_plan
 from equipoise.programs.fields import alter
 from equipoise.record import statefile
-from equipoise.runtime.arena import Arena
+from equipoise.runtime.arena import Arena, M
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
@@ -52,13 +51,13 @@ from equipoise.workers.shared import KindMemory, PolicyMemory, Shared
 def lay_out(
     blue: Blueprint,
     kinds: Sequence[Kind],
-    memory: Callable[[str, int], Any],
+    memory: Callable[[str, int], M],
     channel: Callable[[], Channel],
     share: Share | None = None,
     note: Callable[[str], object] = lambda text: None,
     site: Sequence[Member] | None = None,
     rows: Callable[[int], Tensor] | None = None,
-) -> tuple[Shared, Board, Any]:
+) -> tuple[Shared, Board, M]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the
     memory that holds them.
 
@@ -112,12 +111,13 @@ def lay_out(
     sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
     mailboxes = {name: _mailboxes(arena, blue, name) for name in sharded}
     waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
-    exchanged = exchange_sizes(blue) if blue.inferences else {}
-    exchange = (
-        arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged))
-        if exchanged
-        else None
-    )
+    exchange = None
+    if blue.inferences:
+        sizes = exchange_sizes(blue)
+        exchange = arena.reserve(
+            Exchange.specs(policies=sizes, groups=program.groups),
+            partial(Exchange, policies=sizes, groups=program.groups),
+        )
     owned = {
         kind.name: arena.reserve(specs, partial(KindMemory, specs))
         for kind in kinds
@@ -210,7 +210,7 @@ def _fill(
         file := f"{numbered('experience', len(files))}.safetensors"
     ) in source.files or not files:
         files.append(file)
-    states: list[Any] = [statefile.parse(source.read(file), source.path / file) for file in files]
+    states = [statefile.parse(source.read(file), source.path / file) for file in files]
     file = files[0]
     try:
         if len(states) != blue.learners:

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 
+from equipoise.record.checkpoint import Entry
 from equipoise.record.report import Learned
-
-Entry = dict[str, Any]  # an entry of a checkpoint's manifest: {"sha256", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ class Relayed:
     """A worker on another machine said this message, in its JSON form, to the driver there."""
 
     title: str
-    said: dict[str, Any]
+    said: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +143,7 @@ Message = (
     | HandedOver
     | Lost
 )
-_TYPES: dict[str, type[Any]] = {
+_TYPES: dict[str, Callable[..., Message]] = {
     kind.__name__: kind
     for kind in (
         Record,
@@ -164,23 +162,20 @@ _TYPES: dict[str, type[Any]] = {
 }
 
 
-def to_json(message: Message) -> dict[str, Any]:
+def to_json(message: Message) -> dict[str, object]:
     """A message as a JSON object: its fields, and its name under "message"."""
-    return {"message": type(message).__name__} | {
-        f.name: getattr(message, f.name) for f in fields(message)
-    }
+    return {"message": type(message).__name__} | asdict(message)
 
 
-def from_json(data: Mapping[str, Any]) -> Message:
+def from_json(data: Mapping[str, object]) -> Message:
     """Read a message; ValueError where it is none."""
     given = dict(data)
     name = given.pop("message", None)
     if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(f"message: expected one of {', '.join(_TYPES)}, got {name!r}")
     try:
-        made: Message = _TYPES[name](**given)
+        return _TYPES[name](**given)
     except TypeError as error:
         raise ValueError(
             f"message: expected the fields of a {name}, got {sorted(given)}"
         ) from error
-    return made

@@ -8,13 +8,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise.errors import CannotResume, Damaged
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import Entry, Source
 from equipoise.runtime.messages import Message, Saved, Written
-from equipoise.types import LateSave, Tree, Worker
+from equipoise.types import Array, LateSave, Tree, Worker
 from equipoise.workers.kind import LearningKind, Member
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Saver:
         worker: Worker,
         member: Member,
         directory: Path,
-        words: Any,
+        words: Mapping[str, Array],
         send: Callable[[Message], object],
         *,
         saved: int = 0,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-class ActorKind(SteppingKind, WritingKind, Waits):
+class ActorKind(SteppingKind, WritingKind, Waits[ActorWorker]):
     """Steps envs and acts for them, with networks and weight handles of its own.
 
     A successor begins new episodes, with seeds of their own and a gap in its streams' row numbers.

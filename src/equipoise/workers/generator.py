@@ -29,7 +29,7 @@ class DifferentPrompts(Final, ValueError):
 LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
 
 
-class GeneratorKind(SteppingKind, WritingKind, Waits):
+class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical
     samples.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise import tree
 from equipoise.experience.recorded.offline import Offline, RecordedRows
@@ -285,7 +285,7 @@ def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array |
     """
     policy = blue.policies[name]
     algorithm, settings, rewards = policy.algorithm, policy.replay, policy.rewards
-    says: Any = type(algorithm).priority is not Algorithm.priority
+    says = type(algorithm).priority is not Algorithm.priority
     if not says or settings is None or settings.selector != "prioritized":
         return None
     if rewards == Rewards():

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from equipoise.experience.queue.unstacked import Crossing, Last
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import (
+    Body,
     Brought,
     Grant,
     Kept,
@@ -177,7 +177,7 @@ class HomeBlocks(Carried):
             )
         return slots
 
-    def _brought(self, remote: Remote, sequence: int, body: Any) -> None:
+    def _brought(self, remote: Remote, sequence: int, body: Body) -> None:
         """Rows that wait at the site come, so that a checkpoint has them."""
         block = remote.queue.block(sequence % self._plan.blocks)
         stream = int(next(iter(block.values())).context["stream"][0])
@@ -359,10 +359,10 @@ class SiteBlocks(Carried):
                 if number in self._kept:
                     yield self._keep(number, sequence, data)
                 else:
-                    yield Rows(number, sequence, group.crossing.pack(data, group.last))
+                    yield Rows(number, sequence, group.crossing.pack(data, group.last).data)
             group.outbound.sent(group.at, n)
 
-    def _keep(self, number: int, sequence: int, data: Any) -> Message:
+    def _keep(self, number: int, sequence: int, data: Array) -> Message:
         """Let a complete block wait for its shard."""
         assert self._waiting is not None
         place = sequence % self._waiting.plan.blocks

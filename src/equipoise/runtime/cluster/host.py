@@ -29,7 +29,7 @@ from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
 from equipoise.runtime.cluster.stepping import Asker, SiteSteps
 from equipoise.runtime.cluster.weights import SiteWeights
-from equipoise.runtime.ipc import Event, PipeChannel, Segment
+from equipoise.runtime.ipc import Channels, Event, Segment
 from equipoise.runtime.messages import (
     Failed,
     HandedOver,
@@ -98,14 +98,9 @@ class SiteHost:
         self._sent_in = 0
         # segments that a checkpoint has named, and others of home's
         self._named = set(job.segments)
-        channels: list[PipeChannel] = []
-
-        def channel() -> PipeChannel:
-            channels.append(PipeChannel())
-            return channels[-1]
-
+        channels = Channels()
         self._shared, self._board, segment = build.lay_out(
-            blue, job.kinds, Segment, channel, site=mine
+            blue, job.kinds, Segment, channels, site=mine
         )
         rows = {title: self._board.row(title) for title in job.titles}
         groups, here = stepped(blue, mine), written(blue, mine)
@@ -140,7 +135,7 @@ class SiteHost:
             mine,
             self._shared,
             self._board,
-            [segment, self._carrier, *channels],
+            [segment, self._carrier, *channels.made],
             run=job.members,
             lives=job.lives,
         )

@@ -15,7 +15,6 @@ home is told its next life, and the first request of that life begins it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from equipoise.experience.queue.waiting import Waiting, marked, raw
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Answered, Asked, Emptied, Kind, Message
+from equipoise.runtime.cluster.frames import Answered, Asked, Body, Emptied, Kind, Message
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array, Trajectory
 
@@ -56,7 +55,7 @@ class StandInShard:
         self._life = int(self._mail["seen"][0])
         self._passed = int(self._mail["answered"][0])
 
-    def asks(self) -> Iterator[tuple[int, int, Any]]:
+    def asks(self) -> Iterator[tuple[int, int, Body]]:
         """(request, life, bytes) of those that were not passed on; none while the learner is to
         bury the shard.
         """
@@ -70,19 +69,18 @@ class StandInShard:
             self._passed += 1
             yield number, life, self._body(mail["request"][number % len(mail["request"])])
 
-    def _body(self, request: Array) -> Any:
+    def _body(self, request: Array) -> bytes:
         """A request, and what it speaks of, as far as that is not at the site."""
         kind, *numbers = request.tolist()
         if kind == Request.INSERT and marked(block := self._block(numbers[0])) is None:
             return b"".join((request.tobytes(), raw(self._plan, block)))
         if kind == Request.UPDATE:
             given, n = self._post.priorities, numbers[2]
-            return b"".join(
-                (request.tobytes(), given["keys"][:n].tobytes(), given["priority"][:n].tobytes())
-            )
-        return request.tobytes()
+            parts = (request, given["keys"][:n], given["priority"][:n])
+            return b"".join(one.tobytes() for one in parts)
+        return bytes(request.tobytes())
 
-    def answer(self, number: int, life: int, body: Any) -> bool:
+    def answer(self, number: int, life: int, body: Body) -> bool:
         """Write the answer to a request -> is it news? ValueError, and nothing is said to the
         learner, where it is none.
         """
@@ -178,7 +176,7 @@ class Keeper:
         # home asks again for what it has no answer to
         self._life, self._told = 0, int(self._mail["asked"][0])
 
-    def ask(self, number: int, life: int, body: Any) -> int | None:
+    def ask(self, number: int, life: int, body: Body) -> int | None:
         """Pass a request on to the shard, unless it has this one -> the place of a block that is to
         be taken in now.
 
@@ -202,7 +200,7 @@ class Keeper:
         publish(mail["seen"], 0, life)
         return place
 
-    def _take(self, body: Any) -> int | None:
+    def _take(self, body: Body) -> int | None:
         """Look at a request, and keep what came with it -> the place of the block, if it is one to
         be taken in.
         """
@@ -236,7 +234,7 @@ class Keeper:
             f"expected a request, got {kind} of {first}, {second}, {third} with {rest:,} bytes"
         )
 
-    def answers(self) -> Iterator[tuple[int, int, Any]]:
+    def answers(self) -> Iterator[tuple[int, int, Body]]:
         """(request, life, bytes) of what the shard has done, and home was not told."""
         mail = self._mail
         while self._told < mail["answered"][0] and mail["seen"][0] == mail["life"][0]:
@@ -248,7 +246,7 @@ class Keeper:
                 self._said(mail["request"][number % len(mail["request"])]),
             )
 
-    def _said(self, request: Array) -> Any:
+    def _said(self, request: Array) -> memoryview:
         kind, *numbers = request.tolist()
         drawn = _drawn(self._post, *numbers) if kind == Request.DRAW else []
         body = np.empty(SAID + sum(array.nbytes for array in drawn), np.uint8)
@@ -258,7 +256,7 @@ class Keeper:
         for array in drawn:
             np.ndarray(array.shape, array.dtype, body, at)[...] = array
             at += array.nbytes
-        return body
+        return body.data
 
     def died(self) -> int | None:
         """The life that a successor begins with, if home was not told in this session."""

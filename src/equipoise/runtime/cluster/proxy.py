@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from equipoise.runtime.cluster.protocols import Heard
 from equipoise.runtime.cluster.remote import Site, Traffic
 from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, Tally, read, words
 from equipoise.tree import ArraySpec
-from equipoise.types import Tick, Tree
+from equipoise.types import Array, Tick, Tree
 
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
@@ -197,7 +196,7 @@ class Proxy:
             case _:
                 site.by_kind[message.kind].take(message)
 
-    def _said(self, site: Site, said: Mapping[str, Any]) -> None:
+    def _said(self, site: Site, said: Mapping[str, object]) -> None:
         match said:
             case {"title": str(title), "name": str(name)}:  # the file came before
                 data, site.file = site.file, b""
@@ -252,7 +251,7 @@ class Proxy:
             self._heard.left(site.name, how)
 
 
-def take_back(fences: Mapping[str, Any], cancel: Callable[[int], object]) -> int:
+def take_back(fences: Mapping[str, Array], cancel: Callable[[int], object]) -> int:
     """The driver's: take back the blocks of the groups that the proxy let go of, by
     ``cancel(group)`` -> their number.
     """

@@ -14,7 +14,6 @@ lost with a session, and none is taken twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.experience.queue.unstacked import stack_paths
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Hold, Kind, Message, Step, Stepped, Unstepped
+from equipoise.runtime.cluster.frames import Body, Hold, Kind, Message, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array, Stack
@@ -72,7 +71,7 @@ class Rows:
             parts += [follows.tobytes(), stack[:, -1].tobytes(), stack[~follows, :-1].tobytes()]
         return b"".join(parts)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Body) -> None:
         """The receiver's; ValueError, and nothing is written, where these are no such rows."""
         body = np.frombuffer(data, np.uint8)
         at, found = self._plain.nbytes, list[tuple[Array, Array, Array]]()
@@ -87,7 +86,7 @@ class Rows:
             found.append((follows, newest, older))
         if at != len(body):
             raise ValueError(f"expected {at:,} bytes of rows, got {len(body):,}")
-        self._plain.write(body[: self._plain.nbytes])
+        self._plain.write(body[: self._plain.nbytes].data)
         for stack, (follows, newest, older) in zip(self._stacks, found, strict=True):
             stack[:, :-1] = stack[:, 1:]
             stack[~follows, :-1] = older.reshape(-1, *stack[0, :-1].shape)
@@ -140,7 +139,7 @@ class StandIn:
         self._held = held
         return held
 
-    def answer(self, asked: int, anew: bool, rows: Any) -> bool:
+    def answer(self, asked: int, anew: bool, rows: Body) -> bool:
         """Hand the rows to the inference worker; False: it does not wait for them any more.
         ValueError where they are none.
         """
@@ -207,7 +206,7 @@ class Asker:
         """The env worker may save for this cut."""
         publish(self._words["held"], self._g, cut)
 
-    def ask(self, asked: int, whole: bool, actions: Any) -> None:
+    def ask(self, asked: int, whole: bool, actions: Body) -> None:
         """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does
         home want whole stacks?
         """
@@ -237,7 +236,7 @@ class Asker:
         else:
             self._epoch = -1  # the envs are not where home takes them to be
 
-    def _write(self, actions: Any) -> None:
+    def _write(self, actions: Body) -> None:
         self.steps += 1
         self.actions.write(actions)
         publish(self._words["asked"], self._g, self._words["said"][self._g])

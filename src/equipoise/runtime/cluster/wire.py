@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Message, made
+from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Body, Kind, Message, made
 from equipoise.tree import ArraySpec
+from equipoise.types import Array
 
 WORDS = 1 << 20  # bytes of a body of words
 # bytes that are sent at once: a larger body comes in pieces, each of which shows that the sender
@@ -62,7 +62,7 @@ class Tally:
 
     SPEC = ArraySpec((len(REASONS),), "int64")
 
-    def __init__(self, counts: Any = None) -> None:
+    def __init__(self, counts: Array | None = None) -> None:
         self._counts = np.zeros(len(REASONS), np.int64) if counts is None else counts
 
     def add(self, reason: str) -> None:
@@ -97,9 +97,9 @@ class Frame:
         return self.message.kind
 
 
-def read(message: Message) -> dict[str, Any]:
+def read(message: Message) -> dict[str, object]:
     """The body as JSON; ``Refused`` where it is none."""
-    body = bytes(message.data)
+    body = bytes(message.body)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:  # the second: of a thousand brackets and more
@@ -113,11 +113,11 @@ def read(message: Message) -> dict[str, Any]:
     return found
 
 
-def words(**said: Any) -> bytes:
+def words(**said: object) -> bytes:
     return json.dumps(said).encode()
 
 
-def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
+def parse(head: Body, body: Body, most: Mapping[Kind, int]) -> Frame:
     """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those
     that may come.
 

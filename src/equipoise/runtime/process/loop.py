@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from setproctitle import setproctitle
 
@@ -103,7 +103,7 @@ def _warned(
     category: type[Warning],
     filename: str,
     lineno: int,
-    file: Any = None,
+    file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
     """Write a warning into the log; the project's own are for the person as well. Takes the place
