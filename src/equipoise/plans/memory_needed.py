@@ -75,11 +75,9 @@ def machine(root: Path = Path("/")) -> Machine:
     """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
     total = int(facts["MemTotal"]) * 1024 if "MemTotal" in facts else _pages()
-    free = (
-        int(facts["MemAvailable"]) * 1024 + int(facts.get("SwapFree", 0)) * 1024
-        if "MemAvailable" in facts
-        else None
-    )
+    free = None
+    if "MemAvailable" in facts:
+        free = (int(facts["MemAvailable"]) + int(facts.get("SwapFree", 0))) * 1024
     limit = min(_cgroup_limits(root), default=None)
     if limit is not None and (total is None or limit < total):
         return Machine(
@@ -152,10 +150,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     }
     for name, policy in blue.policies.items():
         if policy.replay is not None:
-            window, row = (
-                policy.algorithm.item_rows or unroll,
-                replace(blue.roles[name].kept, columns=1),
-            )
+            window = policy.algorithm.item_rows or unroll
+            row = replace(blue.roles[name].kept, columns=1)
             # of all learners
             found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
             images = dict(tree.items(blue.roles[name].row.obs))
@@ -168,10 +164,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     # whose views an agent keeps
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))
     for role in blue.roles.values():
-        row, streams = (
-            role.row,
-            program.actors * program.placement.envs_per_actor * len(role.places),
-        )
+        row = role.row
+        streams = program.actors * program.placement.envs_per_actor * len(role.places)
         # the env's rows, the agent's, counters
         width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64
         noise = 4 * unroll * role.noise.columns * slots
@@ -350,11 +344,9 @@ def problem(program: Program, measure: Measure, has: Machine) -> str | None:
             )
             shown = f"{value:,}" if isinstance(value, int) else str(list(value))
             inside = " in each place" if isinstance(value, tuple) else ""
-            out = (
-                "; or replay.file=DIR, which keeps the rows in a mapped file there"
-                if key.startswith("replay.")
-                else ""
-            )
+            out = ""
+            if key.startswith("replay."):
+                out = "; or replay.file=DIR, which keeps the rows in a mapped file there"
             return (
                 f"{key}: expected {wanted}, got {shown}, which takes {told}; the nearest that "
                 f"fits is {fits:,}{inside}{out}"

@@ -129,15 +129,11 @@ def role_of(program: Program, whole: RunSpec, name: str, net: nn.Module) -> Role
     policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
         other = whole.policies[policy.of]
-        spaces = (
-            ("observation", spec.observation, other.observation),
-            (
-                "action",
-                spec.action,
-                other.action,
-            ),
-        )
-        for what, mine, its in spaces:
+        spaces = {
+            "observation": (spec.observation, other.observation),
+            "action": (spec.action, other.action),
+        }
+        for what, (mine, its) in spaces.items():
             if mine != its:
                 raise ValueError(
                     f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got "

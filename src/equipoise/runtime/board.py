@@ -228,23 +228,18 @@ class Meter:
         seconds = now - self._at
         if 0 < self._skip < EVERY:
             tick = Tick.WORKED
-        self._skip = (
-            EVERY
-            if self._alone and tick is Tick.WORKED and seconds < CLOSE_S * max(self._skip, 1)
-            else 0
-        )
+        close = seconds < CLOSE_S * max(self._skip, 1)
+        self._skip = EVERY if self._alone and tick is Tick.WORKED and close else 0
         if self._late_s:  # it could have worked
             late_s, self._late_s = min(self._late_s, seconds), 0.0
             self._worked[0] += late_s
             seconds -= late_s
-        state = (
-            self._worked
-            if tick is Tick.WORKED
-            else self._starved
-            if tick is Tick.STARVED
-            else self._blocked
-        )
-        state[0] += seconds
+        if tick is Tick.WORKED:
+            self._worked[0] += seconds
+        elif tick is Tick.STARVED:
+            self._starved[0] += seconds
+        else:
+            self._blocked[0] += seconds
         self._touched[0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now

@@ -74,11 +74,9 @@ def lay_out(
     if program.placement.nvtx and site is None:
         hidden = {one.title for one in crew(blue, kinds) if isinstance(one.kind, Torchless)}
         measured = {name: replace(row, nvtx=name not in hidden) for name, row in measured.items()}
-    ranks = (
-        list(range(blue.learners))
-        if site is None
-        else [one.index for one in site if isinstance(one.kind, LearningKind)]
-    )
+    ranks = list(range(blue.learners))
+    if site is not None:
+        ranks = [one.index for one in site if isinstance(one.kind, LearningKind)]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [
         sorted(groups.intersection(blue.groups_of(learner)))
@@ -171,10 +169,8 @@ def _policy(
 
 def _mailboxes(arena: Arena, blue: Blueprint, name: str) -> list[Callable[[], ShardMailbox]]:
     """Reserve a mailbox of each learner for the shards of a policy's replay."""
-    plans, batch = (
-        [blue.replay(name, learner) for learner in range(blue.learners)],
-        blue.batch(name),
-    )
+    plans = [blue.replay(name, learner) for learner in range(blue.learners)]
+    batch = blue.batch(name)
     return [
         arena.reserve(ShardMailbox.specs(plan, batch), partial(ShardMailbox, plan, batch))
         for plan in plans

@@ -49,13 +49,8 @@ class Gate:
         ``due``.
         """
         self._due, self._offer, self._offered = due, offer, -1
-        self._words, self._every, self._last, self._announce, self._round = (
-            words,
-            every,
-            last,
-            announce,
-            round_,
-        )
+        self._words, self._every, self._last, self._announce = words, every, last, announce
+        self._round = round_
         self._passed = -1  # the version whose cut is over
         # a cut became due while the files of the previous one were being written
         self._late = False

@@ -302,9 +302,7 @@ class Outbox(Pipe):
 
 
 class Lifeline:
-    """A pipe between the driver and its children; it closes when the driver ends,
-    however it ends.
-    """
+    """A pipe between the driver and its children, which closes whenever the driver ends."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import get_args
 
 from equipoise.record.checkpoint import Entry
 from equipoise.record.report import Learned
@@ -113,9 +114,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """All workers of a site have saved what they are, for another machine;
-    their files are at home.
-    """
+    """All workers of a site have saved themselves for another machine. Their files are at home."""
 
     site: str
 
@@ -143,23 +142,7 @@ Message = (
     | HandedOver
     | Lost
 )
-_TYPES: dict[str, Callable[..., Message]] = {
-    kind.__name__: kind
-    for kind in (
-        Record,
-        Note,
-        Failed,
-        CutBegun,
-        Offered,
-        Saved,
-        Written,
-        Cut,
-        Relayed,
-        Linked,
-        HandedOver,
-        Lost,
-    )
-}
+_TYPES: dict[str, Callable[..., Message]] = {one.__name__: one for one in get_args(Message)}
 
 
 def to_json(message: Message) -> dict[str, object]:

@@ -67,9 +67,7 @@ class Reader:
         return self._source.read_segment(self._folder + name)
 
     def load(self, worker: Worker) -> None:
-        """Load the worker; ``Damaged`` or ``CannotResume``, naming the file,
-        where that cannot be.
-        """
+        """Load the worker; ``Damaged`` or ``CannotResume``, which name the file, if it cannot."""
         try:
             worker.load(self)
         except Damaged:

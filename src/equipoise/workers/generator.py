@@ -1,6 +1,4 @@
-"""The generator (``actors/generator.py``): it writes completions of prompts,
-and has them judged.
-"""
+"""The generator (``actors/generator.py``): it writes completions of prompts to be judged."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         if text.spec.sha256 != blue.spec.env.sha256:
             raise DifferentPrompts(
                 f"source.task={program.name}: expected the prompts that the run began with, got "
-                "others; the files of a task "
-                "and of its tokenizer must be the same on every machine"
+                "others; the files of a task and of its tokenizer must be the same on every machine"
             )
         algorithm, judge = blue.roles[name].algorithm, None
         engine: TorchEngine | None = None

@@ -1,6 +1,4 @@
-"""The learner (``learners/worker.py``):
-it takes batches of experience and publishes new weights.
-"""
+"""The learner (``learners/worker.py``): it takes batches and publishes new weights."""
 
 from __future__ import annotations
 
@@ -280,9 +278,7 @@ def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
 
 
 def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
-    """The priority of items as they enter,
-    where the algorithm says one and the selector reads it.
-    """
+    """The priority of new items, if the algorithm gives one and the selector reads it."""
     policy = blue.policies[name]
     algorithm, settings, rewards = policy.algorithm, policy.replay, policy.rewards
     says = type(algorithm).priority is not Algorithm.priority

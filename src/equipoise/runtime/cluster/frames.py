@@ -391,9 +391,7 @@ _BODIES = frozenset(
 
 
 def made(kind: Kind, numbers: Sequence[int], body: Body) -> Message:
-    """The message of a kind, by the numbers of its head.
-    What a kind has no name for is left out.
-    """
+    """The message of a kind, by the numbers of its head. Numbers without a name are left out."""
     names = _NAMES[kind]
     more = {"body": body} if kind in _BODIES else {}
     return _MESSAGES[kind](**dict(zip(names, numbers, strict=False)), **more)

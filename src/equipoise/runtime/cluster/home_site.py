@@ -21,9 +21,7 @@ class HomeSite:
         return self._board.row(title)
 
     def cutting(self) -> tuple[int, int, bool] | None:
-        """The cut under way as (number, step, whether learners may save now); None: there is
-        none.
-        """
+        """The cut under way as (number, step, may learners save now); None: there is none."""
         words, number = self._board.cut, self._cut()
         last = bool(words["save_last"][0] == number)
         return (number, int(words["step"][0]), last) if number > words["released"][0] else None

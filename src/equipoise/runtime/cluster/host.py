@@ -363,11 +363,9 @@ def _with_rows(job: SiteJob, folder: Path) -> Source | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_synced(file, data)
     source = job.blueprint.resume
-    return (
-        replace(source, path=folder / source.path.name)
-        if source is not None and source.segments
-        else source
-    )
+    if source is None or not source.segments:
+        return source
+    return replace(source, path=folder / source.path.name)
 
 
 def _address_for(home: Home) -> str:

@@ -27,7 +27,7 @@ from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Answered, Asked, Body, Emptied, Kind, Message
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Trajectory
 
 REQUEST = 4 * 8  # bytes: a kind and three numbers
@@ -130,23 +130,15 @@ class HomeShards(Carried):
         match message:
             case Answered(shard, request, life, body):
                 try:
-                    news = self._shard(message, shard).answer(request, life, body)
+                    news = lookup(message, "shard", shard, self._shards).answer(request, life, body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"answered: {error}") from error
+                    raise Refused(f"answered: {error}") from error
             case Emptied(shard, life):
-                news = self._shard(message, shard).died(life)
+                news = lookup(message, "shard", shard, self._shards).died(life)
             case _:
                 news = False
         if news:
             self._answered()
-
-    def _shard(self, message: Message, shard: int) -> StandInShard:
-        if shard not in self._shards:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a shard of {sorted(self._shards)}, got {shard}",
-            )
-        return self._shards[shard]
 
     def ready(self) -> Iterator[Message]:
         for number, shard in self._shards.items():
@@ -280,15 +272,11 @@ class SiteShards(Carried):
     def take(self, message: Message) -> None:
         match message:
             case Asked(shard, request, life, body):
-                if shard not in self._keepers:
-                    raise Refused(
-                        "wrong numbers",
-                        f"asked: expected a shard of {sorted(self._keepers)}, got {shard}",
-                    )
+                keeper = lookup(message, "shard", shard, self._keepers)
                 try:
-                    place = self._keepers[shard].ask(request, life, body)
+                    place = keeper.ask(request, life, body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"asked: {error}") from error
+                    raise Refused(f"asked: {error}") from error
                 if place is not None:
                     self._taken(place)
 

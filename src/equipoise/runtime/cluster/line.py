@@ -164,9 +164,7 @@ class Line:
             return None
         if frame.kind is Kind.TAKEN:
             if not self._under_way:
-                raise Refused(
-                    "wrong numbers", "taken: expected it for a piece that was sent, got one more"
-                )
+                raise Refused("taken: expected it for a piece that was sent, got one more")
             self._under_way -= 1
             self._go_on()
             return None
@@ -177,8 +175,8 @@ class Line:
         most = self._largest if frame.kind is Kind.PIECE else self._most[frame.kind]
         if self._size > most:
             raise Refused(
-                "too large",
                 f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}",
+                "too large",
             )
         if frame.kind is Kind.PIECE:
             self.send(Taken())

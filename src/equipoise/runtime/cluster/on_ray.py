@@ -309,8 +309,7 @@ def _connect(address: str) -> None:
     except ConnectionError as error:
         raise ValueError(
             f"address: expected a Ray cluster at {address!r}, found none; start one with 'ray "
-            "start --head', or use "
-            "--address local"
+            "start --head', or use --address local"
         ) from error
     except RuntimeError as error:
         text = " ".join(str(error).split())

@@ -192,12 +192,8 @@ class HomeParts(Carried):
         What learners elsewhere say is sent to a site with learners. ``met`` is called when one of
         the site said something.
         """
-        self._parts, self._counts, self._met, self._meeting = (
-            parts,
-            frozenset(counts),
-            met,
-            frozenset(meeting),
-        )
+        self._parts, self._counts, self._met = parts, frozenset(counts), met
+        self._meeting = frozenset(meeting)
         self._elsewhere = (
             sorted(self._meeting - self._counts) if self._meeting & self._counts else []
         )
@@ -212,9 +208,7 @@ class HomeParts(Carried):
             case Statistics(part, body):
                 if part not in self._counts or self._parts[part].nbytes != len(body):
                     got = f"{part} with {len(body):,} bytes"
-                    raise Refused(
-                        "wrong numbers", f"statistics: expected a part of this site, got {got}"
-                    )
+                    raise Refused(f"statistics: expected a part of this site, got {got}")
                 self._parts[part].write(body)
                 if part in self._meeting:
                     self._met()
@@ -246,13 +240,8 @@ class SiteParts(Carried):
         ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``:
         what those say.
         """
-        self._parts, self._of_group, self._meeting, self._known, self._clock = (
-            parts,
-            of_group,
-            meeting,
-            known,
-            clock,
-        )
+        self._parts, self._of_group, self._meeting, self._known = parts, of_group, meeting, known
+        self._clock = clock
         # what home was sent in this session of parts that are sent if they have changed
         self._sent: dict[int, bytes] = {}
         self._counted_at = 0.0
@@ -287,10 +276,7 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused(
-                        "wrong numbers",
-                        f"known: expected what learners elsewhere say, got part {part}",
-                    )
+                    raise Refused(f"known: expected what learners elsewhere say, got part {part}")
                 self._known[part].write(body)
 
     def forget(self) -> None:

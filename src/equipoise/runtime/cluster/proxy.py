@@ -166,10 +166,7 @@ class Proxy:
             return
         first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
         if not first < nonce <= max(site.newest, first) + AHEAD:
-            raise Refused(
-                "wrong numbers",
-                f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}",
-            )
+            raise Refused(f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
         if nonce <= site.newest:
             if nonce != site.nonce:  # else it asked again, before it heard that the session began
                 site.line.outside(Expelled(0, site.newest))
@@ -211,7 +208,7 @@ class Proxy:
                 self._heard.said(site.name, title, message)
             case _:
                 raise Refused(
-                    "no JSON", f"said: expected a title and a name or a message, got {sorted(said)}"
+                    f"said: expected a title and a name or a message, got {sorted(said)}", "no JSON"
                 )
 
     # ---------------------------------------------------------------------------- what home answers

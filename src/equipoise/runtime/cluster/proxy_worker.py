@@ -113,16 +113,12 @@ class ProxyJob:
 
 
 class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits["ProxyWorker"], StandsIn):
-    """Stands in for the actors of other machines. Killed,
-    it is to the queue what all of them are.
-    """
+    """Stands in for the actors of other machines. If it is killed, the queue loses all of them."""
 
     name = "proxy"
 
     def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
-        """``members``: of the run;
-        the parts of what they count have the same numbers everywhere.
-        """
+        """``members``: of the run; their parts have the same numbers on all machines."""
         self._home, self._members, self._orders = home, tuple(members), orders
         self.expected: dict[str, Expected] = {}  # the driver's
 
@@ -354,14 +350,12 @@ class ProxyWorker:
         try:
             said = from_json(message)
         except ValueError as error:
-            raise Refused("no JSON", f"said: {error}") from error
+            raise Refused(f"said: {error}", "no JSON") from error
         if title not in self._titles[site]:
-            raise Refused("wrong numbers", f"said: expected a worker of {site}, got {title!r}")
+            raise Refused(f"said: expected a worker of {site}, got {title!r}")
         if not isinstance(said, SAID):
             expected = ", ".join(one.__name__ for one in SAID)
-            raise Refused(
-                "wrong numbers", f"said: expected one of {expected}, got {message['message']!r}"
-            )
+            raise Refused(f"said: expected one of {expected}, got {message['message']!r}")
         if isinstance(said, Written):
             self._sync(site, title, dict(said.segments))
         if isinstance(said, Saved | Written):
@@ -374,8 +368,7 @@ class ProxyWorker:
         """Write new rows of a segment of a replay, from byte ``at`` on."""
         if not self._own(site, title, name) or at < 0:
             raise Refused(
-                "wrong numbers",
-                f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}",
+                f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}"
             )
         file = self._segments / name
         try:

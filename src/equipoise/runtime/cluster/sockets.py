@@ -154,11 +154,8 @@ class Listener:
         self._most, self.refused = most, refused
         self._socket = _Monitored(self._context, zmq.ROUTER, groups, silent_s, refused)
         socket = self._socket.socket
-        socket.curve_server, socket.curve_publickey, socket.curve_secretkey = (
-            True,
-            keys.public,
-            keys.secret,
-        )
+        socket.curve_server, socket.curve_publickey = True, keys.public
+        socket.curve_secretkey = keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"tcp://{address}:{port or '*'}")
@@ -278,11 +275,8 @@ class SiteLink:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (
-            home,
-            keys.public,
-            keys.secret,
-        )
+        socket.curve_serverkey, socket.curve_publickey = home, keys.public
+        socket.curve_secretkey = keys.secret
         socket.connect(f"tcp://{address}")
 
     @property

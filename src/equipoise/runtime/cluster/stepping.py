@@ -23,7 +23,7 @@ from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Body, Hold, Kind, Message, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Stack
 
 NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
@@ -79,10 +79,8 @@ class Rows:
             streams, frames, frame = stack.shape
             follows, at = body[at : at + streams] != 0, at + streams
             newest, at = body[at : at + streams * frame], at + streams * frame
-            older, at = (
-                body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)],
-                at + size,
-            )
+            older = body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)]
+            at = at + size
             found.append((follows, newest, older))
         if at != len(body):
             raise ValueError(f"expected {at:,} bytes of rows, got {len(body):,}")
@@ -278,12 +276,8 @@ class HomeSteps(Carried):
         """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
         that has an answer.
         """
-        self._stand_ins, self._gone, self._cancelled, self._wake = (
-            stand_ins,
-            fences["gone"],
-            fences["cancelled"],
-            wake,
-        )
+        self._stand_ins, self._gone = stand_ins, fences["gone"]
+        self._cancelled, self._wake = fences["cancelled"], wake
         self.most = {
             Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0),
             Kind.UNSTEPPED: 0,
@@ -293,25 +287,16 @@ class HomeSteps(Carried):
         match message:
             case Stepped(group, ask, anew, body):
                 try:
-                    news = self._stand_in(message, group).answer(ask, bool(anew), body)
+                    stand_in = lookup(message, "group", group, self._stand_ins)
+                    news = stand_in.answer(ask, bool(anew), body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"stepped: {error}") from error
+                    raise Refused(f"stepped: {error}") from error
                 if news:
                     self._wake(group)
             case Unstepped(group, ask):
-                if (
-                    self._stand_in(message, group).waits(ask)
-                    and self._gone[group] == self._cancelled[group]
-                ):
+                waits = lookup(message, "group", group, self._stand_ins).waits(ask)
+                if waits and self._gone[group] == self._cancelled[group]:
                     self._gone[group] += 1  # the driver begins their episodes anew
-
-    def _stand_in(self, message: Message, group: int) -> StandIn:
-        if group not in self._stand_ins:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a group of {sorted(self._stand_ins)}, got {group}",
-            )
-        return self._stand_ins[group]
 
     def ready(self) -> Iterator[Message]:
         for group, stand_in in self._stand_ins.items():
@@ -356,11 +341,10 @@ class SiteSteps(Carried):
     def take(self, message: Message) -> None:
         match message:
             case Step(group, ask, whole, body):
-                asker = self._asker(message, group)
+                asker = lookup(message, "group", group, self._askers)
                 if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
                     raise Refused(
-                        "wrong numbers",
-                        f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}",
+                        f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}"
                     )
                 # another machine will take that step
                 if self._leaving and asker.quiet and ask != asker.asked:
@@ -369,15 +353,7 @@ class SiteSteps(Carried):
                     self._put_off.pop(group, None)
                     asker.ask(ask, bool(whole), body)
             case Hold(group, cut):
-                self._asker(message, group).hold(cut)
-
-    def _asker(self, message: Message, group: int) -> Asker:
-        if group not in self._askers:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a group that is stepped here, got {group}",
-            )
-        return self._askers[group]
+                lookup(message, "group", group, self._askers).hold(cut)
 
     def ready(self) -> Iterator[Message]:
         for group, asker in self._askers.items():

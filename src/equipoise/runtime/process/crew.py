@@ -85,9 +85,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker's process is verified dead. What it had is taken back,
-    and its successor is planned.
-    """
+    """A worker's process is verified dead. The driver plans its successor."""
 
     how: str
 
@@ -270,11 +268,9 @@ class Crew:
         """Take in a worker's message."""
         if isinstance(message, Failed):
             child.said, child.error, child.final = message.text, message.error, message.final
-            child.cause = (
-                f"{message.error.rpartition('.')[2]}: {message.said}"
-                if message.said
-                else message.error
-            )
+            child.cause = message.error
+            if message.said:
+                child.cause = f"{message.error.rpartition('.')[2]}: {message.said}"
         else:
             self._said.append((child.name, message))
 

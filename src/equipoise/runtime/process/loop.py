@@ -142,9 +142,7 @@ class Spin:
         self._pays, self._may = False, 1 < of <= CORES
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
-        """Spin -> was there work within a moment? ``add`` is called with the
-        result of each tick.
-        """
+        """Spin -> was there work within a moment? ``add`` gets the result of each tick."""
         until = time.perf_counter() + SPIN_S
         while self._pays:
             state = tick()
