@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.torch_engine import TorchEngine
-from equipoise.actors.generator import PARTS, Generator
+from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.source import source_of
@@ -61,21 +61,23 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
             judge = source.judge(text, text.train, blue.capsules)
         worker = Generator(
             engine or source.reciter(text),
-            prompts=text.train,
-            judge=judge or Unjudged(),
+            Writing(
+                prompts=text.train,
+                judge=judge or Unjudged(),
+                policy=name,
+                at_once=source.at_once(),
+                limit=text.spec.completion,
+                number=lambda block: block * blue.learners + rank,
+                order=text.order(program.schedule.seed),
+                refills=getattr(algorithm, "refills", 0),
+                imitates=not algorithm.reads_rewards,
+            ),
             blocks=site.queues[rank],
             weights=shared.policies[name].actor_weights.handle(),
             episodes=shared.actors[index],
             streams=stream_ids(index, program.placement.group_envs),
-            policy=name,
-            at_once=source.at_once(),
-            limit=text.spec.completion,
-            number=lambda block: block * blue.learners + rank,
-            order=text.order(program.schedule.seed),
-            refills=getattr(algorithm, "refills", 0),
             clock=site.clock,
             note=site.note,
-            imitates=not algorithm.reads_rewards,
         )
         if not job.life:
             site.load(worker)

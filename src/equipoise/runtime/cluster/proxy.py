@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,7 +37,6 @@ from equipoise.runtime.cluster.frames import (
 )
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.protocols import Heard
-from equipoise.runtime.cluster.remote import Site, Traffic
 from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, Tally, read, words
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tick, Tree
@@ -45,6 +45,32 @@ AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
 # bytes of what comes besides what is carried
 MOST = {Kind.HELLO: WORDS, Kind.SAID: WORDS, Kind.FILE: FILE, **BOTH}
+
+
+@dataclass(slots=True)
+class Site:
+    """One machine with workers, as home sees it."""
+
+    name: str
+    incarnation: int  # the newest that was started; messages of an older one are refused
+    line: Line
+    # home's ends of what it shares with that machine, in the order in which they are served
+    carried: Sequence[Carried]
+    by_kind: Mapping[Kind, Carried]
+    nonce: int = 0  # of the session; 0: there is none
+    newest: int = 0  # the newest nonce so far: what asks with an older one is late
+    # the cut, its step, and whether the learners save, that it was told
+    told: tuple[int, int, bool] | None = None
+    leaving: bool = False  # its workers are to move
+    file: bytes = b""  # that has come, and whose name is said next
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The lines of one site: bytes from it and to it."""
+
+    received: int
+    sent: int
 
 
 class Proxy:

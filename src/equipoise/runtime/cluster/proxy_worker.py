@@ -21,8 +21,7 @@ from equipoise.runtime.cluster.carried import Carried, most_bytes
 from equipoise.runtime.cluster.home_site import HomeSite
 from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
 from equipoise.runtime.cluster.parts import HomeParts, parts
-from equipoise.runtime.cluster.proxy import MOST, Proxy
-from equipoise.runtime.cluster.remote import Traffic
+from equipoise.runtime.cluster.proxy import MOST, Proxy, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
 from equipoise.runtime.cluster.stepping import HomeSteps, StandIn
 from equipoise.runtime.cluster.weights import HomeWeights, Newest

@@ -124,8 +124,3 @@ class EnvProcess(ServedProcess):
 def pids() -> set[int]:
     """Process ids of the running servers."""
     return {found for found in (pid(), pid(_envs)) if found is not None}
-
-
-def pid_of_envs() -> int | None:
-    """Process id of the server of env workers, if it runs."""
-    return pid(_envs)
