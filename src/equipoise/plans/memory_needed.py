@@ -445,13 +445,7 @@ def _candidates(program: Program) -> Iterator[tuple[str, Size, int, int, Callabl
     )
     # a batch that was not given is one unroll of every stream
     batch, step = policy.batch, 1 if policy.replay else envs
-    yield (
-        "batch",
-        batch,
-        batch // max(program.actors, 1),
-        step,
-        partial(with_batch, program),
-    )
+    yield ("batch", batch, batch // max(program.actors, 1), step, partial(with_batch, program))
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         if policy.replay is not None:

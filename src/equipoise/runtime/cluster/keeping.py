@@ -1,8 +1,8 @@
 """Shards on machines of actors: both halves of a shard's mailbox
 (``experience/replay/mailbox.py``).
 
-At home a ``StandInShard`` is to the learner what a shard of this machine is: it passes on what is
-asked, and writes what comes back. At the site a ``Keeper`` is to the shard what the learner is.
+At home a ``RemoteShard`` takes the place of the shard: it passes on what the learner asks, and
+writes what comes back. At the site a ``RemoteLearner`` takes the place of the learner.
 Rows that wait at the site do not travel (``experience/queue/waiting.py``): a request to insert says
 only where they lie.
 
@@ -34,7 +34,7 @@ REQUEST = 4 * 8  # bytes: a kind and three numbers
 SAID = 3 * 8  # bytes: the items of the shard, their mass, and the blocks that it took in
 
 
-class StandInShard:
+class RemoteShard:
     """Home's half, for one shard."""
 
     def __init__(
@@ -118,7 +118,7 @@ class StandInShard:
 class HomeShards(Carried):
     """Home's end, for the shards of one site."""
 
-    def __init__(self, shards: Mapping[int, StandInShard], answered: Callable[[], object]) -> None:
+    def __init__(self, shards: Mapping[int, RemoteShard], answered: Callable[[], object]) -> None:
         """``shards``: by number; ``answered`` is called when one has an answer."""
         self._shards, self._answered = shards, answered
         self.most = {
@@ -150,7 +150,7 @@ class HomeShards(Carried):
             shard.forget()
 
 
-class Keeper:
+class RemoteLearner:
     """The site's half, for one shard."""
 
     def __init__(self, post: ShardMailbox, number: int, waiting: Waiting) -> None:
@@ -262,34 +262,36 @@ class Keeper:
 class SiteShards(Carried):
     """The site's end."""
 
-    def __init__(self, keepers: Mapping[int, Keeper], taken: Callable[[int], object]) -> None:
-        """``keepers``: by the number of the shard. ``taken`` is called with the place of a block
+    def __init__(
+        self, learners: Mapping[int, RemoteLearner], taken: Callable[[int], object]
+    ) -> None:
+        """``learners``: by the number of the shard. ``taken`` is called with the place of a block
         that a shard takes in.
         """
-        self._keepers, self._taken = keepers, taken
-        self.most = {Kind.ASKED: max((one.most for one in keepers.values()), default=0)}
+        self._learners, self._taken = learners, taken
+        self.most = {Kind.ASKED: max((one.most for one in learners.values()), default=0)}
 
     def take(self, message: Message) -> None:
         match message:
             case Asked(shard, request, life, body):
-                keeper = lookup(message, "shard", shard, self._keepers)
+                learner = lookup(message, "shard", shard, self._learners)
                 try:
-                    place = keeper.ask(request, life, body)
+                    place = learner.ask(request, life, body)
                 except ValueError as error:
                     raise Refused(f"asked: {error}") from error
                 if place is not None:
                     self._taken(place)
 
     def ready(self) -> Iterator[Message]:
-        for number, keeper in self._keepers.items():
-            for request, life, body in keeper.answers():
+        for number, learner in self._learners.items():
+            for request, life, body in learner.answers():
                 yield Answered(number, request, life, body)
-            if (lost := keeper.died()) is not None:
+            if (lost := learner.died()) is not None:
                 yield Emptied(number, lost)
 
     def forget(self) -> None:
-        for keeper in self._keepers.values():
-            keeper.forget()
+        for learner in self._learners.values():
+            learner.forget()
 
 
 def _drawn(post: ShardMailbox, buffer: int, begin: int, count: int) -> list[Array]:

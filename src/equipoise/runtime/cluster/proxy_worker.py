@@ -19,11 +19,11 @@ from equipoise.record.checkpoint import Entry
 from equipoise.runtime.cluster.blocks import HomeBlocks, Remote
 from equipoise.runtime.cluster.carried import Carried, most_bytes
 from equipoise.runtime.cluster.home_site import HomeSite
-from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
+from equipoise.runtime.cluster.keeping import HomeShards, RemoteShard
 from equipoise.runtime.cluster.parts import HomeParts, parts
 from equipoise.runtime.cluster.proxy import MOST, Proxy, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
-from equipoise.runtime.cluster.stepping import HomeSteps, StandIn
+from equipoise.runtime.cluster.stepping import HomeSteps, RemoteEnvs
 from equipoise.runtime.cluster.weights import HomeWeights, Newest
 from equipoise.runtime.cluster.wire import Refused, Tally
 from equipoise.runtime.ipc import Outbox
@@ -231,19 +231,20 @@ class _Carriers:
         found.append(HomeParts(counted, counts, meeting, self._learners(always=self._blue.apart)))
         if site.stepped:
             assert self._shared.exchange is not None
-            stand_ins = {
-                group: StandIn(self._shared.exchange, group, self._stacks) for group in site.stepped
+            envs = {
+                group: RemoteEnvs(self._shared.exchange, group, self._stacks)
+                for group in site.stepped
             }
-            found.append(HomeSteps(stand_ins, self._fences, self._servers(site.stepped)))
+            found.append(HomeSteps(envs, self._fences, self._servers(site.stepped)))
         return found
 
     def _remote(self, group: int) -> Remote:
         rank = self._blue.learner_of(group)
         return Remote(group, self._site.queues[rank], self._blue.streams(group), self._held)
 
-    def _shard(self, index: int) -> StandInShard:
+    def _shard(self, index: int) -> RemoteShard:
         policy, number = self._blue.shards[index]
-        return StandInShard(
+        return RemoteShard(
             self._plan, self._shared.mailboxes[policy][0], number, self._site.queues[0].block
         )
 

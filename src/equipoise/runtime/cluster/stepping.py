@@ -1,9 +1,8 @@
 """Envs that are stepped on one machine and acted for on another: both halves of the exchange
 between them.
 
-At home a ``StandIn`` is to the inference worker what an env worker of this machine is: it passes on
-what is asked, and writes the rows that come back. At the site an ``Asker`` is to the env worker
-what an inference worker of its machine is.
+At home a ``RemoteEnvs`` takes the place of the env worker: it passes on what is asked, and writes
+the rows that come back. At the site a ``RemoteInference`` takes the place of the inference worker.
 
 Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the
 answer would follow (their worker died). An ask that comes a second time, since a session ended
@@ -103,7 +102,7 @@ def _halves(
     return Rows(rows, named), Arrays(*actions.values())
 
 
-class StandIn:
+class RemoteEnvs:
     """Home's half, for one group."""
 
     def __init__(
@@ -159,7 +158,7 @@ class StandIn:
         return current and int(self._words["said"][self._g]) != asked + 1
 
 
-class Asker:
+class RemoteInference:
     """The site's half, for one group. The exchange's epochs are this machine's own; 0, before
     anything was lost, is home's as well.
     """
@@ -269,17 +268,17 @@ class HomeSteps(Carried):
 
     def __init__(
         self,
-        stand_ins: Mapping[int, StandIn],
+        envs: Mapping[int, RemoteEnvs],
         fences: Mapping[str, Array],
         wake: Callable[[int], object] = lambda group: None,
     ) -> None:
-        """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
+        """``envs``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
         that has an answer.
         """
-        self._stand_ins, self._gone = stand_ins, fences["gone"]
+        self._envs, self._gone = envs, fences["gone"]
         self._cancelled, self._wake = fences["cancelled"], wake
         self.most = {
-            Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0),
+            Kind.STEPPED: max((one.rows.most for one in envs.values()), default=0),
             Kind.UNSTEPPED: 0,
         }
 
@@ -287,80 +286,79 @@ class HomeSteps(Carried):
         match message:
             case Stepped(group, ask, anew, body):
                 try:
-                    stand_in = lookup(message, "group", group, self._stand_ins)
-                    news = stand_in.answer(ask, bool(anew), body)
+                    remote = lookup(message, "group", group, self._envs)
+                    news = remote.answer(ask, bool(anew), body)
                 except ValueError as error:
                     raise Refused(f"stepped: {error}") from error
                 if news:
                     self._wake(group)
             case Unstepped(group, ask):
-                waits = lookup(message, "group", group, self._stand_ins).waits(ask)
+                waits = lookup(message, "group", group, self._envs).waits(ask)
                 if waits and self._gone[group] == self._cancelled[group]:
                     self._gone[group] += 1  # the driver begins their episodes anew
 
     def ready(self) -> Iterator[Message]:
-        for group, stand_in in self._stand_ins.items():
-            if (found := stand_in.asks()) is not None:
+        for group, remote in self._envs.items():
+            if (found := remote.asks()) is not None:
                 ask, whole, actions = found
                 yield Step(group, ask, int(whole), actions)
-            if held := stand_in.holds():
+            if held := remote.holds():
                 yield Hold(group, held)
 
     def forget(self) -> None:
-        for stand_in in self._stand_ins.values():
-            stand_in.forget()
+        for remote in self._envs.values():
+            remote.forget()
 
 
 class SiteSteps(Carried):
     """The site's end."""
 
     def __init__(
-        self, askers: Mapping[int, Asker], counted: Callable[[int], Iterable[Message]]
+        self, inferences: Mapping[int, RemoteInference], counted: Callable[[int], Iterable[Message]]
     ) -> None:
-        """``askers``: by group. ``counted``: what home is sent before an answer for the group."""
-        self._askers, self._counted, self._leaving = askers, counted, False
+        """``inferences``: by group. ``counted``: what home gets before an answer for a group."""
+        self._inferences, self._counted, self._leaving = inferences, counted, False
         self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
         self.most = {
-            Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
+            Kind.STEP: max((one.actions.nbytes for one in inferences.values()), default=0),
             Kind.HOLD: 0,
         }
 
     @property
     def quiet(self) -> bool:
         """Do all envs wait for what is asked next?"""
-        return all(asker.quiet for asker in self._askers.values())
+        return all(inference.quiet for inference in self._inferences.values())
 
     def leave(self) -> None:
         self._leaving = True
 
     def forget(self) -> None:
         self._put_off.clear()
-        for asker in self._askers.values():
-            asker.forget()
+        for inference in self._inferences.values():
+            inference.forget()
 
     def take(self, message: Message) -> None:
         match message:
             case Step(group, ask, whole, body):
-                asker = lookup(message, "group", group, self._askers)
-                if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
-                    raise Refused(
-                        f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}"
-                    )
+                inference = lookup(message, "group", group, self._inferences)
+                size = inference.actions.nbytes if ask & FIRST else 0
+                if len(body) != size:
+                    raise Refused(f"step: expected {size} bytes of actions, got {len(body)}")
                 # another machine will take that step
-                if self._leaving and asker.quiet and ask != asker.asked:
+                if self._leaving and inference.quiet and ask != inference.asked:
                     self._put_off[group] = message
                 else:
                     self._put_off.pop(group, None)
-                    asker.ask(ask, bool(whole), body)
+                    inference.ask(ask, bool(whole), body)
             case Hold(group, cut):
-                lookup(message, "group", group, self._askers).hold(cut)
+                lookup(message, "group", group, self._inferences).hold(cut)
 
     def ready(self) -> Iterator[Message]:
-        for group, asker in self._askers.items():
+        for group, inference in self._inferences.items():
             # its envs were lost before they moved
-            if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:
-                asker.ask(step.ask, bool(step.whole), step.body)
-            if (answer := asker.answers()) is None:
+            if not inference.quiet and (step := self._put_off.pop(group, None)) is not None:
+                inference.ask(step.ask, bool(step.whole), step.body)
+            if (answer := inference.answers()) is None:
                 continue
             asked, anew, rows = answer
             yield from self._counted(group)

@@ -175,9 +175,7 @@ class Crew:
         """Add what workers print, and CPU and memory of their processes and the driver's."""
         pids = {child.name: child.pid for child in self._children if child.pid}
         return replace(
-            now,
-            printed=self._logs.printed(),
-            usage=self._usages({DRIVER: os.getpid()} | pids),
+            now, printed=self._logs.printed(), usage=self._usages({DRIVER: os.getpid()} | pids)
         )
 
     def _start(self, child: _Child) -> None:
