@@ -29,7 +29,7 @@ from equipoise.runtime import build
 from equipoise.runtime.cluster.frames import HEAD
 from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.proxy_worker import stacks_of
-from equipoise.runtime.cluster.stepping import StandIn
+from equipoise.runtime.cluster.stepping import RemoteEnvs
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Program
 from equipoise.workers.kind import crew
@@ -89,8 +89,8 @@ def cost_at_home(program: Program) -> Cost:
     blue = plan_run(program)
     shared, _, _ = build.lay_out(blue, KINDS, Heap, LocalChannel)
     assert shared.exchange is not None
-    plan, stand_in = queue_plan(blue), StandIn(shared.exchange, 0, stacks_of(blue))
-    rows, asked = stand_in.rows.least + HEAD, stand_in.actions.nbytes + HEAD
+    plan, remote = queue_plan(blue), RemoteEnvs(shared.exchange, 0, stacks_of(blue))
+    rows, asked = remote.rows.least + HEAD, remote.actions.nbytes + HEAD
     return Cost(
         unroll=plan.unroll,
         envs=plan.block,

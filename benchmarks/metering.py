@@ -44,7 +44,7 @@ from equipoise.runtime.site import LocalSite
 from equipoise.tuning import forward
 from equipoise.types import Tick
 from equipoise.workers.actor import ActorKind
-from equipoise.workers.kind import Member
+from equipoise.workers.kind import Job, Member
 
 MOST = 0.015  # the slowdown that the upper end must stay below
 CASES = {"cartpole": ("CartPole-v1", 64), "pong": ("ALE/Pong-v5", 16)}  # env, envs of the actor
@@ -96,9 +96,8 @@ class Actor:
             queues=self.shared.queues,
             source=None,
             join=_unused,
-            beats=False,
         )
-        self.metered = kind.build(Member(kind, 0).job(blue, self.shared), site)
+        self.metered = kind.build(Job(blueprint=blue, shared=self.shared, index=0, life=0), site)
         self.bare = Bare(self.metered.env, self.metered.agent, Unmetered(()))
         self.agents: list[LocalAgent] = list(self.metered.agent.agents.values())
         self.clock, self.none, self.meter = site.clock, Unmetered(()), board.meter(title)

@@ -31,6 +31,7 @@ from equipoise.runtime import build
 from equipoise.runtime.ipc import Bell, Lifeline, Outbox, Pipe, PipeChannel, Segment
 from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.loop import RECHECK_S, Spin
+from equipoise.runtime.session import Closes
 from equipoise.runtime.site import LocalSite
 from equipoise.types import (
     Algorithm,
@@ -158,7 +159,8 @@ class Ring:
             self.bells[env.title].ring(always=True)
             process.join()
         self.lifeline.close()
-        for one in (*self.bells.values(), *self.channels, self.segment):
+        resources: list[Closes] = [*self.bells.values(), *self.channels, self.segment]
+        for one in resources:
             one.close()
 
 

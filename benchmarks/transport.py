@@ -124,7 +124,7 @@ class Home:
             listener.collect()
             if way == "message":
                 while (frame := self._line.receive(0.0)) is not None:
-                    self.take(np.frombuffer(frame.message.data, np.uint8))
+                    self.take(np.frombuffer(frame.message.body, np.uint8))
                     got += 1
                     self._line.send(Grant())
                 continue
@@ -181,7 +181,7 @@ class Away:
         while sent < count or waits:
             if sent < count and waits < UNDER_WAY:
                 if way == "message":
-                    self._line.send(Rows(body=block))
+                    self._line.send(Rows(body=block.data))
                 else:
                     assert link.send(head, block)
                 sent, waits = sent + 1, waits + 1

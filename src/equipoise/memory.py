@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Buffer = bytes | bytearray | memoryview | mmap | NDArray[np.uint8]
+Shareable = bytearray | memoryview | mmap
+Buffer = bytes | Shareable | NDArray[np.uint8]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
 KEEP, LARGEST = 1 << 30, 32 << 20
@@ -20,7 +21,7 @@ class Memory(Protocol):
     """A writable buffer. The runtime's are shared between processes and travel as a handle."""
 
     @property
-    def buffer(self) -> Buffer: ...
+    def buffer(self) -> Shareable: ...
 
 
 def keep_freed() -> None:

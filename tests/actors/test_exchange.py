@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
 
 class Memory:
     def __init__(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
 
 class Counting:

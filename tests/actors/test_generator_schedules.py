@@ -17,7 +17,7 @@ from equipoise import tree
 from equipoise.actors import generator
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.episodes import Episodes
-from equipoise.actors.generator import PARTS, Generator
+from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
@@ -160,18 +160,20 @@ class Ring:
     def _generator(self, index: int) -> Generator:
         return Generator(
             Lengths(self.draw),
-            prompts=Prompts(),
-            judge=Late(self.draw),
+            Writing(
+                prompts=Prompts(),
+                judge=Late(self.draw),
+                policy="main",
+                at_once=self.at_once * GROUP,
+                limit=LIMIT,
+                number=lambda block: block,
+                order=lambda block, refills: (block + 3 * refills) % PROMPTS,
+                refills=self.refills,
+            ),
             blocks=self.driver,
             weights=self.store,
             episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))),
             streams=stream_ids(index, GROUP),
-            policy="main",
-            at_once=self.at_once * GROUP,
-            limit=LIMIT,
-            number=lambda block: block,
-            order=lambda block, refills: (block + 3 * refills) % PROMPTS,
-            refills=self.refills,
             clock=Clock(PARTS),
             note=lambda text: None,
         )

@@ -30,7 +30,7 @@ from equipoise.plans.plan import plan_run
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Slot, Tick, TimeStep, Trajectory
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.agents import forward_parts
+from equipoise.workers.agents import build_forward
 from tests.actors.file import File
 from tests.runtime import ruling
 from tests.runtime.ruling import Ruling, program
@@ -153,7 +153,7 @@ def actor(
         answers=answers,
         row={"action": role.row.action, "behaviour": role.row.behaviour},
         acting=ActingParts(
-            forward=Forward(**forward_parts(blue, "main")),
+            forward=build_forward(Forward, blue, "main"),
             weights=store.handle(),
             noise=role.noise,
             seed=3,

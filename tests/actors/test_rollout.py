@@ -32,7 +32,7 @@ from equipoise.plans.plan import plan_run
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot, Tick
 from equipoise.weights.store import WeightPlan, Weights
-from equipoise.workers.agents import forward_parts
+from equipoise.workers.agents import build_forward
 from tests.actors.file import File
 from tests.device_envs.test_device_env import Counting
 from tests.nets.recording import Recording
@@ -91,7 +91,7 @@ def rollout(
             observation=role.row.obs,
         ),
         acting=ActingParts(
-            forward=Forward(**forward_parts(blue, "main")),
+            forward=build_forward(Forward, blue, "main"),
             weights=store.handle(),
             noise=role.noise,
             seed=3,

@@ -17,7 +17,7 @@ from tests.experience.alone import POLICY, Alone
 
 class Heap:
     def __init__(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
 
 ROW = RowSpec(

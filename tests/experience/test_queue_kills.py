@@ -33,7 +33,7 @@ ROWS = BLOCK * UNROLL  # of a block
 
 class Heap:
     def __init__(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
 
 def plan(*, actors: int, per_batch: int, max_lag: int | None) -> Plan:

@@ -29,7 +29,7 @@ ROUND = UNROLL * BLOCK * ACTORS
 
 class Heap:
     def __init__(self, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
 
 def inbox(history: History, *, max_lag: int | None = 0, saved: Any = None) -> Alone:

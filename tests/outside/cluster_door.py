@@ -169,7 +169,7 @@ def json_errors_escape(patch: pytest.MonkeyPatch) -> None:
     """A body that is no JSON ends the proxy, and with it the run."""
 
     def read(message: Message) -> Any:
-        return json.loads(bytes(message.data))
+        return json.loads(bytes(message.body))
 
     for end in (proxy, site):
         patch.setattr(end, "read", read)

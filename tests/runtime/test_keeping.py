@@ -14,7 +14,7 @@ from equipoise import tree
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back, raw
 from equipoise.experience.replay.mailbox import Request, ShardMailbox
 from equipoise.plans.memory_needed import queue_plan
-from equipoise.runtime.cluster.keeping import REQUEST, Keeper, StandInShard
+from equipoise.runtime.cluster.keeping import REQUEST, RemoteLearner, RemoteShard
 from equipoise.runtime.ipc import Heap
 from equipoise.types import Slot
 from tests.runtime.test_shards_apart import blue_of
@@ -35,8 +35,8 @@ class World:
         self.waiting = Waiting(self.plan, Heap("waiting", tree.nbytes(Waiting.specs(self.plan))))
         # the queue's, at home
         self.blocks = Waiting(self.plan, Heap("queue", tree.nbytes(Waiting.specs(self.plan))))
-        self.stand_in = StandInShard(self.plan, self.home, 1, self.blocks.block)
-        self.keeper = Keeper(self.site, 1, self.waiting)
+        self.remote = RemoteShard(self.plan, self.home, 1, self.blocks.block)
+        self.learner = RemoteLearner(self.site, 1, self.waiting)
         self.done: list[list[int]] = []  # the requests that the shard did
         self.asked: deque[Any] = deque()
         self.answered: deque[Any] = deque()
@@ -63,19 +63,19 @@ class World:
         mail["answered"][0] += 1
 
     def pass_on(self, chance: random.Random) -> None:
-        self.asked.extend(self.stand_in.asks())
-        self.answered.extend(self.keeper.answers())
+        self.asked.extend(self.remote.asks())
+        self.answered.extend(self.learner.answers())
         if chance.random() < 0.05:  # the session ends, and all that is under way is lost
             self.asked.clear()
             self.answered.clear()
-            self.stand_in.forget()
-            self.keeper.forget()
+            self.remote.forget()
+            self.learner.forget()
         if self.asked and chance.random() < 0.5:
-            self.keeper.ask(*self.asked.popleft())
+            self.learner.ask(*self.asked.popleft())
         if self.answered and chance.random() < 0.5:
-            self.stand_in.answer(*self.answered.popleft())
-        if (life := self.keeper.died()) is not None:
-            self.stand_in.died(life)
+            self.remote.answer(*self.answered.popleft())
+        if (life := self.learner.died()) is not None:
+            self.remote.died(life)
 
     @property
     def settled(self) -> bool:
@@ -125,14 +125,14 @@ def test_rows_travel_with_a_request_only_where_the_site_has_them_not(tmp_path: P
     mark(slots, STREAMS, 10)
     assert marked(block) == 10
     world.request(Request.INSERT, 2, 0, 0)
-    ((_, _, body),) = world.stand_in.asks()
+    ((_, _, body),) = world.remote.asks()
     assert len(body) == REQUEST
     rows = np.random.default_rng(0).integers(0, 2, len(raw(world.plan, block))).astype(np.uint8)
     put_back(world.plan, block, rows)
     assert marked(block) is None
-    world.stand_in.forget()
-    ((number, life, body),) = world.stand_in.asks()
-    assert world.keeper.ask(number, life, body) == 2
+    world.remote.forget()
+    ((number, life, body),) = world.remote.asks()
+    assert world.learner.ask(number, life, body) == 2
     assert (raw(world.plan, world.waiting.block(2)) == raw(world.plan, block)).all()
 
 
@@ -150,7 +150,7 @@ def test_rows_travel_with_a_request_only_where_the_site_has_them_not(tmp_path: P
 def test_what_is_no_request_is_refused(tmp_path: Path, body: bytes) -> None:
     world = World(tmp_path)
     with pytest.raises(ValueError, match="expected"):
-        world.keeper.ask(0, 0, body)
+        world.learner.ask(0, 0, body)
     assert world.site.shards[1]["asked"][0] == 0
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_request_is_refused(tmp_path: Path, body: bytes) -> None:
 def test_what_is_no_answer_is_refused(tmp_path: Path, number: int, more: int) -> None:
     world = World(tmp_path)
     world.request(Request.LOOK, 0, 0, 0)
-    list(world.stand_in.asks())
+    list(world.remote.asks())
     with pytest.raises(ValueError, match="expected"):
-        world.stand_in.answer(number, 0, bytes(24 + more))
+        world.remote.answer(number, 0, bytes(24 + more))
     assert not world.settled

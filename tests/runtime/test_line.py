@@ -154,7 +154,7 @@ def test_pieces_of_one_session_are_not_gone_on_with_in_the_next() -> None:
         line.begin(2, pair.now)
     pair.lines[0].send(Said(b"{}"))
     pair.run(10.0)
-    assert [(frame.kind, bytes(frame.message.data)) for frame in pair.heard[1]] == [
+    assert [(frame.kind, bytes(frame.message.body)) for frame in pair.heard[1]] == [
         (Kind.SAID, b"{}")
     ]
 

@@ -16,6 +16,7 @@ import pytest
 
 from equipoise import api
 from equipoise.errors import WorkerFailed
+from equipoise.private.forkserver import pid
 from equipoise.programs.fields import alter
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.session import Interrupt
@@ -101,16 +102,16 @@ def test_a_server_of_env_workers_lives_on_only_where_they_come(
     monkeypatch.setattr(
         runs, "rate", lambda blue, *_, **__: rates[blue.program.placement.inference]
     )
-    others = forkserver.pids() - {forkserver.pid_of_envs()}
+    others = forkserver.pids() - {pid(forkserver.EnvProcess.server)}
     forkserver.prepare(central=True)  # as the command line does, before it knows
-    server = forkserver.pid_of_envs()
+    server = pid(forkserver.EnvProcess.server)
     assert server in children(os.getpid())
     made, _ = choices.settled(alter(program(max_lag=max_lag), inference="auto"), on="process")
     assert made.placement.inference == inference
     assert (server in children(os.getpid())) == (inference == "central")
     assert others <= forkserver.pids() <= set(children(os.getpid()))
     forkserver.prepare(central=True)
-    assert forkserver.pid_of_envs() in children(os.getpid())
+    assert pid(forkserver.EnvProcess.server) in children(os.getpid())
 
 
 @pytest.mark.parametrize("gone", ["local", "central"])
@@ -203,7 +204,7 @@ def test_a_rate_is_over_whole_updates(seconds: float, monkeypatch: pytest.Monkey
 def test_a_server_that_still_imports_does_not_answer_signals_to_the_whole_group() -> None:
     forkserver.release()
     forkserver.prepare(central=True)
-    status = Path(f"/proc/{forkserver.pid_of_envs()}/status").read_text()
+    status = Path(f"/proc/{pid(forkserver.EnvProcess.server)}/status").read_text()
     ignored = int(
         next(line for line in status.splitlines() if line.startswith("SigIgn")).split()[1], 16
     )

@@ -78,7 +78,13 @@ def test_the_sum_has_the_memory_that_workers_share(settings: dict[str, Any]) -> 
     shared = (
         found["queue"]
         + found["weights"]
-        + (tree.nbytes(Exchange.specs(**memory.exchange_sizes(blue))) if blue.inferences else 0)
+        + (
+            tree.nbytes(
+                Exchange.specs(policies=memory.exchange_sizes(blue), groups=blue.program.groups)
+            )
+            if blue.inferences
+            else 0
+        )
     )
     assert 0.95 * got[0] < shared <= got[0]
 

@@ -16,7 +16,7 @@ from equipoise.runtime.cluster.frames import Hold, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays, HomeParts, SiteParts
 from equipoise.runtime.cluster.proxy import Proxy, take_back
 from equipoise.runtime.cluster.site import SiteEnd
-from equipoise.runtime.cluster.stepping import Asker, HomeSteps, SiteSteps, StandIn
+from equipoise.runtime.cluster.stepping import HomeSteps, RemoteEnvs, RemoteInference, SiteSteps
 from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.ipc import Heap
 from equipoise.tree import ArraySpec
@@ -92,7 +92,7 @@ class Machine:
         incarnation: int,
         way: Way,
         steps: type[SiteSteps],
-        asker: type[Asker],
+        inference: type[RemoteInference],
         envs: dict[int, Env] | None,
     ) -> None:
         self.groups, self.exchange, self.ended = (
@@ -100,7 +100,7 @@ class Machine:
             exchange(),
             list[str](),
         )
-        askers = {group: asker(self.exchange, group, STACKS) for group in self.groups}
+        inferences = {group: inference(self.exchange, group, STACKS) for group in self.groups}
         self.failures = {group: np.zeros(1, np.int64) for group in self.groups}
         self.envs = envs or {group: Env() for group in self.groups}
         self.sides = {group: EnvSide(self.exchange, group, STREAM) for group in self.groups}
@@ -110,7 +110,7 @@ class Machine:
             f"site {number}",
             incarnation,
             way.join(),
-            [steps(askers, parts.changed), parts],
+            [steps(inferences, parts.changed), parts],
             digest=DIGEST,
             cut=lambda *_: None,
             ended=self.ended.append,
@@ -147,19 +147,19 @@ class World:
         seed: int,
         delay: float = 8.0,
         steps: type[SiteSteps] = SiteSteps,
-        asker: type[Asker] = Asker,
-        stand_in: type[StandIn] = StandIn,
+        inference: type[RemoteInference] = RemoteInference,
+        remote: type[RemoteEnvs] = RemoteEnvs,
     ) -> None:
         self.chance, self.clock, self._steps, self._asker = (
             random.Random(seed),
             Clock(),
             steps,
-            asker,
+            inference,
         )
         self.exchange, self.fences = exchange(), tree.zeros(Proxy.specs(GROUPS))
         self.words, self.failures = self.exchange.words, np.zeros((GROUPS, 1), np.int64)
-        self.stand_ins = {group: stand_in(self.exchange, group, STACKS) for group in range(GROUPS)}
-        self._stand_in = stand_in
+        self.envs = {group: remote(self.exchange, group, STACKS) for group in range(GROUPS)}
+        self._remote = remote
         self.ways = [Way(self.clock, self.chance, delay) for _ in range(2)]
         self.incarnations, self.sites, self.twins = [0, 0], list[Machine](), list[Machine]()
         # what the agent of a group saw last
@@ -178,7 +178,7 @@ class World:
 
     def _expect(self, i: int, groups: range) -> None:
         parts = HomeParts({number: Arrays(one) for number, one in enumerate(self.failures)}, groups)
-        steps = HomeSteps({group: self.stand_ins[group] for group in groups}, self.fences)
+        steps = HomeSteps({group: self.envs[group] for group in groups}, self.fences)
         self.proxy.expect(f"site {i}", self.incarnations[i], self.ways[i].home, [parts, steps])
 
     def _start(self, i: int, envs: dict[int, Env] | None = None) -> None:
@@ -225,9 +225,7 @@ class World:
                 obs: Any = self.exchange.rows(group, STREAM)["one"].obs
                 obs["screen"][:, :-1] = obs["screen"][:, 1:]
         take_back(self.fences, self.lose)
-        self.stand_ins = {
-            group: self._stand_in(self.exchange, group, STACKS) for group in range(GROUPS)
-        }
+        self.envs = {group: self._remote(self.exchange, group, STACKS) for group in range(GROUPS)}
         self._begin()
         for i, site in enumerate(self.sites):
             self.ways[i].cut(0, told=True)
@@ -361,7 +359,7 @@ def test_envs_that_are_handed_over_go_on_where_they_were() -> None:
     assert moved == 60
 
 
-class AnswersOnce(Asker):
+class AnswersOnce(RemoteInference):
     """What was answered is not answered again, though home may not have heard it."""
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
@@ -369,7 +367,7 @@ class AnswersOnce(Asker):
             super().ask(asked, whole, actions)
 
 
-class StepsTwice(Asker):
+class StepsTwice(RemoteInference):
     """An ask that comes once more is taken for another one."""
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
@@ -382,7 +380,7 @@ class StepsTwice(Asker):
         super().ask(asked, whole, actions)
 
 
-class SeesNoDeath(Asker):
+class SeesNoDeath(RemoteInference):
     """Whoever answers is taken for the env worker that was asked."""
 
     @property
@@ -391,14 +389,14 @@ class SeesNoDeath(Asker):
         return True
 
 
-class TakesLateAnswers(StandIn):
+class TakesLateAnswers(RemoteEnvs):
     """Rows are taken whatever they answer."""
 
     def answer(self, asked: int, anew: bool, rows: Any) -> bool:
         return super().answer(int(self._words["asked"][self._g]), anew, rows)
 
 
-class AsksOnce(StandIn):
+class AsksOnce(RemoteEnvs):
     """A session that ended is not followed by the same ask."""
 
     def forget(self) -> None:
@@ -412,7 +410,7 @@ class GoesOnWhileItLeaves(SiteSteps):
     def leave(self) -> None: ...
 
 
-class RemembersStacks(Asker):
+class RemembersStacks(RemoteInference):
     """Home is taken to have the stacks of the last step, whatever happened since."""
 
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
@@ -420,7 +418,7 @@ class RemembersStacks(Asker):
         self.rows._known = True
 
 
-class TrustsHalfAnAnswer(StandIn):
+class TrustsHalfAnAnswer(RemoteEnvs):
     """What a predecessor wrote of an answer counts as the rows before it."""
 
     def asks(self) -> Any:
@@ -430,8 +428,8 @@ class TrustsHalfAnAnswer(StandIn):
 class CountsAfterwards(SiteSteps):
     """What the envs count follows their rows."""
 
-    def __init__(self, askers: Any, counted: Any) -> None:
-        super().__init__(askers, lambda group: ())
+    def __init__(self, inferences: Any, counted: Any) -> None:
+        super().__init__(inferences, lambda group: ())
 
 
 @pytest.mark.thorough
@@ -451,7 +449,7 @@ class CountsAfterwards(SiteSteps):
     ids=lambda one: one.__name__,
 )
 def test_a_protocol_that_is_broken_is_caught(broken: Any) -> None:
-    parts = {Asker: "asker", StandIn: "stand_in", SiteSteps: "steps"}
+    parts = {RemoteInference: "inference", RemoteEnvs: "remote", SiteSteps: "steps"}
     made = {name: broken for base, name in parts.items() if issubclass(broken, base)}
 
     def hunt() -> None:

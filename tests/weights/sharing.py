@@ -40,7 +40,7 @@ class Memfd:
 
 class Heap:
     def __init__(self, name: str, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
 
 def params(value: float, size: int = 1000, device: str = "cpu") -> dict[str, torch.Tensor]:

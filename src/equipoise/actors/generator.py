@@ -57,6 +57,22 @@ class _Open:
     samples: list[Sampled] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """The prompts that a generator completes, and how far."""
+
+    prompts: Prompts
+    judge: Judge
+    policy: str  # that is written
+    at_once: int  # samples
+    limit: int  # tokens of a sample
+    number: Callable[[int], int]  # of a block, among those of all learners' queues
+    # (number, groups that were dropped in its place) -> the prompt
+    order: Callable[[int, int], int]
+    refills: int  # how often a group whose rewards are all equal is dropped, at most
+    imitates: bool = False  # samples have no rewards, and the generator warns of none
+
+
 class Generator:
     """One policy's model beside an engine. A tick is one token of every running sample."""
 
@@ -65,38 +81,22 @@ class Generator:
     def __init__(
         self,
         engine: Engine,
+        writing: Writing,
         *,
-        prompts: Prompts,
-        judge: Judge,
         blocks: Blocks,
         weights: WeightStore,
         episodes: Episodes,
         streams: Array,
-        policy: str,
-        at_once: int,
-        limit: int,
-        number: Callable[[int], int],
-        order: Callable[[int, int], int],
-        refills: int,
         clock: Clock,
         note: Callable[[str], object],
-        imitates: bool = False,
     ) -> None:
-        """``streams``: of the group's samples, as the queue knows them; ``policy``: that is
-        written; ``at_once``: samples; ``limit``: tokens of a sample. ``number``: of a block among
-        those of all learners' queues; ``order``: the prompt that such a number is of, after so many
-        groups that were dropped in its place. ``refills``: how often a group whose rewards are all
-        equal is dropped, at most. ``imitates``: samples have no rewards, and the generator warns of
-        none.
-        """
-        self._engine, self._prompts, self._judge, self._blocks = engine, prompts, judge, blocks
-        self._weights = weights
-        self._episodes = episodes
-        self._streams = streams
-        self._policy = policy
-        self._samples, self._at_once, self._limit = len(streams), at_once, limit
-        self._number, self._order, self._clock, self._note = number, order, clock, note
-        self._refills, self._imitates = refills, imitates
+        """``streams``: of the group's samples, as the queue knows them."""
+        self._engine, self._blocks, self._weights = engine, blocks, weights
+        self._prompts, self._judge, self._policy = writing.prompts, writing.judge, writing.policy
+        self._episodes, self._streams, self._samples = episodes, streams, len(streams)
+        self._at_once, self._limit, self._refills = writing.at_once, writing.limit, writing.refills
+        self._number, self._order, self._imitates = writing.number, writing.order, writing.imitates
+        self._clock, self._note = clock, note
         self._again: list[_Open] = []  # groups that are to be written anew
         # a group that waits for weights, and the version that it asks for
         self._next: tuple[_Open, int] | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from equipoise.api.draft import Given, finished, from_file, from_recipe
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
 from equipoise.envs.check.report import Report as CheckReport
+from equipoise.foreign import has
 from equipoise.programs.peer_names import algorithm_of_peer
 from equipoise.programs.settings import Settings, check_env_given_once, env_of
 from equipoise.types import Frozen, Program
@@ -100,17 +101,14 @@ def check(
 
 
 def _target(function: Callable[..., object]) -> str:
-    if (
-        not hasattr(function, "__qualname__")
-        and hasattr(function, "step")
-        and hasattr(function, "reset")
-    ):
+    named = has(function, "__qualname__")
+    if not named and has(function, "step", "reset"):
         raise TypeError(
             f"expected what makes an env, since every worker makes its own, got {function}, which "
             "is made already; "
             "give its id, its class, or a function at the top of a module that returns it"
         )
-    if not hasattr(function, "__qualname__"):
+    if not named:
         raise TypeError(
             "expected a target such as 'CartPole-v1' or a function that makes an env, got "
             f"{function!r}"

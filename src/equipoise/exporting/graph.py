@@ -97,7 +97,7 @@ class PolicyGraph(nn.Module):
         """Zeros for every input; noise in the middle."""
         specs = self.signature.inputs
         zeros = {
-            name: torch.zeros((rows, *s.shape), dtype=getattr(torch, s.dtype))
+            name: torch.zeros((rows, *s.shape), dtype=tree.torch_dtype(s.dtype))
             for name, s in specs.items()
         }
         return tuple((zeros | {"noise": zeros["noise"] + 0.5}).values())

@@ -173,8 +173,7 @@ def _told(part: RewardPart, method: str) -> Iterator[None]:
 @contextmanager
 def unchanged(data: Trajectory) -> Iterator[None]:
     """RuntimeError if a tensor of ``data`` was changed in place: the algorithm learns from it."""
-    fields = {name: getattr(data, name) for name in Trajectory.__slots__}
-    tensors = {path: leaf for path, leaf in tree.items(fields) if isinstance(leaf, Tensor)}
+    tensors = {path: leaf for path, leaf in tree.items(data.fields()) if isinstance(leaf, Tensor)}
     before = {path: changes(leaf) for path, leaf in tensors.items()}
     yield
     for path, leaf in tensors.items():

@@ -30,7 +30,16 @@ from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.seeds import policy_seed
 from equipoise.sources.envs import env_maker, goals
-from equipoise.types import DealtEnv, Policy, Program, RunSpec, agent_streams, learning, stream_ids
+from equipoise.types import (
+    Array,
+    DealtEnv,
+    Policy,
+    Program,
+    RunSpec,
+    agent_streams,
+    learning,
+    stream_ids,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +83,11 @@ class Blueprint:
             on_nonfinite=self.program.source.on_nonfinite,
             capsules=Path(self.capsules) if self.capsules else None,
         )
-        made = made if resetting is None else replace(made, resetting=resetting)
-        return (
-            made
-            if counted is None
-            else replace(made, counts=counted.failures, causes=counted.causes)
-        )
+        if resetting is not None:
+            made = replace(made, resetting=resetting)
+        if counted is None:
+            return made
+        return replace(made, counts=counted.failures, causes=counted.causes)
 
     @property
     def env_maker(self) -> EnvMaker:
@@ -156,10 +164,8 @@ class Blueprint:
 
         The last version is always evaluated, after the run.
         """
-        wanted, published = (
-            self.program.evaluation,
-            math.lcm(*(one.publish_every for one in self.policies.values())),
-        )
+        wanted = self.program.evaluation
+        published = math.lcm(*(one.publish_every for one in self.policies.values()))
         unit = published * self.pace.updates
         if (
             wanted.every is None
@@ -224,14 +230,11 @@ class Blueprint:
         """A learner's items of a batch of a policy: windows of its streams; of rows where there is
         a replay.
         """
-        policy = learning(self.program)[name]
-        return (
-            policy.batch
-            * (len(self.roles[name].places) if policy.replay is None else 1)
-            // self.learners
-        )
+        policy = self.policies[name]
+        agents = len(self.roles[name].places) if policy.replay is None else 1
+        return policy.batch * agents // self.learners
 
-    def streams(self, group: int) -> Any:
+    def streams(self, group: int) -> Array:
         """The streams [B] int64 of all agents of a group of envs."""
         count = len(self.spec.env.agents)
         return agent_streams(
@@ -241,11 +244,8 @@ class Blueprint:
     @property
     def inferences(self) -> int:
         """The number of inference workers; 0: inference is local."""
-        return (
-            self.program.placement.inference_workers
-            if self.program.placement.inference == "central"
-            else 0
-        )
+        place = self.program.placement
+        return place.inference_workers if place.inference == "central" else 0
 
     @property
     def rolls_out(self) -> bool:
@@ -272,16 +272,14 @@ class Blueprint:
 
     def groups(self, actor: int) -> range:
         """The groups of an actor's envs."""
-        return range(
-            actor * self.program.placement.halves, (actor + 1) * self.program.placement.halves
-        )
+        halves = self.program.placement.halves
+        return range(actor * halves, (actor + 1) * halves)
 
     def served(self, inference: int) -> range:
         """The groups that an inference worker acts for: those of whole actors."""
-        first, last = (
-            self.program.actors * i // self.inferences for i in (inference, inference + 1)
-        )
-        return range(first * self.program.placement.halves, last * self.program.placement.halves)
+        actors, halves = self.program.actors, self.program.placement.halves
+        first, last = (actors * i // self.inferences for i in (inference, inference + 1))
+        return range(first * halves, last * halves)
 
     def server(self, group: int) -> int:
         """The inference worker of a group."""
@@ -303,9 +301,5 @@ class Blueprint:
             for name in self.replays
             if (replay := self.policies[name].replay) is not None
         }
-        return [
-            (name, number)
-            for name, shards in kept.items()
-            if shards > 1
-            for number in range(shards)
-        ]
+        several = {name: shards for name, shards in kept.items() if shards > 1}
+        return [(name, number) for name, shards in several.items() for number in range(shards)]

@@ -33,7 +33,7 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.encoding import POOL
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
-from equipoise.types import Algorithm, Policy, Program, RunSpec, learning
+from equipoise.types import Algorithm, Policy, Program, RunSpec, Tree, learning
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
@@ -53,6 +53,7 @@ TOO_LARGE = re.compile(
 )
 
 # the parts of the sum, in bytes by name; ValueError where there is no such run
+Size = int | tuple[int, ...]  # of a setting
 Measure = Callable[[Program], dict[str, int]]
 
 
@@ -74,11 +75,9 @@ def machine(root: Path = Path("/")) -> Machine:
     """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
     total = int(facts["MemTotal"]) * 1024 if "MemTotal" in facts else _pages()
-    free = (
-        int(facts["MemAvailable"]) * 1024 + int(facts.get("SwapFree", 0)) * 1024
-        if "MemAvailable" in facts
-        else None
-    )
+    free = None
+    if "MemAvailable" in facts:
+        free = (int(facts["MemAvailable"]) + int(facts.get("SwapFree", 0))) * 1024
     limit = min(_cgroup_limits(root), default=None)
     if limit is not None and (total is None or limit < total):
         return Machine(
@@ -151,10 +150,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     }
     for name, policy in blue.policies.items():
         if policy.replay is not None:
-            window, row = (
-                policy.algorithm.item_rows or unroll,
-                replace(blue.roles[name].kept, columns=1),
-            )
+            window = policy.algorithm.item_rows or unroll
+            row = replace(blue.roles[name].kept, columns=1)
             # of all learners
             found["batches"] += tree.nbytes(trajectory_specs(row, window, policy.batch))
             images = dict(tree.items(blue.roles[name].row.obs))
@@ -167,10 +164,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     # whose views an agent keeps
     slots = min(-(-plan.blocks // max(plan.actors, 1)), max(KEPT_ROWS // unroll, KEPT_SLOTS))
     for role in blue.roles.values():
-        row, streams = (
-            role.row,
-            program.actors * program.placement.envs_per_actor * len(role.places),
-        )
+        row = role.row
+        streams = program.actors * program.placement.envs_per_actor * len(role.places)
         # the env's rows, the agent's, counters
         width = 3 * _bytes(row.obs) + _bytes(row.action) + 2 * _bytes(row.state) + 64
         noise = 4 * unroll * role.noise.columns * slots
@@ -179,7 +174,8 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
             min(program.evaluation.episodes, MOST_STREAMS) * len(role.places) * width
         )
     if blue.inferences:
-        found["agents"] += tree.nbytes(Exchange.specs(**exchange_sizes(blue)))
+        sizes = exchange_sizes(blue)
+        found["agents"] += tree.nbytes(Exchange.specs(policies=sizes, groups=program.groups))
     # each with a network, and a copy of the newest weights
     agents = blue.inferences or program.groups
     for name, role in blue.roles.items():
@@ -197,10 +193,10 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
-    """The sizes of the memory between env workers and inference workers."""
+def exchange_sizes(blue: Blueprint) -> dict[str, PolicySizes]:
+    """The sizes of each policy's memory between env workers and inference workers."""
     program = blue.program
-    policies = {
+    return {
         name: PolicySizes(
             obs=role.row.obs,
             action=role.row.action,
@@ -209,10 +205,9 @@ def exchange_sizes(blue: Blueprint) -> dict[str, Any]:
         )
         for name, role in blue.roles.items()
     }
-    return {"policies": policies, "groups": program.groups}
 
 
-def _bytes(specs: Any) -> int:
+def _bytes(specs: Tree) -> int:
     return sum(int(one.nbytes) for one in tree.leaves(specs))
 
 
@@ -228,12 +223,17 @@ def learner_copies(policy: Policy) -> int:
 # ------------------------------------------------------------------------------------- the networks
 
 
+def _hyper_parameters(algorithm: Algorithm) -> dict[str, Size]:
+    """The fields of an algorithm that have a size."""
+    fields = {one.name: getattr(algorithm, one.name) for one in dataclasses.fields(algorithm)}
+    return {name: value for name, value in fields.items() if _number(value)}
+
+
 def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
     """May one layer of the algorithm's network have more numbers than ``WIDE``? ``observation``:
     numbers of a row.
     """
-    values = (getattr(algorithm, field.name) for field in dataclasses.fields(algorithm))
-    widest = max((_number(value) for value in values), default=0)
+    widest = max(map(_number, _hyper_parameters(algorithm).values()), default=0)
     return max(widest, observation) * widest > WIDE
 
 
@@ -344,11 +344,9 @@ def problem(program: Program, measure: Measure, has: Machine) -> str | None:
             )
             shown = f"{value:,}" if isinstance(value, int) else str(list(value))
             inside = " in each place" if isinstance(value, tuple) else ""
-            out = (
-                "; or replay.file=DIR, which keeps the rows in a mapped file there"
-                if key.startswith("replay.")
-                else ""
-            )
+            out = ""
+            if key.startswith("replay."):
+                out = "; or replay.file=DIR, which keeps the rows in a mapped file there"
             return (
                 f"{key}: expected {wanted}, got {shown}, which takes {told}; the nearest that "
                 f"fits is {fits:,}{inside}{out}"
@@ -369,7 +367,7 @@ def size(count: int, *, least: bool = False) -> str:
     return f"{int(count):,} bytes" if power == 0 else f"{count / 1024**power:,.1f} {UNITS[power]}"
 
 
-def _number(value: Any) -> int:
+def _number(value: object) -> int:
     """The largest whole number of a setting; 0 where it is something else."""
     numbers = [one for one in (value if isinstance(value, tuple) else (value,)) if type(one) is int]
     return max(numbers, default=0)
@@ -406,7 +404,7 @@ def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
     return low * step
 
 
-def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable[[int], Program]]]:
+def _candidates(program: Program) -> Iterator[tuple[str, Size, int, int, Callable[[int], Program]]]:
     """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with
     another value).
 
@@ -417,16 +415,16 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
     envs = program.placement.envs_per_actor
     blocks = max(policy.batch // envs, 1)
 
-    def everywhere(**changes: Any) -> Callable[[Program], Program]:
-        def change(program: Program) -> Program:
-            made = {name: replace(one, **changes) for name, one in learning(program).items()}
-            return replace(program, policies={**program.policies, **made})
+    def everywhere(program: Program, change: Callable[[Policy], Policy]) -> Program:
+        made = {name: change(one) for name, one in learning(program).items()}
+        return replace(program, policies={**program.policies, **made})
 
-        return change
+    def with_batch(program: Program, number: int) -> Program:
+        return everywhere(program, lambda one: replace(one, batch=number))
 
     def fewer_envs(number: int) -> Program:
         made = alter(program, envs_per_actor=number)
-        return made if policy.replay is not None else everywhere(batch=blocks * number)(made)
+        return made if policy.replay is not None else with_batch(made, blocks * number)
 
     yield "actors", program.actors, program.actors, 1, lambda number: alter(program, actors=number)
     yield "envs_per_actor", envs, envs, 1, fewer_envs
@@ -443,48 +441,36 @@ def _candidates(program: Program) -> Iterator[tuple[str, Any, int, int, Callable
         policy.unroll,
         policy.unroll,
         1,
-        lambda number: everywhere(unroll=number)(program),
+        lambda number: everywhere(program, lambda one: replace(one, unroll=number)),
     )
     # a batch that was not given is one unroll of every stream
     batch, step = policy.batch, 1 if policy.replay else envs
-    yield (
-        "batch",
-        batch,
-        batch // max(program.actors, 1),
-        step,
-        lambda number: everywhere(batch=number)(program),
-    )
+    yield ("batch", batch, batch // max(program.actors, 1), step, partial(with_batch, program))
     for name, policy in learning(program).items():
         room = f"policies.{name}." if len(program.policies) > 1 else ""
         if policy.replay is not None:
-            key = "memory" if policy.replay.memory else "capacity"
-            yield (
-                f"{room}replay.{key}",
-                (value := getattr(policy.replay, key)),
-                value,
-                1,
-                _smaller(program, name, key),
-            )
-        for field in dataclasses.fields(policy.algorithm):
-            if _number(value := getattr(policy.algorithm, field.name)) > 1:
-                with_ = _narrower(program, name, field.name, value)
-                yield f"{room}algorithm.{field.name}", value, _number(value), 1, with_
+            replay, smaller = policy.replay, partial(_smaller, program, name)
+            if replay.memory:
+                yield f"{room}replay.memory", replay.memory, replay.memory, 1, smaller
+            else:
+                yield f"{room}replay.capacity", replay.capacity, replay.capacity, 1, smaller
+        for field, size in _hyper_parameters(policy.algorithm).items():
+            if _number(size) > 1:
+                with_ = partial(_narrower, program, name, field, size)
+                yield f"{room}algorithm.{field}", size, _number(size), 1, with_
 
 
-def _smaller(program: Program, name: str, key: str) -> Callable[[int], Program]:
-    def change(number: int) -> Program:
-        policy: Any = program.policies[name]
-        made = replace(policy, replay=replace(policy.replay, **{key: number}))
-        return replace(program, policies={**program.policies, name: made})
+def _smaller(program: Program, name: str, number: int) -> Program:
+    policy = learning(program)[name]
+    replay = policy.replay
+    assert replay is not None
+    made = replace(replay, memory=number) if replay.memory else replace(replay, capacity=number)
+    return replace(program, policies={**program.policies, name: replace(policy, replay=made)})
 
-    return change
 
-
-def _narrower(program: Program, name: str, field: str, value: Any) -> Callable[[int], Program]:
-    def change(number: int) -> Program:
-        policy: Any = program.policies[name]
-        cut = tuple(min(one, number) for one in value) if isinstance(value, tuple) else number
-        made = replace(policy, algorithm=replace(policy.algorithm, **{field: cut}))
-        return replace(program, policies={**program.policies, name: made})
-
-    return change
+def _narrower(program: Program, name: str, field: str, value: Size, number: int) -> Program:
+    policy = learning(program)[name]
+    cut = tuple(min(one, number) for one in value) if isinstance(value, tuple) else number
+    changed: dict[str, Any] = {field: cut}
+    made = replace(policy, algorithm=replace(policy.algorithm, **changed))
+    return replace(program, policies={**program.policies, name: made})

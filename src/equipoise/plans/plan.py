@@ -48,17 +48,14 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)
     pace = pace_of(program, roles)
-    updates, schedule = (
-        pace.versions(program.schedule.steps),
-        pace.versions(program.schedule.schedule_steps or program.schedule.steps),
-    )
+    updates = pace.versions(program.schedule.steps)
+    schedule = pace.versions(program.schedule.schedule_steps or program.schedule.steps)
     problems, replays, codecs = [], dict[str, ReplayPlan](), dict[str, str]()
     if updates == 0:
         first, warmup = (pace.begins - 1) * pace.rows + 1, _warmup(program)
         problems.append(
             f"steps: expected at least {first:,}, so that an update follows "
-            f"{warmup}replay.starts_at and a window's "
-            f"rows, got {program.schedule.steps:,}"
+            f"{warmup}replay.starts_at and a window's rows, got {program.schedule.steps:,}"
         )
     try:
         codecs, replays = codecs_of(program, roles), replays_of(program, spec, roles, pace)
@@ -101,11 +98,8 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
 
 
 def _warmup(program: Program) -> str:
-    return (
-        "algorithm.encoder_rows, "
-        if any(one.algorithm.warmup_rows for one in learning(program).values())
-        else ""
-    )
+    warms_up = any(one.algorithm.warmup_rows for one in learning(program).values())
+    return "algorithm.encoder_rows, " if warms_up else ""
 
 
 def _count(program: Program, spec: RunSpec, name: str) -> int:

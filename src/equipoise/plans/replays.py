@@ -59,10 +59,8 @@ def replays_of(
         if program.placement.partial_streams and role.row.state and window > policy.unroll:
             raise ValueError(
                 "placement.partial_streams: expected 0 with a recurrent network that learns from "
-                f"windows of {window} rows, "
-                f"more than an unroll's {policy.unroll}, since a core would see what ends a short "
-                "one, got "
-                f"{program.placement.partial_streams}"
+                f"windows of {window} rows, more than an unroll's {policy.unroll}, since a core "
+                f"would see what ends a short one, got {program.placement.partial_streams}"
             )
         try:
             plans[name] = ReplayPlan(
@@ -104,9 +102,5 @@ def too_small(plan: ReplayPlan, policy: Policy) -> list[str]:
     live = batch - (settings.recorded(batch) if settings.dataset else 0)
     if live <= held:
         return []
-    what = (
-        f"replay.memory={settings.memory}"
-        if settings.memory
-        else f"replay.capacity={settings.capacity}"
-    )
-    return [f"batch: expected at most {held:,} live items, the rows of {what}, got {live:,}"]
+    what = f"memory={settings.memory}" if settings.memory else f"capacity={settings.capacity}"
+    return [f"batch: expected at most {held:,} live items, the rows of replay.{what}, got {live:,}"]

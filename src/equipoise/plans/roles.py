@@ -19,7 +19,17 @@ from equipoise.nets.vision import encoders
 from equipoise.seeds import policy_seed
 from equipoise.sources.source import source_of
 from equipoise.tree import ArraySpec
-from equipoise.types import Frozen, Policy, Program, RunSpec, Stack, agent_streams, learning
+from equipoise.types import (
+    Algorithm,
+    Array,
+    Frozen,
+    Policy,
+    Program,
+    RunSpec,
+    Stack,
+    agent_streams,
+    learning,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ class Role:
     writes.
     """
 
-    algorithm: Any  # Learns, and Acts where it acts in an env
+    algorithm: Algorithm  # Learns, and Acts where it acts in an env
     spec: Any  # EnvSpec or TextSpec
     row: RowSpec
     noise: Noise
@@ -89,7 +99,7 @@ class Role:
         places: tuple[int, ...] = self.spec.places
         return places
 
-    def streams(self, envs: Any) -> Any:
+    def streams(self, envs: Array) -> Array:
         """The streams [B] int64 of this policy in these envs."""
         return agent_streams(envs, len(self.spec.agents), self.places)
 
@@ -115,11 +125,15 @@ def network(program: Program, spec: RunSpec, name: str) -> nn.Module:
         return policy.algorithm.network(spec.policies[name])
 
 
-def role_of(program: Program, whole: RunSpec, name: str, net: Any) -> Role:
+def role_of(program: Program, whole: RunSpec, name: str, net: nn.Module) -> Role:
     policy, spec = program.policies[name], whole.policies[name]
     if isinstance(policy, Frozen):
-        for what in ("observation", "action"):
-            mine, its = getattr(spec, what), getattr(whole.policies[policy.of], what)
+        other = whole.policies[policy.of]
+        spaces = {
+            "observation": (spec.observation, other.observation),
+            "action": (spec.action, other.action),
+        }
+        for what, (mine, its) in spaces.items():
             if mine != its:
                 raise ValueError(
                     f"policies.{name}: expected the {what} space of {policy.of!r}, {its}, got "

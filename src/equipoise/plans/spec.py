@@ -5,7 +5,6 @@ of its source.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import algorithm_json
@@ -14,7 +13,7 @@ from equipoise.record.playable import signed
 from equipoise.sources.source import source_of
 
 
-def to_json(blue: Blueprint) -> dict[str, Any]:
+def to_json(blue: Blueprint) -> dict[str, object]:
     """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot
     say.
     """
@@ -29,7 +28,7 @@ def to_json(blue: Blueprint) -> dict[str, Any]:
     return signed(policies, blue.program.placement.precision)
 
 
-def described(blue: Blueprint) -> dict[str, Any]:
+def described(blue: Blueprint) -> dict[str, object]:
     """What ``run.json`` holds of the rows or the task, and of the checkpoint that the run begins
     with.
     """

@@ -1,6 +1,4 @@
-"""Private names of Python's multiprocessing that cost no import beyond
-``multiprocessing`` itself.
-"""
+"""Private names of Python's multiprocessing that cost no import besides ``multiprocessing``."""
 
 from __future__ import annotations
 

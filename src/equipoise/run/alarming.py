@@ -1,6 +1,4 @@
-"""What the alarms (``balance/alarms.py``) are told of a run: its limits,
-and each of its moments.
-"""
+"""The limits and the moments of a run, as its alarms (``balance/alarms.py``) take them."""
 
 from __future__ import annotations
 

@@ -56,11 +56,9 @@ class Opened:
 
 def opened(blue: Blueprint, beginning: Beginning, services: Services) -> Opened:
     """Make the directory of a run, or write again into the one that it goes on in."""
-    return (
-        _gone_on(blue, beginning, services)
-        if isinstance(beginning, Resumed)
-        else _made(blue, beginning.out, services)
-    )
+    if isinstance(beginning, Resumed):
+        return _gone_on(blue, beginning, services)
+    return _made(blue, beginning.out, services)
 
 
 def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
@@ -68,7 +66,7 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
     metrics = program.source.reported
     warnings = unseen(program.env, metrics, seed=program.schedule.seed) if metrics else []
     forward = forwards(blue)
-    said: dict[str, Any] = {"env_notes": list(blue.notes)}
+    said: dict[str, object] = {"env_notes": list(blue.notes)}
     if services.mirror is not None:
         said["mirror"] = services.mirror
     files = RunDirectory.create(
@@ -103,9 +101,9 @@ def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
     return Opened(files=files, forward=forward, changes=changes)
 
 
-def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[str, Any]:
+def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[str, object]:
     """What ``run.json`` says of the choices and of the cluster."""
-    cluster = (
-        {} if services.nodes is None else {CLUSTER: services.nodes.settings(blue, services.kinds)}
-    )
-    return {choice.KEY: choices} | cluster
+    said: dict[str, object] = {choice.KEY: choices}
+    if services.nodes is not None:
+        said[CLUSTER] = services.nodes.settings(blue, services.kinds)
+    return said

@@ -37,9 +37,7 @@ def fixed_policies(blue: Blueprint) -> dict[str, Acting]:
 
 
 def result(exam: Exam, *, learns: Collection[str], env_steps: int, version: int) -> Evaluation:
-    """The returns of the policies that learn, together,
-    and of each policy where there are several.
-    """
+    """The returns of all policies that learn, and of each policy if there are several."""
     # all were aborted
     returns = np.array([x for name in learns for x in exam.returns[name]] or [np.nan])
     several = exam.returns if len(exam.returns) > 1 else {}
@@ -251,16 +249,10 @@ class EvaluationSchedule:
 
     def waiting(self) -> dict[str, torch.Tensor]:
         """Weights that are still to be evaluated, the one under way included: by "VERSION/NAME"."""
-        under_way = (
-            [Snapshot(self._version, self.params())]
-            if self._current is not None and self._asked_for
-            else []
-        )
-        return {
-            f"{one.version}/{name}": x
-            for one in (*under_way, *self._queue)
-            for name, x in one.params.items()
-        }
+        waits = list(self._queue)
+        if self._current is not None and self._asked_for:
+            waits.insert(0, Snapshot(self._version, self.params()))
+        return {f"{one.version}/{name}": x for one in waits for name, x in one.params.items()}
 
     def missing(self) -> str:
         """A warning about evaluations that were asked for and not made; "" if all were made."""
@@ -269,15 +261,10 @@ class EvaluationSchedule:
         steps = sorted(
             {self._blue.pace.steps(int(name.partition("/")[0])) for name in self.waiting()}
         )
-        later = (
-            f"; resume makes those of step {', '.join(f'{step:,}' for step in steps[:5])}"
-            if steps
-            else ""
-        )
-        return (
-            f"warning: evaluations: {self.made} of {self.asked} were "
-            f"made{later}{', ...' if len(steps) > 5 else ''}"
-        )
+        said = f"warning: evaluations: {self.made} of {self.asked} were made"
+        if steps:
+            said += f"; resume makes those of step {', '.join(f'{step:,}' for step in steps[:5])}"
+        return said + (", ..." if len(steps) > 5 else "")
 
     def state(self) -> dict[str, int]:
         """Counters that a resumed run needs, next to the weights that are ``waiting``."""

@@ -37,9 +37,8 @@ class Evaluations:
         self.told = self.best
         return (
             f"warning: the evaluation fell to {evaluation.mean:.1f} at step {evaluation.step:,}, "
-            "far below the best one, "
-            f"{self.best.mean:.1f} at step {self.best.step:,}, whose weights are kept (equipoise "
-            "evaluate DIR --best)"
+            f"far below the best one, {self.best.mean:.1f} at step {self.best.step:,}, whose "
+            "weights are kept (equipoise evaluate DIR --best)"
         )
 
     def remember(self, best: Evaluation) -> None:
@@ -63,21 +62,19 @@ class Evaluations:
         deviations = max(DEVIATIONS, 2 * math.sqrt(math.log(max(self.count, 1))))
         return fall > max(FAR * learned, deviations * chance)
 
-    def summary(self) -> dict[str, Any] | None:
-        """The best evaluation, and whether the last one is far below it;
-        None where there was none.
-        """
+    def summary(self) -> dict[str, object] | None:
+        """The best evaluation, and whether the last one is far below it; None if there was none."""
         if (best := self.best) is None:
             return None
-        said = {
+        return {
             "mean": best.mean,
             "std": best.std,
             "episodes": best.episodes,
             "env_steps": best.env_steps,
+            "fallen": self.fallen,
         }
-        return said | {"fallen": self.fallen}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {
             "first": self.first,
             "best": self.best,

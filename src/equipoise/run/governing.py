@@ -67,11 +67,8 @@ class Governing:
     """Call ``look`` as often as the driver looks at its workers."""
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind], directory: Path) -> None:
-        self._governor, self._program, self._file = (
-            governor(blue.program),
-            blue.program,
-            directory / FILE,
-        )
+        self._governor, self._program = governor(blue.program), blue.program
+        self._file = directory / FILE
         self._updates = blue.pace.updates  # of a version that actors wait for
         members = crew(blue, kinds) if self._governor is not None else ()
         self._steppers = {  # the workers that step envs, by their number
@@ -109,11 +106,8 @@ class Governing:
         self._began = self._began or not stats.phases
         learners = add(one for title, one in stats.workers.items() if title in self._learners)
         seconds = learners.total - self._since.total
-        self._waited = (
-            min(max((learners.starved - self._since.starved) / seconds, 0.0), 1.0)
-            if seconds > 0
-            else 0.0
-        )
+        starved = learners.starved - self._since.starved
+        self._waited = min(max(starved / seconds, 0.0), 1.0) if seconds > 0 else 0.0
         self._since = learners
 
     def _apply(self, governor: Governor, attempt: Attempt) -> None:
@@ -125,9 +119,7 @@ class Governing:
         attempt.reporter.govern(program, paused, governed(self._program, governor.kept))
 
     def _write(self, governor: Governor, reporter: Reporter) -> None:
-        """Append the steps whose outcome is known by now. A full disk costs the lines,
-        not the run.
-        """
+        """Append the steps whose outcome is known. A full disk costs the lines, not the run."""
         while (
             self._written < len(governor.decisions)
             and governor.decisions[self._written].kept is not None

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from equipoise import phases
 from equipoise.errors import Damaged
 from equipoise.files import parse_json, plain
@@ -34,9 +36,7 @@ def told_of(line: Mapping[str, Any]) -> bool:
 
 
 class Checkpointing:
-    """What is saved of a run, whole or weights alone. A full disk costs a checkpoint,
-    not the run.
-    """
+    """Saves a run, whole or its weights alone. A full disk costs a checkpoint, not the run."""
 
     def __init__(self, blue: Blueprint, files: RunDirectory) -> None:
         self._blue, self._files = blue, files
@@ -121,11 +121,9 @@ class Checkpointing:
         """Write the weights that are still to be evaluated into the checkpoint that is aside."""
         place, waiting = checkpoint.aside(self._files.checkpoints, step), evaluations.waiting()
         try:
-            return (
-                checkpoint.add(place, checkpoint.EXAMS, checkpoint.weights_bytes(waiting))
-                if waiting
-                else {}
-            )
+            if not waiting:
+                return {}
+            return checkpoint.add(place, checkpoint.EXAMS, checkpoint.weights_bytes(waiting))
         except OSError as error:
             reporter.note(
                 "warning: the weights that wait to be evaluated are not in the checkpoint of step "
@@ -140,11 +138,9 @@ class Checkpointing:
         self.version, step = source.version, step_of(source.meta)
         file, exams = source.path / checkpoint.DRIVER, source.path / checkpoint.EXAMS
         driver = parse_json(source.read(checkpoint.DRIVER), file)
-        waiting = (
-            statefile.parse_weights(source.read(checkpoint.EXAMS), exams)
-            if checkpoint.EXAMS in source.files
-            else {}
-        )
+        waiting: Mapping[str, Tensor] = {}
+        if checkpoint.EXAMS in source.files:
+            waiting = statefile.parse_weights(source.read(checkpoint.EXAMS), exams)
         source.kept.clear()
         schema = {
             "reporter": reporter.schema(self.version),
@@ -173,7 +169,7 @@ class Checkpointing:
                 reporter.note(f"warning: a report was not written: {error}")
         return report
 
-    def meta(self, version: int) -> dict[str, Any]:
+    def meta(self, version: int) -> dict[str, object]:
         """What a checkpoint says of itself."""
         schedule = self._blue.program.schedule
         return {
@@ -187,7 +183,7 @@ class Checkpointing:
         save: Callable[..., Path],
         reporter: Reporter,
         evaluations: EvaluationSchedule,
-        meta: dict[str, Any],
+        meta: dict[str, object],
     ) -> None:
         """Save the weights that were evaluated last, or that the run ended with."""
         try:
@@ -196,9 +192,7 @@ class Checkpointing:
             reporter.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
 
     def evaluated(self, reporter: Reporter, evaluations: EvaluationSchedule, until: float) -> None:
-        """Go on with an evaluation;
-        where it ended with the best mean so far its weights are kept.
-        """
+        """Go on with an evaluation. If it ends with the best mean so far, keep its weights."""
         evaluation = evaluations.advance(until)
         reporter.evaluated(evaluation, evaluations.solved)
         if evaluation is not None and evaluation.mean > self._files.best_mean():

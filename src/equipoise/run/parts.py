@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from equipoise.envs.failures.capsule import COUNTED
 from equipoise.histograms import EDGES, filled
@@ -28,11 +27,10 @@ def lags_of(
     }
 
 
-def more(evaluation: Evaluation) -> dict[str, Any]:
+def more(evaluation: Evaluation) -> dict[str, object]:
     """The parts that only some evaluations have."""
-    return {
-        name: dict(found) for name in ("policies", "info") if (found := getattr(evaluation, name))
-    }
+    found = {"policies": evaluation.policies, "info": evaluation.info}
+    return {name: dict(values) for name, values in found.items() if values}
 
 
 def tokens(metrics: Mapping[str, float], samples_per_s: float) -> float | None:
@@ -44,5 +42,5 @@ def aborted(stats: RunStats) -> int:
     return sum(counts[COUNTED[0]] for counts in stats.failures.values())
 
 
-def without_time(record: Record) -> dict[str, Any]:
+def without_time(record: Record) -> dict[str, object]:
     return {name: value for name, value in asdict(record).items() if name not in ("at", "partial")}

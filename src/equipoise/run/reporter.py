@@ -59,9 +59,7 @@ NOTHING = Record(
 
 
 class Reporter:
-    """Turns records and the numbers of the moment into reports,
-    and adds them up for the summary.
-    """
+    """Turns records and the numbers of the moment into reports, and sums them up at the end."""
 
     def __init__(
         self, blue: Blueprint, stats: Callable[[], RunStats], began: float, on: str
@@ -145,7 +143,7 @@ class Reporter:
             self._notes.append(text)
             self._fresh_notes.append(text)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {
             "wall_s": time.monotonic() - self._began,
             "record": without_time(self._record),
@@ -282,11 +280,8 @@ class Reporter:
         if not version:  # nothing is learned yet: the speed of the envs
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
-        judged = (
-            STARTING
-            if stats.phases and not stats.taken and not final
-            else self._verdict(stats, balance)
-        )
+        starts = stats.phases and not stats.taken and not final
+        judged = STARTING if starts else self._verdict(stats, balance)
         report = Report(
             **self._reached(version, now, judged),
             **repeated_fields(Learned, r),
@@ -319,9 +314,8 @@ class Reporter:
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
                 f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is "
-                "no return; "
-                "where the env has no end, --set env.max_episode_steps=N sets one, or its step "
-                "says truncated now and then"
+                "no return; where the env has no end, --set env.max_episode_steps=N sets one, or "
+                "its step says truncated now and then"
             )
 
     def _of_the_moment(self, stats: RunStats) -> Record:
@@ -354,10 +348,8 @@ class Reporter:
         if known is not None and known.doubt:
             self._remedies = self._cause = None
         elif known is not None:
-            self._remedies, self._cause = (
-                tuple(remedies.remedies(known, allowed=self._allowed)),
-                remedies.cause(known),
-            )
+            self._remedies = tuple(remedies.remedies(known, allowed=self._allowed))
+            self._cause = remedies.cause(known)
 
     def _allowed(self, program: Program) -> None:
         """ValueError for a Program that cannot be, or that differs in what the governor sees to."""
@@ -388,15 +380,13 @@ class Reporter:
             cause=self._cause,
         )
 
-    def _governed(self, program: Program) -> dict[str, Any] | None:
+    def _governed(self, program: Program) -> dict[str, int | None] | None:
         """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
-        return (
-            {"actors": program.placement.actors, "max_lag": program.placement.max_lag}
-            if self._governs
-            else None
-        )
+        if not self._governs:
+            return None
+        return {"actors": program.placement.actors, "max_lag": program.placement.max_lag}
 
-    def _acting(self) -> dict[str, Any]:
+    def _acting(self) -> dict[str, object]:
         """How actors act, by policy, and what rounded weights change, as it was last measured."""
         program, metrics = self._blue.program, self._record.metrics
         said = {
@@ -404,11 +394,8 @@ class Reporter:
             for name, x in metrics.items()
             if name.startswith("acting/") or "/acting/" in name
         }
-        forward = (
-            {name: self._blue.forward.get(name, "torch") for name in self._blue.roles}
-            if program.actors
-            else {}
-        )
+        acts = self._blue.roles if program.actors else ()
+        forward = {name: self._blue.forward.get(name, "torch") for name in acts}
         return {"weights": program.placement.acting_precision, "forward": forward, "error": said}
 
     def _reached(self, version: int, now: float, judged: Verdict) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""A run from its first to its last moment: start the workers, report, evaluate, stop, save,
-sum up.
-"""
+"""A whole run: start the workers, report, evaluate, stop, save, sum up."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from equipoise.run.governing import Governing
 from equipoise.run.keeping import Checkpointing
 from equipoise.run.outside import Worlds
 from equipoise.run.reporter import Reporter
-from equipoise.run.saving import RunState, doubts, one_line, promise
+from equipoise.run.saving import RunState, doubts, promise
 from equipoise.run.starting import Runtime, start
 from equipoise.runtime.messages import Cut, Message, Note, Offered, Record
 from equipoise.runtime.process import forkserver
@@ -95,7 +93,9 @@ class Run:
         self._reports = self._run()
         SESSION.close_at_exit(self)
 
-    __repr__ = one_line
+    def __repr__(self) -> str:
+        state, where = self.state(), f"{self.program.name} in {self.directory}"
+        return f"<Run of {where}: {state.status}, step {state.step:,} of {state.steps:,}>"
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -110,11 +110,8 @@ class Run:
         return self
 
     def __next__(self) -> Report:
-        if (
-            report := self._keeping.asked.reports.popleft()
-            if self._keeping.asked.reports
-            else self._next()
-        ) is None:
+        kept = self._keeping.asked.reports
+        if (report := kept.popleft() if kept else self._next()) is None:
             raise StopIteration
         return report
 
@@ -311,13 +308,10 @@ class Run:
                     )
                 yield from self._examine(attempt, interrupt, beside=self._processes)
                 yield from self._by_time(attempt)
-            status = (
-                "solved"
-                if attempt.evaluations.solved
-                else "completed"
-                if attempt.runtime.done
-                else "alarmed"
-            )
+            if attempt.evaluations.solved:
+                status = "solved"
+            else:
+                status = "completed" if attempt.runtime.done else "alarmed"
         except (KeyboardInterrupt, GeneratorExit):
             status = "interrupted"
             raise
@@ -377,10 +371,8 @@ class Run:
                 while self._inbox:
                     message = self._inbox.popleft()
                     if isinstance(message, Cut) and (holds or not message.late):
-                        kept, holds = (
-                            self._keeping.keep(message, attempt.reporter, attempt.evaluations),
-                            True,
-                        )
+                        kept = self._keeping.keep(message, attempt.reporter, attempt.evaluations)
+                        holds = True
                         if not message.more:
                             return kept
                     else:

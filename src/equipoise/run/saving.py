@@ -7,20 +7,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Evaluation, Report
 from equipoise.types import EnvSpec
-
-
-def one_line(run: Any) -> str:
-    """A ``Run`` as a notebook shows it."""
-    state = run.state()
-    return (
-        f"<Run of {run.program.name} in {run.directory}: {state.status}, step {state.step:,} of "
-        f"{state.steps:,}>"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +92,11 @@ def doubts(blue: Blueprint, version: int) -> list[str]:
     from, or -1.
     """
     asked, done = blue.program.schedule.steps, blue.pace.steps(blue.updates)
-    whole = (
-        []
-        if done == asked
-        else [f"{done:,} steps are done in place of {asked:,}: whole batches of {blue.pace.rows:,}"]
-    )
-    over = schedules_over(blue, version)
-    return whole + ([] if over is None else [over])
+    said = [schedules_over(blue, version)]
+    if done != asked:
+        rows = blue.pace.rows
+        said.insert(0, f"{done:,} steps are done in place of {asked:,}: whole batches of {rows:,}")
+    return [one for one in said if one is not None]
 
 
 def schedules_over(blue: Blueprint, version: int) -> str | None:
@@ -120,7 +108,6 @@ def schedules_over(blue: Blueprint, version: int) -> str | None:
     if not (done and changes and done >= blue.schedule_updates):
         return None
     return (
-        "warning: the schedules have come to their end, so the learning rate is 0; "
-        "--set schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives "
-        "them up"
+        "warning: the schedules have come to their end, so the learning rate is 0; --set "
+        "schedule.schedule_steps=N stretches them, --set optimizer.schedule=constant gives them up"
     )

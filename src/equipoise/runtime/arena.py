@@ -5,13 +5,15 @@ once its part is there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from equipoise import tree
+from equipoise.memory import Memory
 from equipoise.runtime.ipc import Part
 from equipoise.types import Tree
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Memory)
 
 
 class Arena:
@@ -28,7 +30,7 @@ class Arena:
         self._reserved.append((tree.nbytes(specs), lambda part: made.append(make(part))))
         return lambda: made[0]
 
-    def allocate(self, memory: Callable[[str, int], Any]) -> Any:
+    def allocate(self, memory: Callable[[str, int], M]) -> M:
         """Allocate all that is reserved, by a function of a name and a size in bytes, and make the
         things -> that memory.
         """

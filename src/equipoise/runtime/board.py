@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from equipoise.balance.shares import Shares
 from equipoise.clock import ADDED, CLOSE_S, EVERY, Clock
 from equipoise.cores import run_delay_s
 from equipoise.histograms import EDGES
+from equipoise.memory import Memory
 from equipoise.tracing import NvtxClock, TracedClock, ring_of
 from equipoise.tree import ArraySpec
-from equipoise.types import Tick
+from equipoise.types import Array, Tick, Tree
 from equipoise.workers.kind import Measured
 
 LAGS = ("versions", "seconds")
@@ -61,7 +61,7 @@ class Board:
     """Shared numbers of a run: the stop word, and the seconds of every worker by state."""
 
     def __init__(
-        self, rows: Mapping[str, Measured], memory: Any, traces: str = "", trace_s: float = 0.0
+        self, rows: Mapping[str, Measured], memory: Memory, traces: str = "", trace_s: float = 0.0
     ) -> None:
         """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the
         last ``trace_s`` seconds of each; "": they are not kept.
@@ -70,23 +70,23 @@ class Board:
         views = tree.views(self.specs(rows), memory.buffer)
         self.stop, self.cut, self._workers = views["stop"], views["cut"], views["workers"]
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> tuple[object, ...]:
         return self.rows, self.memory, *self._traces
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
+    def __setstate__(self, state: tuple[object, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     @staticmethod
-    def specs(rows: Mapping[str, Measured]) -> dict[str, Any]:
+    def specs(rows: Mapping[str, Measured]) -> dict[str, Tree]:
         return {
             "stop": ArraySpec((1,), "int64"),
             "cut": _CUT,
             "workers": {name: _worker(row) for name, row in rows.items()},
         }
 
-    def row(self, name: str) -> dict[str, Any]:
+    def row(self, name: str) -> dict[str, Array]:
         """What a worker writes about itself, as views."""
-        found: dict[str, Any] = self._workers[name]
+        found: dict[str, Array] = self._workers[name]
         return found
 
     def flag_offset(self, name: str) -> int:
@@ -130,7 +130,7 @@ class Board:
             for_s=for_s,
         )
 
-    def lags(self, name: str) -> Mapping[str, Any]:
+    def lags(self, name: str) -> Mapping[str, Array]:
         """The histograms of a worker that uses experience, as views (``learners/lags.py``); {} for
         others.
         """
@@ -196,7 +196,7 @@ class Meter:
 
     LOOK_EVERY_S = 0.25  # the kernel's statistics cost system calls
 
-    def __init__(self, fields: dict[str, Any], *, alone: bool) -> None:
+    def __init__(self, fields: dict[str, Array], *, alone: bool) -> None:
         self._fields, self._alone = fields, alone
         # Of what every tick writes, as memoryviews: a numpy array takes several times as long (and
         # so does a tick's hash).
@@ -228,23 +228,18 @@ class Meter:
         seconds = now - self._at
         if 0 < self._skip < EVERY:
             tick = Tick.WORKED
-        self._skip = (
-            EVERY
-            if self._alone and tick is Tick.WORKED and seconds < CLOSE_S * max(self._skip, 1)
-            else 0
-        )
+        close = seconds < CLOSE_S * max(self._skip, 1)
+        self._skip = EVERY if self._alone and tick is Tick.WORKED and close else 0
         if self._late_s:  # it could have worked
             late_s, self._late_s = min(self._late_s, seconds), 0.0
             self._worked[0] += late_s
             seconds -= late_s
-        state = (
-            self._worked
-            if tick is Tick.WORKED
-            else self._starved
-            if tick is Tick.STARVED
-            else self._blocked
-        )
-        state[0] += seconds
+        if tick is Tick.WORKED:
+            self._worked[0] += seconds
+        elif tick is Tick.STARVED:
+            self._starved[0] += seconds
+        else:
+            self._blocked[0] += seconds
         self._touched[0] = self._at = now
         if self._alone and now - self._looked > self.LOOK_EVERY_S:
             self._looked = now

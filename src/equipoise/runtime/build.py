@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -29,7 +28,7 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.memory_needed import exchange_sizes, queue_plan
 from equipoise.programs.fields import alter
 from equipoise.record import statefile
-from equipoise.runtime.arena import Arena
+from equipoise.runtime.arena import Arena, M
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Part
 from equipoise.tracing import FOLDER
@@ -52,13 +51,13 @@ from equipoise.workers.shared import KindMemory, PolicyMemory, Shared
 def lay_out(
     blue: Blueprint,
     kinds: Sequence[Kind],
-    memory: Callable[[str, int], Any],
+    memory: Callable[[str, int], M],
     channel: Callable[[], Channel],
     share: Share | None = None,
     note: Callable[[str], object] = lambda text: None,
     site: Sequence[Member] | None = None,
     rows: Callable[[int], Tensor] | None = None,
-) -> tuple[Shared, Board, Any]:
+) -> tuple[Shared, Board, M]:
     """Allocate everything at once, deal all places and publish version 0 -> the parts, and the
     memory that holds them.
 
@@ -75,11 +74,9 @@ def lay_out(
     if program.placement.nvtx and site is None:
         hidden = {one.title for one in crew(blue, kinds) if isinstance(one.kind, Torchless)}
         measured = {name: replace(row, nvtx=name not in hidden) for name, row in measured.items()}
-    ranks = (
-        list(range(blue.learners))
-        if site is None
-        else [one.index for one in site if isinstance(one.kind, LearningKind)]
-    )
+    ranks = list(range(blue.learners))
+    if site is not None:
+        ranks = [one.index for one in site if isinstance(one.kind, LearningKind)]
     groups = written(blue, site or ()).difference(*(blue.groups_of(rank) for rank in ranks))
     outgoing = [
         sorted(groups.intersection(blue.groups_of(learner)))
@@ -112,12 +109,13 @@ def lay_out(
     sharded = dict.fromkeys(name for name, _ in blue.shards if keeps or site is None)
     mailboxes = {name: _mailboxes(arena, blue, name) for name in sharded}
     waiting = arena.reserve(Waiting.specs(plan), partial(Waiting, plan)) if keeps else None
-    exchanged = exchange_sizes(blue) if blue.inferences else {}
-    exchange = (
-        arena.reserve(Exchange.specs(**exchanged), partial(Exchange, **exchanged))
-        if exchanged
-        else None
-    )
+    exchange = None
+    if blue.inferences:
+        sizes = exchange_sizes(blue)
+        exchange = arena.reserve(
+            Exchange.specs(policies=sizes, groups=program.groups),
+            partial(Exchange, policies=sizes, groups=program.groups),
+        )
     owned = {
         kind.name: arena.reserve(specs, partial(KindMemory, specs))
         for kind in kinds
@@ -171,10 +169,8 @@ def _policy(
 
 def _mailboxes(arena: Arena, blue: Blueprint, name: str) -> list[Callable[[], ShardMailbox]]:
     """Reserve a mailbox of each learner for the shards of a policy's replay."""
-    plans, batch = (
-        [blue.replay(name, learner) for learner in range(blue.learners)],
-        blue.batch(name),
-    )
+    plans = [blue.replay(name, learner) for learner in range(blue.learners)]
+    batch = blue.batch(name)
     return [
         arena.reserve(ShardMailbox.specs(plan, batch), partial(ShardMailbox, plan, batch))
         for plan in plans
@@ -210,7 +206,7 @@ def _fill(
         file := f"{numbered('experience', len(files))}.safetensors"
     ) in source.files or not files:
         files.append(file)
-    states: list[Any] = [statefile.parse(source.read(file), source.path / file) for file in files]
+    states = [statefile.parse(source.read(file), source.path / file) for file in files]
     file = files[0]
     try:
         if len(states) != blue.learners:

@@ -13,15 +13,16 @@ after that. Until then there is no other cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from equipoise.publishing import publish
 from equipoise.record import checkpoint
-from equipoise.runtime.messages import Cut, Entry, Saved, Written
+from equipoise.record.checkpoint import Entry
+from equipoise.runtime.messages import Cut, Saved, Written
 from equipoise.runtime.workerfiles import word
+from equipoise.types import Array
 from equipoise.workers.kind import Member
 
 
@@ -33,7 +34,7 @@ class Gate:
 
     def __init__(
         self,
-        words: Any,
+        words: Mapping[str, Array],
         *,
         every: int,
         last: int,
@@ -48,13 +49,8 @@ class Gate:
         ``due``.
         """
         self._due, self._offer, self._offered = due, offer, -1
-        self._words, self._every, self._last, self._announce, self._round = (
-            words,
-            every,
-            last,
-            announce,
-            round_,
-        )
+        self._words, self._every, self._last, self._announce = words, every, last, announce
+        self._round = round_
         self._passed = -1  # the version whose cut is over
         # a cut became due while the files of the previous one were being written
         self._late = False
@@ -132,7 +128,7 @@ class CutCoordinator:
 
     def __init__(
         self,
-        words: Any,
+        words: Mapping[str, Array],
         members: Sequence[Member],
         *,
         directory: Path,
@@ -143,7 +139,7 @@ class CutCoordinator:
         name the checkpoint; ``wake`` is called with the titles of workers that are to look at the
         counters.
         """
-        self._words, self._directory, self._steps, self._wake = words, directory, steps, wake
+        self._words, self._directory, self._steps, self.wake = words, directory, steps, wake
         self._first = [member.title for member in members if word(member) == "save"]
         self._last = [member.title for member in members if word(member) == "save_last"]
         self._cutting: _Cutting | None = None
@@ -162,7 +158,7 @@ class CutCoordinator:
         goes on.
         """
         publish(self._words["examined"], 0, version)
-        self._wake(self._last)
+        self.wake(self._last)
 
     def begun(self, version: int, *, obstacle: str | None = None) -> None:
         """The learner holds still: the others save first. ``obstacle``: why there can be no cut
@@ -186,7 +182,7 @@ class CutCoordinator:
     def _let(self, counter: str, number: int) -> None:
         """Let the workers save that look at this counter."""
         publish(self._words[counter], 0, number)
-        self._wake(self._first if counter == "save" else self._last)
+        self.wake(self._first if counter == "save" else self._last)
 
     def saved(self, title: str, said: Saved) -> None:
         cutting = self._cutting
@@ -242,4 +238,4 @@ class CutCoordinator:
         publish(words["released"], 0, words["begun"][0])
         if not cut.more:
             publish(words["closed"], 0, words["begun"][0])
-        self._wake(self._last)
+        self.wake(self._last)

@@ -44,9 +44,9 @@ def lags(board: Board, shared: Shared) -> dict[str, list[float]]:
             found[name] += counts
     for queue in shared.queues.values():
         found["loop"] += queue.loop
-    return (
-        {name: counts.tolist() for name, counts in found.items()} if found["versions"].any() else {}
-    )
+    if not found["versions"].any():
+        return {}
+    return {name: counts.tolist() for name, counts in found.items()}
 
 
 def occupancy(blue: Blueprint, shared: Shared, members: Sequence[Member]) -> dict[str, float]:

@@ -18,16 +18,24 @@ import select
 import struct
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+
+from equipoise.memory import Memory
 
 if sys.platform == "win32":
     raise ImportError(
         "Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/platforms.md)"
     )
 from multiprocessing.reduction import DupFd
+
+
+class Handle(Protocol):
+    """A descriptor on its way into another process; what ``DupFd`` makes."""
+
+    def detach(self) -> int: ...
 
 
 class Segment:
@@ -57,7 +65,7 @@ class Segment:
                 raise OSError(error.errno, said) from error
             raise
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach, (self.name, self.size, DupFd(self.fd))
 
     def close(self) -> None:
@@ -67,7 +75,7 @@ class Segment:
             self.fd = -1
 
 
-def _attach(name: str, size: int, handle: Any) -> Segment:
+def _attach(name: str, size: int, handle: Handle) -> Segment:
     segment = Segment.__new__(Segment)
     segment.name, segment.size, segment.fd = name, size, handle.detach()
     segment.buffer = mmap.mmap(segment.fd, size)
@@ -78,7 +86,7 @@ class Heap:
     """Memory with the same interface within one process."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.buffer = np.zeros(size, np.uint8)
+        self.buffer = np.zeros(size, np.uint8).data
 
     def close(self) -> None: ...
 
@@ -86,11 +94,11 @@ class Heap:
 class Part:
     """A stretch of a segment, with the same interface."""
 
-    def __init__(self, memory: Any, offset: int, size: int) -> None:
+    def __init__(self, memory: Memory, offset: int, size: int) -> None:
         self._where = memory, offset, size
         self.buffer = memoryview(memory.buffer)[offset : offset + size]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Part, self._where
 
 
@@ -104,7 +112,7 @@ class Pipe:
             os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach_pipe, (type(self), DupFd(self.read_fd), DupFd(self.write_fd))
 
     def close(self) -> None:
@@ -121,7 +129,7 @@ def _pipe() -> tuple[int, int]:
     return ends
 
 
-def _attach_pipe(kind: type[Pipe], read: Any, write: Any) -> Pipe:
+def _attach_pipe(kind: type[Pipe], read: Handle, write: Handle) -> Pipe:
     pipe = kind.__new__(kind)
     pipe.read_fd, pipe.write_fd = read.detach(), write.detach()
     return pipe
@@ -155,6 +163,17 @@ class PipeChannel(Pipe):
         return list(struct.unpack(f"{len(data) // 8}q", data))
 
 
+class Channels:
+    """Makes channels, and keeps them to be closed."""
+
+    def __init__(self) -> None:
+        self.made: list[PipeChannel] = []
+
+    def __call__(self) -> PipeChannel:
+        self.made.append(PipeChannel())
+        return self.made[-1]
+
+
 class Event:
     """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe,
     which takes two descriptors.
@@ -166,7 +185,7 @@ class Event:
         else:
             self.fd, self._write_fd = _pipe()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach_event, (
             DupFd(self.fd),
             None if self.fd == self._write_fd else DupFd(self._write_fd),
@@ -192,7 +211,7 @@ class Event:
 _ONE = struct.pack("q", 1)
 
 
-def _attach_event(read: Any, write: Any) -> Event:
+def _attach_event(read: Handle, write: Handle | None) -> Event:
     event = Event.__new__(Event)
     event.fd = read.detach()
     event._write_fd = event.fd if write is None else write.detach()
@@ -215,18 +234,19 @@ class Bell:
     buffers is made good by the timeout.
     """
 
-    def __init__(self, memory: Segment, offset: int) -> None:
+    def __init__(self, memory: Memory, offset: int) -> None:
         """``offset``: place in shared memory of the int64 that says whether the owner sleeps."""
         self._memory, self._offset, self._event = memory, offset, Event()
-        self._poll: tuple[tuple[int, ...], Any] = (), None  # the descriptors waited for last
+        self._waits_for: tuple[int, ...] | None = None  # the descriptors that ``_poll`` has
+        self._poll = select.poll()
         self._flag = np.frombuffer(memory.buffer, np.int64, 1, offset)
 
-    def __getstate__(self) -> tuple[Segment, int, Event]:
+    def __getstate__(self) -> tuple[Memory, int, Event]:
         return self._memory, self._offset, self._event
 
-    def __setstate__(self, state: tuple[Segment, int, Event]) -> None:
+    def __setstate__(self, state: tuple[Memory, int, Event]) -> None:
         self._memory, self._offset, self._event = state
-        self._poll = (), None
+        self._waits_for, self._poll = None, select.poll()
         self._flag = np.frombuffer(self._memory.buffer, np.int64, 1, self._offset)
 
     def arm(self) -> None:
@@ -240,11 +260,11 @@ class Bell:
         """Sleep until rung, until one of the descriptors ``others`` is ready (they are returned),
         or until the timeout.
         """
-        if self._poll[0] != others or self._poll[1] is None:
-            self._poll = others, select.poll()
+        if self._waits_for != others:
+            self._waits_for, self._poll = others, select.poll()
             for fd in (self._event.fd, *others):
-                self._poll[1].register(fd, select.POLLIN)
-        ready = [fd for fd, _ in self._poll[1].poll(timeout_s * 1000.0)]
+                self._poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in self._poll.poll(timeout_s * 1000.0)]
         self.disarm()
         if self._event.fd in ready:
             self._event.clear()
@@ -263,7 +283,7 @@ class Outbox(Pipe):
 
     _kept = b""  # kept by the reader: the beginning of a message whose end is on its way
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         data = memoryview(json.dumps(message).encode() + b"\n")
         while data:
             try:
@@ -271,7 +291,7 @@ class Outbox(Pipe):
             except BlockingIOError:  # the driver is behind: what it has not read must not be lost
                 select.select([], [self.write_fd], [], 1.0)
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[dict[str, object]]:
         """Return all whole messages that have arrived."""
         kept = self._kept
         with contextlib.suppress(BlockingIOError):
@@ -282,14 +302,12 @@ class Outbox(Pipe):
 
 
 class Lifeline:
-    """A pipe between the driver and its children; it closes when the driver ends,
-    however it ends.
-    """
+    """A pipe between the driver and its children, which closes whenever the driver ends."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _attach_lifeline, (DupFd(self._read),)
 
     @property
@@ -307,7 +325,7 @@ class Lifeline:
         self._read = self._write = -1
 
 
-def _attach_lifeline(read: Any) -> Lifeline:
+def _attach_lifeline(read: Handle) -> Lifeline:
     line = Lifeline.__new__(Lifeline)
     line._read, line._write = read.detach(), -1
     return line

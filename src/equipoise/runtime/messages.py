@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import get_args
 
+from equipoise.record.checkpoint import Entry
 from equipoise.record.report import Learned
-
-Entry = dict[str, Any]  # an entry of a checkpoint's manifest: {"sha256", "size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ class Relayed:
     """A worker on another machine said this message, in its JSON form, to the driver there."""
 
     title: str
-    said: dict[str, Any]
+    said: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +114,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """All workers of a site have saved what they are, for another machine;
-    their files are at home.
-    """
+    """All workers of a site have saved themselves for another machine. Their files are at home."""
 
     site: str
 
@@ -145,42 +142,23 @@ Message = (
     | HandedOver
     | Lost
 )
-_TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Record,
-        Note,
-        Failed,
-        CutBegun,
-        Offered,
-        Saved,
-        Written,
-        Cut,
-        Relayed,
-        Linked,
-        HandedOver,
-        Lost,
-    )
-}
+_TYPES: dict[str, Callable[..., Message]] = {one.__name__: one for one in get_args(Message)}
 
 
-def to_json(message: Message) -> dict[str, Any]:
+def to_json(message: Message) -> dict[str, object]:
     """A message as a JSON object: its fields, and its name under "message"."""
-    return {"message": type(message).__name__} | {
-        f.name: getattr(message, f.name) for f in fields(message)
-    }
+    return {"message": type(message).__name__} | asdict(message)
 
 
-def from_json(data: Mapping[str, Any]) -> Message:
+def from_json(data: Mapping[str, object]) -> Message:
     """Read a message; ValueError where it is none."""
     given = dict(data)
     name = given.pop("message", None)
     if not isinstance(name, str) or name not in _TYPES:
         raise ValueError(f"message: expected one of {', '.join(_TYPES)}, got {name!r}")
     try:
-        made: Message = _TYPES[name](**given)
+        return _TYPES[name](**given)
     except TypeError as error:
         raise ValueError(
             f"message: expected the fields of a {name}, got {sorted(given)}"
         ) from error
-    return made

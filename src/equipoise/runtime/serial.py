@@ -16,18 +16,17 @@ from equipoise import phases
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.memory import keep_freed
 from equipoise.plans.blueprint import Blueprint
-from equipoise.runtime import build, flow
 from equipoise.runtime.board import Meter
-from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
 from equipoise.runtime.ipc import Heap
-from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Offered, Saved, Written
+from equipoise.runtime.local import LocalRuntime
+from equipoise.runtime.messages import Message, Offered
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.stats import RunStats, joiner, stats
 from equipoise.runtime.usage import DRIVER, Usages
 from equipoise.runtime.workerfiles import Reader, Saver
-from equipoise.types import Tick, WeightStore, Worker
-from equipoise.workers.kind import Kind, Member, crew
+from equipoise.types import Tick, Worker
+from equipoise.workers.kind import Kind, Member
 from equipoise.workers.kinds import KINDS
 
 IDLE_S = 0.001  # a look at what is being written, while no worker has work
@@ -76,24 +75,16 @@ class _Part:
     last: Tick = Tick.WORKED
 
 
-class SerialRuntime:
+class SerialRuntime(LocalRuntime):
     """Ticks all workers round-robin."""
 
     def __init__(self, blue: Blueprint, kinds: Sequence[Kind] = KINDS) -> None:
-        self._blue, self._members = blue, crew(blue, kinds)
-        self._usages, self._gpus = Usages(), Gpus(blue.program.placement.device)
-        self._out: list[Message] = []
         device = blue.rows_device
         rows = None if device == "cpu" else partial(torch.zeros, dtype=torch.uint8, device=device)
-        self._shared, self._board, _ = build.lay_out(
-            blue, kinds, Heap, LocalChannel, note=self._note, rows=rows
-        )
-        self.done = self._shared.version >= blue.updates
+        super().__init__(blue, kinds, Heap, LocalChannel, rows=rows)
+        self._usages, self._gpus = Usages(), Gpus(blue.program.placement.device)
         self._join = joiner(blue, self._shared)
         self._at_once = Threads(blue.program.placement.threads)
-        self._cuts = CutCoordinator(
-            self._board.cut, self._members, directory=Path(blue.directory), steps=blue.pace.steps
-        )
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         keep_freed()
@@ -120,9 +111,6 @@ class SerialRuntime:
             for worker, member in zip(self._workers, self._members, strict=True)
         ]
 
-    def _note(self, text: str) -> None:
-        self._out.append(Note(text=text))
-
     def _build(self, member: Member) -> Worker:
         blue = self._blue
         site = LocalSite(
@@ -131,40 +119,10 @@ class SerialRuntime:
             partial(self._take, member.title),
             queues=self._shared.queues,
             join=self._join,
-            beats=False,
             source=None if blue.resume is None else Reader(blue.resume, member),
             at_once=self._at_once,
         )
         return member.kind.build(member.job(blue, self._shared), site)
-
-    def _take(self, title: str, message: Message) -> None:
-        """A worker says something."""
-        if isinstance(message, CutBegun):
-            self._cuts.begun(message.version)
-        elif isinstance(message, Saved):
-            self._cuts.saved(title, message)
-        elif isinstance(message, Written):
-            self._cuts.written(title, message)
-        else:
-            self._out.append(message)
-
-    def hold(self, *, last: bool = False) -> None:
-        """Ask for a cut after the next version. ``last``: of no concern here, where every worker is
-        always there.
-        """
-        self._cuts.hold()
-
-    def examined(self, version: int) -> None:
-        """The driver has the weights of this version, at which the learner holds still: the run
-        goes on.
-        """
-        self._cuts.examined(version)
-
-    def release(self, cut: Cut) -> None:
-        """The driver is done with a cut: the run goes on."""
-        self._cuts.release(cut)
-        if not cut.more:
-            self.done = cut.version >= self._blue.updates
 
     def poll(self, timeout_s: float) -> list[Message]:
         """Tick for about ``timeout_s``, or until there is a cut -> what workers said meanwhile."""
@@ -181,8 +139,7 @@ class SerialRuntime:
                         part.saver.late.wait(IDLE_S)
             for part in self._parts:
                 self._turn(part)
-        out, self._out = self._out, []
-        return out
+        return self._taken()
 
     def _turn(self, part: _Part) -> None:
         """One tick."""
@@ -205,19 +162,6 @@ class SerialRuntime:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=False)
         return replace(now, usage=self._usages({DRIVER: os.getpid()}), gpus=self._gpus())
-
-    @property
-    def version(self) -> int:
-        """The newest one."""
-        return self._shared.version
-
-    def limit(self, actors: int, max_lag: int | None) -> None:
-        """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
-        flow.limit(self._blue, self._shared, actors, max_lag)
-
-    def weights(self, policy: str) -> WeightStore:
-        """A policy's versions, for a reader."""
-        return self._shared.policies[policy].weights.handle()
 
     def stop(self) -> None:
         for worker in self._workers:

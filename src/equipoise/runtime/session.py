@@ -22,9 +22,11 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -41,7 +43,7 @@ class Session:
 
     def __init__(self) -> None:
         self._waiting: list[Interrupt] = []  # of the runs that are under way
-        self._before: dict[int, Any] = {}  # the handlers that were there, by signal
+        self._before: dict[int, Handler] = {}  # the handlers that were there, by signal
         self._open: list[weakref.ref[Closes]] = []
         self._process = 0  # that the program's end was registered in
 

@@ -15,8 +15,8 @@ from equipoise.workers.kind import AtOnce, Member
 
 
 class LocalSite:
-    """``Site`` of a worker in a process of its own, or, without ``bells`` and with ``beats`` False,
-    in one thread with all.
+    """``Site`` of a worker in a process of its own, or, without ``bells``, in one thread with all
+    others.
     """
 
     def __init__(
@@ -29,18 +29,14 @@ class LocalSite:
         source: Reader | None,
         join: Callable[[Mapping[str, Any]], Record],
         bells: Mapping[Hashable, Ringer] | None = None,
-        beats: bool = True,
         at_once: AtOnce | None = None,
     ) -> None:
         """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record
-        whole, with the actors' part.
-
-        ``beats``: does ``pulse`` tell the board that the worker is at work? ``at_once``: as of
-        ``Site``.
+        whole, with the actors' part. ``at_once``: as of ``Site``.
         """
         self.title, self.queues, self.at_once = member.title, queues, at_once
         self.board, self.send, self._source, self._join = board, send, source, join
-        self._bells, self._beats = bells or {}, beats
+        self._bells = bells
         self.clock, self.lags = board.clock(member.title), board.lags(member.title)
         self.meter: Meter | None = None  # once the worker ticks in a process of its own
 
@@ -57,7 +53,7 @@ class LocalSite:
         self.send(Note(text=text))
 
     def pulse(self) -> None:
-        if not self._beats:
+        if self._bells is None:  # its turns are the driver's own
             return
         if self.meter is not None:
             self.meter.add(Tick.WORKED)

@@ -101,16 +101,12 @@ def stats(
 
 
 def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -> float:
-    """How many pieces of work a worker has done: blocks of rows,
-    or batches that were learned from.
-    """
+    """The work that a worker has done: blocks of rows, or batches that were learned from."""
     if groups := member.groups(blue):
         return sum(ticks[group] for group in groups) / blue.unroll
-    return (
-        blue.pace.steps(version) / blue.pace.rows
-        if isinstance(member.kind, LearningKind | KeepingKind)
-        else 0.0
-    )
+    if isinstance(member.kind, LearningKind | KeepingKind):
+        return blue.pace.steps(version) / blue.pace.rows
+    return 0.0
 
 
 def _acting(

@@ -1,6 +1,4 @@
-"""CPU seconds and memory of processes, as Linux tells them in ``/proc``;
-elsewhere nothing is said.
-"""
+"""CPU seconds and memory of processes from Linux's ``/proc``; nothing on other systems."""
 
 from __future__ import annotations
 

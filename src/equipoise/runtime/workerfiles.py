@@ -8,13 +8,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise.errors import CannotResume, Damaged
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import Entry, Source
 from equipoise.runtime.messages import Message, Saved, Written
-from equipoise.types import LateSave, Tree, Worker
+from equipoise.types import Array, LateSave, Tree, Worker
 from equipoise.workers.kind import LearningKind, Member
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class Reader:
         return self._source.read_segment(self._folder + name)
 
     def load(self, worker: Worker) -> None:
-        """Load the worker; ``Damaged`` or ``CannotResume``, naming the file,
-        where that cannot be.
-        """
+        """Load the worker; ``Damaged`` or ``CannotResume``, which name the file, if it cannot."""
         try:
             worker.load(self)
         except Damaged:
@@ -90,7 +88,7 @@ class Saver:
         worker: Worker,
         member: Member,
         directory: Path,
-        words: Any,
+        words: Mapping[str, Array],
         send: Callable[[Message], object],
         *,
         saved: int = 0,

@@ -1,6 +1,4 @@
-"""The actor of local inference (``actors/worker.py``):
-it steps its envs and chooses their actions.
-"""
+"""The actor of local inference (``actors/worker.py``): it steps envs and chooses actions."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-class ActorKind(SteppingKind, WritingKind, Waits):
+class ActorKind(SteppingKind, WritingKind, Waits[ActorWorker]):
     """Steps envs and acts for them, with networks and weight handles of its own.
 
     A successor begins new episodes, with seeds of their own and a gap in its streams' row numbers.
@@ -29,11 +27,9 @@ class ActorKind(SteppingKind, WritingKind, Waits):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return (
-            0
-            if blue.inferences or blue.rolls_out or source_of(blue.program).sampler != self.name
-            else blue.program.actors
-        )
+        if blue.inferences or blue.rolls_out or source_of(blue.program).sampler != self.name:
+            return 0
+        return blue.program.actors
 
     def build(self, job: Job, site: Site) -> ActorWorker:
         blue, shared, index = job.blueprint, job.shared, job.index

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
 
 from equipoise import tree
 from equipoise.actors.agent import ActingParts, LocalAgent, StreamNumbers
@@ -23,16 +25,19 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-def forward_parts(blue: Blueprint, name: str) -> dict[str, Any]:
-    """The parts of a policy's forward; under central inference it is on the learner's device."""
+F = TypeVar("F")
+
+
+def build_forward(made: Callable[..., F], blue: Blueprint, name: str) -> F:
+    """A policy's forward of this class; under central inference it is on the learner's device."""
     program = blue.program
-    return {
-        "algorithm": blue.roles[name].algorithm,
-        "net": blue.network(name),
-        "precision": program.placement.precision,
-        "acting": program.placement.acting_precision,
-        "device": blue.acting_device,
-    }
+    return made(
+        algorithm=blue.roles[name].algorithm,
+        net=blue.network(name),
+        precision=program.placement.precision,
+        acting=program.placement.acting_precision,
+        device=blue.acting_device,
+    )
 
 
 def agents(
@@ -92,7 +97,7 @@ def _agent(
     envs = program.actors * program.placement.envs_per_actor
     return kind(
         acting=ActingParts(
-            forward=forward or make_forward(**forward_parts(blue, name)),
+            forward=forward or build_forward(make_forward, blue, name),
             weights=weights or memory.actor_weights.handle(),
             noise=role.noise,
             seed=derive_seed(program.schedule.seed, "actions"),
@@ -106,7 +111,7 @@ def _agent(
     )
 
 
-def compile_torso(blue: Blueprint, name: str, net: Any, rows: int) -> str | None:
+def compile_torso(blue: Blueprint, name: str, net: nn.Module, rows: int) -> str | None:
     """Compile a policy's torso of images for so many rows, where the program says so; a note where
     that cannot be.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.inference.exchange import EnvSide, Exchange
@@ -130,7 +130,16 @@ def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
     return derive_seed(blue.program.schedule.seed, f"incarnation {life} from {where}")
 
 
-def say_what_was_restored(site: Site, envs: Sequence[Any]) -> None:
+class Resumes(Protocol):
+    """Envs that a resume brought back, or that began new episodes."""
+
+    @property
+    def restarts(self) -> Mapping[int, str]: ...  # {stream: why} of those that began anew
+    @property
+    def resumed(self) -> Mapping[str, int]: ...  # by "exact", "replay" and "restart"
+
+
+def say_what_was_restored(site: Site, envs: Sequence[Resumes]) -> None:
     """Tell the person what became of a worker's envs in a resume; say nothing of envs without that
     information.
     """

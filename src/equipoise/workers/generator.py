@@ -1,13 +1,11 @@
-"""The generator (``actors/generator.py``): it writes completions of prompts,
-and has them judged.
-"""
+"""The generator (``actors/generator.py``): it writes completions of prompts to be judged."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.torch_engine import TorchEngine
-from equipoise.actors.generator import PARTS, Generator
+from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.source import source_of
@@ -29,7 +27,7 @@ class DifferentPrompts(Final, ValueError):
 LOOK_S = 0.25  # between two looks at rewards that are late, whose deadline has to be kept
 
 
-class GeneratorKind(SteppingKind, WritingKind, Waits):
+class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     """Writes groups of samples. A replacement rewrites the unfinished groups and produces identical
     samples.
     """
@@ -49,8 +47,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits):
         if text.spec.sha256 != blue.spec.env.sha256:
             raise DifferentPrompts(
                 f"source.task={program.name}: expected the prompts that the run began with, got "
-                "others; the files of a task "
-                "and of its tokenizer must be the same on every machine"
+                "others; the files of a task and of its tokenizer must be the same on every machine"
             )
         algorithm, judge = blue.roles[name].algorithm, None
         engine: TorchEngine | None = None
@@ -64,21 +61,23 @@ class GeneratorKind(SteppingKind, WritingKind, Waits):
             judge = source.judge(text, text.train, blue.capsules)
         worker = Generator(
             engine or source.reciter(text),
-            prompts=text.train,
-            judge=judge or Unjudged(),
+            Writing(
+                prompts=text.train,
+                judge=judge or Unjudged(),
+                policy=name,
+                at_once=source.at_once(),
+                limit=text.spec.completion,
+                number=lambda block: block * blue.learners + rank,
+                order=text.order(program.schedule.seed),
+                refills=getattr(algorithm, "refills", 0),
+                imitates=not algorithm.reads_rewards,
+            ),
             blocks=site.queues[rank],
             weights=shared.policies[name].actor_weights.handle(),
             episodes=shared.actors[index],
             streams=stream_ids(index, program.placement.group_envs),
-            policy=name,
-            at_once=source.at_once(),
-            limit=text.spec.completion,
-            number=lambda block: block * blue.learners + rank,
-            order=text.order(program.schedule.seed),
-            refills=getattr(algorithm, "refills", 0),
             clock=site.clock,
             note=site.note,
-            imitates=not algorithm.reads_rewards,
         )
         if not job.life:
             site.load(worker)

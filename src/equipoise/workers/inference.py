@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.actors.inference.central import PARTS, Batching, InferenceWorker
 from equipoise.actors.inference.joint import JointForward
-from equipoise.workers.agents import agents, forward_parts
+from equipoise.workers.agents import agents, build_forward
 from equipoise.workers.kind import (
     ExchangingKind,
     Job,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits):
+class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits[InferenceWorker]):
     """Acts for envs that env workers step. A successor begins new episodes. Torsos are not
     compiled, since batches vary.
     """
@@ -41,7 +41,7 @@ class InferenceKind(ServingKind, WritingKind, ExchangingKind, Wakes, Waits):
     def build(self, job: Job, site: Site) -> InferenceWorker:
         blue, shared, program = job.blueprint, job.shared, job.blueprint.program
         assert shared.exchange is not None
-        forwards = {name: JointForward(**forward_parts(blue, name)) for name in blue.roles}
+        forwards = {name: build_forward(JointForward, blue, name) for name in blue.roles}
         weights = {name: shared.policies[name].actor_weights.handle() for name in blue.roles}
         groups = self.groups(blue, job.index)
         routed = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from equipoise.balance.shares import Shares, Side
 from equipoise.clock import Clock
@@ -27,6 +27,8 @@ class Job:
     life: int  # how many processes of this worker died after they had begun
 
 
+W = TypeVar("W", bound=Worker)
+
 # (number, of how many, work): True once all works are done
 AtOnce = Callable[[int, int, Callable[[], object]], bool]
 
@@ -45,7 +47,7 @@ class Site(Protocol):
     title: str  # the worker's, e.g. "actor 3"
     clock: Clock  # of the parts of this worker's work
     # histograms of the age of what it learns from, by what is counted; {}: it learns nothing
-    lags: Mapping[str, Any]
+    lags: Mapping[str, Array]
     # the queue of each learner, which rings the workers that may go on; None in a process without
     # torch
     queues: Any
@@ -201,7 +203,7 @@ class Prepares(ABC):
     """The driver prepares what a worker is built from."""
 
     @abstractmethod
-    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> Any:
+    def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> object:
         """What ``build`` is given, in the place of a ``Job``; it must pickle."""
 
 
@@ -227,14 +229,14 @@ class Wakes(ABC):
         """
 
 
-class Waits:
+class Waits(Generic[W]):
     """Waits for more than its doorbell."""
 
-    def listens(self, worker: Any) -> tuple[int, ...]:
+    def listens(self, worker: W) -> tuple[int, ...]:
         """File descriptors that wake the worker when they become readable, as its doorbell does."""
         return ()
 
-    def patience(self, worker: Any) -> float | None:
+    def patience(self, worker: W) -> float | None:
         """Seconds that the worker's next tick may wait; None: until its doorbell rings."""
         return None
 
@@ -300,7 +302,7 @@ class Member:
             steps=isinstance(kind, SamplingKind) and kind.alike,
         )
 
-    def job(self, blue: Blueprint, shared: Shared, life: int = 0) -> Any:
+    def job(self, blue: Blueprint, shared: Shared, life: int = 0) -> object:
         """What the worker is built from; the driver makes it."""
         if isinstance(self.kind, Prepares):
             return self.kind.job(blue, shared, self.index, life)

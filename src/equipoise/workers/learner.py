@@ -1,6 +1,4 @@
-"""The learner (``learners/worker.py``):
-it takes batches of experience and publishes new weights.
-"""
+"""The learner (``learners/worker.py``): it takes batches and publishes new weights."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise import tree
 from equipoise.experience.recorded.offline import Offline, RecordedRows
@@ -280,12 +278,10 @@ def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:
 
 
 def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array | None] | None:
-    """The priority of items as they enter,
-    where the algorithm says one and the selector reads it.
-    """
+    """The priority of new items, if the algorithm gives one and the selector reads it."""
     policy = blue.policies[name]
     algorithm, settings, rewards = policy.algorithm, policy.replay, policy.rewards
-    says: Any = type(algorithm).priority is not Algorithm.priority
+    says = type(algorithm).priority is not Algorithm.priority
     if not says or settings is None or settings.selector != "prioritized":
         return None
     if rewards == Rewards():

@@ -17,7 +17,7 @@ from equipoise.experience.staged import Staged
 from equipoise.seeds import derive_seed
 from equipoise.types import Places, stream_ids
 from equipoise.types.sources import DEVICE
-from equipoise.workers.agents import forward_parts
+from equipoise.workers.agents import build_forward
 from equipoise.workers.env import env_seed, say_what_was_restored
 from equipoise.workers.kind import Job, Site, SteppingKind, Threaded, WritingKind
 
@@ -43,7 +43,7 @@ class RolloutKind(SteppingKind, WritingKind, Threaded):
         role, memory = blue.roles[name], shared.policies[name]
         streams = role.streams(stream_ids(index, program.placement.group_envs))
         target = program.env.target
-        forward = Forward(**forward_parts(blue, name))
+        forward = build_forward(Forward, blue, name)
         env = make_device_env(
             target.removeprefix(DEVICE),
             program.env.kwargs,

@@ -31,10 +31,8 @@ class ShardKind(KeepingKind, Wakes):
         blue = job.blueprint
         policy, number = blue.shards[job.index]
         learner, mine = number % blue.learners, number // blue.learners
-        plan, purpose = (
-            blue.replay(policy, learner),
-            f"replay shard {number}" + (f" incarnation {job.life}" if job.life else ""),
-        )
+        plan = blue.replay(policy, learner)
+        purpose = f"replay shard {number}" + (f" incarnation {job.life}" if job.life else "")
         store = Store(
             plan,
             seed=replay_seed(blue, purpose, policy),

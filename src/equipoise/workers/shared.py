@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from equipoise import tree
 from equipoise.actors.episodes import Episodes
@@ -48,7 +47,7 @@ class KindMemory:
         self._parts = specs, memory
         self.views: Tree = tree.views(specs, memory.buffer)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return KindMemory, self._parts
 
 

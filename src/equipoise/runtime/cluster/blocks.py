@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from equipoise.experience.queue.unstacked import BlockPacker, LastRows
 from equipoise.experience.queue.waiting import Waiting, mark, marked, put_back
 from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import (
+    Body,
     Brought,
     Grant,
     Kept,
@@ -37,7 +37,7 @@ from equipoise.runtime.cluster.frames import (
 )
 from equipoise.runtime.cluster.protocols import Queue
 from equipoise.runtime.cluster.weights import Newest, SiteWeights
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Slot, Stack
 
 
@@ -74,12 +74,8 @@ class HomeBlocks(Carried):
         """
         self._plan, self._crossing, self._newest, self._cut = plan, crossing, newest, cut
         self._remotes = {remote.group: remote for remote in remotes}
-        self._gone, self._cancelled, self._kept, self._leaving = (
-            fences["gone"],
-            fences["cancelled"],
-            frozenset(kept),
-            False,
-        )
+        self._gone, self._cancelled = fences["gone"], fences["cancelled"]
+        self._kept, self._leaving = {group: self._remotes[group] for group in kept}, False
         self.most = {Kind.WANT: 0, Kind.ROWS: crossing.most, Kind.LOST: 0, Kind.RESTARTED: 0}
         if kept:
             self.most |= {Kind.KEPT: 0, Kind.BROUGHT: block_bytes(self._plan)}
@@ -119,65 +115,49 @@ class HomeBlocks(Carried):
     def take(self, message: Message) -> None:
         match message:
             case Want(group, life, count):
-                remote = self._remote(message, group)
+                remote = lookup(message, "group", group, self._remotes)
                 # those of its slots that are under way, and the next ones
                 most = 2 * (remote.held + 1)
                 if count < 1 or remote.wanted + len(remote.open) + count > most:
-                    raise Refused(
-                        "wrong numbers",
-                        f"want: expected 1 to {most} places of a group, got {count} more",
-                    )
+                    raise Refused(f"want: expected 1 to {most} places of a group, got {count} more")
                 remote.wanted += count
                 remote.life = life
             case Lost(group, life):
-                remote = self._remote(message, group)
+                remote = lookup(message, "group", group, self._remotes)
                 remote.life = life
                 self._let_go(remote)
             case Restarted(group):
-                remote = self._remote(message, group)
+                remote = lookup(message, "group", group, self._remotes)
                 if not remote.open:
-                    raise Refused(
-                        "wrong numbers",
-                        f"restarted: expected group {group} with an open block, got none",
-                    )
+                    raise Refused(f"restarted: expected group {group} with an open block, got none")
                 remote.queue.restart(remote.open[min(remote.open)])
             case Rows(group, sequence, body):
-                remote = self._remote(message, group)
+                remote = lookup(message, "group", group, self._remotes)
                 slots = self._open(message, remote, sequence)
                 if remote.last is None:
                     remote.last = self._crossing.last()
                 try:
                     self._crossing.unpack(body, slots, remote.last)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"rows: {error}") from error
+                    raise Refused(f"rows: {error}") from error
                 remote.queue.commit(slots)
             case Kept(group, sequence):
-                remote = self._remote(message, group, self._kept)
+                remote = lookup(message, "group", group, self._kept)
                 slots = self._open(message, remote, sequence)
                 mark(slots, remote.streams, sequence)
                 remote.queue.commit(slots)
             case Brought(group, sequence, body):
-                remote = self._remote(message, group, self._kept)
+                remote = lookup(message, "group", group, self._kept)
                 if self._cut() is not None:  # else it was given up meanwhile
                     self._brought(remote, sequence, body)
-
-    def _remote(self, message: Message, group: int, among: Collection[int] | None = None) -> Remote:
-        if group not in (may := self._remotes if among is None else among):
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a group of {sorted(may)}, got {group}",
-            )
-        return self._remotes[group]
 
     def _open(self, message: Message, remote: Remote, sequence: int) -> Mapping[str, Slot]:
         if (slots := remote.open.pop(sequence, None)) is None:
             got = f"{remote.group} has, got {sequence}"
-            raise Refused(
-                "wrong numbers", f"{message.kind.name}: expected a block that group {got}"
-            )
+            raise Refused(f"{message.kind.name}: expected a block that group {got}")
         return slots
 
-    def _brought(self, remote: Remote, sequence: int, body: Any) -> None:
+    def _brought(self, remote: Remote, sequence: int, body: Body) -> None:
         """Rows that wait at the site come, so that a checkpoint has them."""
         block = remote.queue.block(sequence % self._plan.blocks)
         stream = int(next(iter(block.values())).context["stream"][0])
@@ -186,7 +166,7 @@ class HomeBlocks(Carried):
         try:
             put_back(self._plan, block, body)
         except ValueError as error:
-            raise Refused("wrong numbers", f"brought: {error}") from error
+            raise Refused(f"brought: {error}") from error
 
     def forget(self) -> None:
         for remote in self._remotes.values():
@@ -243,12 +223,8 @@ class SiteBlocks(Carried):
         ``waiting``: complete blocks for shards of this site, and ``kept``: the groups that those
         blocks come from.
         """
-        self._outbound, self._weights, self._policies, self._counted = (
-            outbound,
-            weights,
-            policies,
-            counted,
-        )
+        self._outbound, self._weights, self._policies = outbound, weights, policies
+        self._counted = counted
         self._waiting, self._kept, self._groups = waiting, kept, dict[int, _Group]()
         for one in outbound:
             crossing = BlockPacker(one.plan, stacks)
@@ -282,30 +258,17 @@ class SiteBlocks(Carried):
     def take(self, message: Message) -> None:
         match message:
             case Grant(number, life, body):
-                if number not in self._groups:
-                    raise Refused(
-                        "wrong numbers",
-                        f"grant: expected a group of {sorted(self._groups)}, got {number}",
-                    )
-                group, size = self._groups[number], len(body)
+                group, size = lookup(message, "group", number, self._groups), len(body)
                 if size % 8 or size <= 8 * self._policies:
-                    raise Refused(
-                        "wrong numbers",
-                        f"grant: expected {self._policies} versions, got {size} bytes",
-                    )
+                    raise Refused(f"grant: expected {self._policies} versions, got {size} bytes")
                 # it was for an actor that died meanwhile, and home has taken it back
                 if life != group.life:
                     return
                 versions, sequences = np.split(np.frombuffer(body, np.int64), [self._policies])
-                count, most = (
-                    len(sequences) + sum(len(one.sequences) for one in group.pending),
-                    group.outbound.slots,
-                )
+                count = len(sequences) + sum(len(one.sequences) for one in group.pending)
+                most = group.outbound.slots
                 if count > most:
-                    raise Refused(
-                        "wrong numbers",
-                        f"grant: expected at most {most} places that wait, got {count}",
-                    )
+                    raise Refused(f"grant: expected at most {most} places that wait, got {count}")
                 group.pending.append(_Granted(sequences.tolist(), versions))
 
     def forget(self) -> None:
@@ -359,10 +322,10 @@ class SiteBlocks(Carried):
                 if number in self._kept:
                     yield self._keep(number, sequence, data)
                 else:
-                    yield Rows(number, sequence, group.crossing.pack(data, group.last))
+                    yield Rows(number, sequence, group.crossing.pack(data, group.last).data)
             group.outbound.sent(group.at, n)
 
-    def _keep(self, number: int, sequence: int, data: Any) -> Message:
+    def _keep(self, number: int, sequence: int, data: Array) -> Message:
         """Let a complete block wait for its shard."""
         assert self._waiting is not None
         place = sequence % self._waiting.plan.blocks

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, unique
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 MAGIC = 0x45510003  # a protocol that changes gets another number
 # of a head: magic, kind, session, number, the three numbers of a message
 LAYOUT = struct.Struct("<IIqqqqq")
 HEAD = LAYOUT.size
+Body = bytes | memoryview
 
 
 @unique
@@ -75,9 +76,9 @@ class Message:
         return _NUMBERS[type(self)](self)
 
     @property
-    def data(self) -> Any:
-        """The body, of the buffer protocol; empty for a kind that has none."""
-        return getattr(self, "body", b"")
+    def body(self) -> Body:
+        """Empty for a kind that has none."""
+        return b""
 
     def head(self, session: int = 0, number: int = 0) -> bytes:
         """``number`` counts the sender's messages in the session."""
@@ -91,7 +92,7 @@ class Hello(Message):
     kind: ClassVar[Kind] = Kind.HELLO
     incarnation: int = 0
     nonce: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Rows(Message):
     kind: ClassVar[Kind] = Kind.ROWS
     group: int = 0
     sequence: int = 0  # of the block
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Statistics(Message):
 
     kind: ClassVar[Kind] = Kind.STATISTICS
     part: int = 0  # its number
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Said(Message):
     """A message of a worker to its driver, or the name of the file that came before. Words."""
 
     kind: ClassVar[Kind] = Kind.SAID
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class File(Message):
     """
 
     kind: ClassVar[Kind] = Kind.FILE
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class Stepped(Message):
     group: int = 0
     ask: int = 0  # that it answers
     anew: int = 0  # 1 if the episodes are new
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class Brought(Message):
     kind: ClassVar[Kind] = Kind.BROUGHT
     group: int = 0
     sequence: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Answered(Message):
     shard: int = 0
     request: int = 0
     life: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ class Denied(Message):
 
     kind: ClassVar[Kind] = Kind.REFUSED
     nonce: int = 0  # -1: whatever it is
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ class Grant(Message):
     kind: ClassVar[Kind] = Kind.GRANT
     group: int = 0
     life: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,7 @@ class Weights(Message):
     kind: ClassVar[Kind] = Kind.WEIGHTS
     policy: int = 0
     version: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,7 @@ class Step(Message):
     group: int = 0
     ask: int = 0
     whole: int = 0  # 1 if whole stacks are wanted
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ class Known(Message):
 
     kind: ClassVar[Kind] = Kind.KNOWN
     part: int = 0  # its number
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +339,7 @@ class Asked(Message):
     shard: int = 0
     request: int = 0
     life: int = 0
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +361,7 @@ class Piece(Message):
     """The next bytes of a body. The last ones come with the message itself."""
 
     kind: ClassVar[Kind] = Kind.PIECE
-    body: Any = b""
+    body: Body = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,27 +371,11 @@ class Taken(Message):
     kind: ClassVar[Kind] = Kind.TAKEN
 
 
-_SITES = (
-    Hello,
-    Want,
-    Rows,
-    Statistics,
-    Ask,
-    Lost,
-    Restarted,
-    Said,
-    File,
-    Stepped,
-    Unstepped,
-    Kept,
-    Brought,
-    Answered,
-    Emptied,
-)
-_HOMES = (Welcome, Expelled, Denied, Grant, Weights, Cut, LetGo, Stop, Step, Hold, Known, Asked)
-FROM_SITES = frozenset(one.kind.name for one in _SITES)
+FROM_SITES = frozenset(kind.name for kind in Kind if kind < Kind.WELCOME)
 _MESSAGES: dict[Kind, type[Message]] = {
-    one.kind: one for one in (*_SITES, *_HOMES, Beat, Probe, Piece, Taken)
+    one.kind: one
+    for one in list(globals().values())
+    if isinstance(one, type) and issubclass(one, Message) and one is not Message
 }
 _NAMES = {
     kind: tuple(one.name for one in fields(made) if one.name != "body")
@@ -405,10 +390,8 @@ _BODIES = frozenset(
 )
 
 
-def made(kind: Kind, numbers: Sequence[int], body: Any) -> Message:
-    """The message of a kind, by the numbers of its head.
-    What a kind has no name for is left out.
-    """
+def made(kind: Kind, numbers: Sequence[int], body: Body) -> Message:
+    """The message of a kind, by the numbers of its head. Numbers without a name are left out."""
     names = _NAMES[kind]
     more = {"body": body} if kind in _BODIES else {}
     return _MESSAGES[kind](**dict(zip(names, numbers, strict=False)), **more)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from equipoise.runtime.messages import Linked, Relayed
 from equipoise.runtime.site import LocalSite
+from equipoise.types import Array
 
 
 class HomeSite:
@@ -16,19 +16,17 @@ class HomeSite:
         self.bell, self.queues, self.note = site.bell, site.queues, site.note
         self._cut, self._board, self._send = site.cut, site.board, site.send
 
-    def row(self, title: str) -> Mapping[str, Any]:
+    def row(self, title: str) -> Mapping[str, Array]:
         """A worker's row of the board, as views."""
         return self._board.row(title)
 
     def cutting(self) -> tuple[int, int, bool] | None:
-        """The cut under way as (number, step, whether learners may save now); None: there is
-        none.
-        """
+        """The cut under way as (number, step, may learners save now); None: there is none."""
         words, number = self._board.cut, self._cut()
         last = bool(words["save_last"][0] == number)
         return (number, int(words["step"][0]), last) if number > words["released"][0] else None
 
-    def relay(self, title: str, message: Mapping[str, Any]) -> None:
+    def relay(self, title: str, message: Mapping[str, object]) -> None:
         """Pass on what a worker on another machine told its driver."""
         self._send(Relayed(title=title, said=dict(message)))
 

@@ -21,15 +21,15 @@ from equipoise.record import checkpoint
 from equipoise.record.checkpoint import Source
 from equipoise.runtime import build
 from equipoise.runtime.cluster.blocks import SiteBlocks
-from equipoise.runtime.cluster.keeping import Keeper, SiteShards
+from equipoise.runtime.cluster.keeping import RemoteLearner, SiteShards
 from equipoise.runtime.cluster.parts import SiteParts, parts
 from equipoise.runtime.cluster.placing import groups_of_shard
 from equipoise.runtime.cluster.proxy_worker import Home, stacks_of
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.sockets import SiteLink
-from equipoise.runtime.cluster.stepping import Asker, SiteSteps
+from equipoise.runtime.cluster.stepping import RemoteInference, SiteSteps
 from equipoise.runtime.cluster.weights import SiteWeights
-from equipoise.runtime.ipc import Event, PipeChannel, Segment
+from equipoise.runtime.ipc import Channels, Event, Segment
 from equipoise.runtime.messages import (
     Failed,
     HandedOver,
@@ -98,14 +98,9 @@ class SiteHost:
         self._sent_in = 0
         # segments that a checkpoint has named, and others of home's
         self._named = set(job.segments)
-        channels: list[PipeChannel] = []
-
-        def channel() -> PipeChannel:
-            channels.append(PipeChannel())
-            return channels[-1]
-
+        channels = Channels()
         self._shared, self._board, segment = build.lay_out(
-            blue, job.kinds, Segment, channel, site=mine
+            blue, job.kinds, Segment, channels, site=mine
         )
         rows = {title: self._board.row(title) for title in job.titles}
         groups, here = stepped(blue, mine), written(blue, mine)
@@ -118,8 +113,10 @@ class SiteHost:
         }
         meeting = {number: place.part for number, place in places.items() if place.meets}
         exchange, stacks = self._shared.exchange, stacks_of(blue)
-        askers = {
-            group: Asker(exchange, group, stacks) for group in groups - here if exchange is not None
+        inferences = {
+            group: RemoteInference(exchange, group, stacks)
+            for group in groups - here
+            if exchange is not None
         }
         for number, data in job.counted.items():
             places[number].part.write(data)
@@ -140,7 +137,7 @@ class SiteHost:
             mine,
             self._shared,
             self._board,
-            [segment, self._carrier, *channels],
+            [segment, self._carrier, *channels.made],
             run=job.members,
             lives=job.lives,
         )
@@ -162,8 +159,10 @@ class SiteHost:
         published = SiteWeights(
             weights, asks=not meeting, follows=any(isinstance(one.kind, Movable) for one in mine)
         )
-        keepers = {
-            one.index: self._keeper(one.index) for one in mine if isinstance(one.kind, KeepingKind)
+        learners = {
+            one.index: self._remote_learner(one.index)
+            for one in mine
+            if isinstance(one.kind, KeepingKind)
         }
         self._blocks = SiteBlocks(
             self._shared.outbound,
@@ -172,14 +171,14 @@ class SiteHost:
             len(weights),
             self._parts.of_group,
             self._shared.waiting,
-            {group for index in keepers for group in groups_of_shard(blue, index)},
+            {group for index in learners for group in groups_of_shard(blue, index)},
         )
         carried = [
             self._blocks,
             published,
-            SiteSteps(askers, self._parts.changed),
+            SiteSteps(inferences, self._parts.changed),
             self._parts,
-            SiteShards(keepers, self._blocks.taken),
+            SiteShards(learners, self._blocks.taken),
         ]
         self.end = SiteEnd(
             job.name,
@@ -191,7 +190,7 @@ class SiteHost:
             ended=self._ended,
             silent_s=job.home.silent_s,
         )
-        self._askers, self._crew.elsewhere = askers, self._carrier
+        self._inferences, self._crew.elsewhere = inferences, self._carrier
         self._queues = Queues(blue, mine, self._crew.bells, self._shared.queues)
         slots = [
             SiteSlots(outbound, self._carrier, self._shared.waiting)
@@ -199,11 +198,11 @@ class SiteHost:
         ]
         self._crew.start([self._queues.by_learner.get(rank, one) for rank, one in enumerate(slots)])
 
-    def _keeper(self, index: int) -> Keeper:
+    def _remote_learner(self, index: int) -> RemoteLearner:
         """The site's half of a shard among these workers."""
         policy, number = self._blue.shards[index]
         assert self._shared.waiting is not None
-        return Keeper(self._shared.mailboxes[policy][0], number, self._shared.waiting)
+        return RemoteLearner(self._shared.mailboxes[policy][0], number, self._shared.waiting)
 
     def _workers(self, group: int) -> set[str]:
         """The titles of the workers that step this group or act for it."""
@@ -212,8 +211,8 @@ class SiteHost:
     def step(self, timeout_s: float = IDLE_S) -> None:
         """Wait at most ``timeout_s`` for something to do, and do it."""
         # by which the crew sees that its env workers get on
-        for group, asker in self._askers.items():
-            self._shared.actors[group].next_row = asker.steps
+        for group, inference in self._inferences.items():
+            self._shared.actors[group].next_row = inference.steps
         try:
             for title, said in self._crew.poll(timeout_s, self._carrier.fd, self._link.fd):
                 self._said(title, said)
@@ -242,8 +241,8 @@ class SiteHost:
         """Let all workers here save what they are: they wait for places, and will get none."""
         self._handing, self._missing = int(self._board.cut["save"][0]) + 1, set(self._job.titles)
         self._handed_in = self.end.sessions
-        for asker in self._askers.values():
-            asker.hold(self._handing)
+        for inference in self._inferences.values():
+            inference.hold(self._handing)
         self._save(self._handing, self._step)
 
     def _save(self, number: int, step: int) -> None:
@@ -368,11 +367,9 @@ def _with_rows(job: SiteJob, folder: Path) -> Source | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_synced(file, data)
     source = job.blueprint.resume
-    return (
-        replace(source, path=folder / source.path.name)
-        if source is not None and source.segments
-        else source
-    )
+    if source is None or not source.segments:
+        return source
+    return replace(source, path=folder / source.path.name)
 
 
 def _address_for(home: Home) -> str:

@@ -1,8 +1,8 @@
 """Shards on machines of actors: both halves of a shard's mailbox
 (``experience/replay/mailbox.py``).
 
-At home a ``StandInShard`` is to the learner what a shard of this machine is: it passes on what is
-asked, and writes what comes back. At the site a ``Keeper`` is to the shard what the learner is.
+At home a ``RemoteShard`` takes the place of the shard: it passes on what the learner asks, and
+writes what comes back. At the site a ``RemoteLearner`` takes the place of the learner.
 Rows that wait at the site do not travel (``experience/queue/waiting.py``): a request to insert says
 only where they lie.
 
@@ -15,7 +15,6 @@ home is told its next life, and the first request of that life begins it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -27,15 +26,15 @@ from equipoise.experience.queue.waiting import Waiting, marked, raw
 from equipoise.experience.replay.mailbox import BUFFERS, Request, ShardMailbox
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Answered, Asked, Emptied, Kind, Message
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.frames import Answered, Asked, Body, Emptied, Kind, Message
+from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Trajectory
 
 REQUEST = 4 * 8  # bytes: a kind and three numbers
 SAID = 3 * 8  # bytes: the items of the shard, their mass, and the blocks that it took in
 
 
-class StandInShard:
+class RemoteShard:
     """Home's half, for one shard."""
 
     def __init__(
@@ -56,7 +55,7 @@ class StandInShard:
         self._life = int(self._mail["seen"][0])
         self._passed = int(self._mail["answered"][0])
 
-    def asks(self) -> Iterator[tuple[int, int, Any]]:
+    def asks(self) -> Iterator[tuple[int, int, Body]]:
         """(request, life, bytes) of those that were not passed on; none while the learner is to
         bury the shard.
         """
@@ -70,19 +69,18 @@ class StandInShard:
             self._passed += 1
             yield number, life, self._body(mail["request"][number % len(mail["request"])])
 
-    def _body(self, request: Array) -> Any:
+    def _body(self, request: Array) -> bytes:
         """A request, and what it speaks of, as far as that is not at the site."""
         kind, *numbers = request.tolist()
         if kind == Request.INSERT and marked(block := self._block(numbers[0])) is None:
             return b"".join((request.tobytes(), raw(self._plan, block)))
         if kind == Request.UPDATE:
             given, n = self._post.priorities, numbers[2]
-            return b"".join(
-                (request.tobytes(), given["keys"][:n].tobytes(), given["priority"][:n].tobytes())
-            )
-        return request.tobytes()
+            parts = (request, given["keys"][:n], given["priority"][:n])
+            return b"".join(one.tobytes() for one in parts)
+        return bytes(request.tobytes())
 
-    def answer(self, number: int, life: int, body: Any) -> bool:
+    def answer(self, number: int, life: int, body: Body) -> bool:
         """Write the answer to a request -> is it news? ValueError, and nothing is said to the
         learner, where it is none.
         """
@@ -120,7 +118,7 @@ class StandInShard:
 class HomeShards(Carried):
     """Home's end, for the shards of one site."""
 
-    def __init__(self, shards: Mapping[int, StandInShard], answered: Callable[[], object]) -> None:
+    def __init__(self, shards: Mapping[int, RemoteShard], answered: Callable[[], object]) -> None:
         """``shards``: by number; ``answered`` is called when one has an answer."""
         self._shards, self._answered = shards, answered
         self.most = {
@@ -132,23 +130,15 @@ class HomeShards(Carried):
         match message:
             case Answered(shard, request, life, body):
                 try:
-                    news = self._shard(message, shard).answer(request, life, body)
+                    news = lookup(message, "shard", shard, self._shards).answer(request, life, body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"answered: {error}") from error
+                    raise Refused(f"answered: {error}") from error
             case Emptied(shard, life):
-                news = self._shard(message, shard).died(life)
+                news = lookup(message, "shard", shard, self._shards).died(life)
             case _:
                 news = False
         if news:
             self._answered()
-
-    def _shard(self, message: Message, shard: int) -> StandInShard:
-        if shard not in self._shards:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a shard of {sorted(self._shards)}, got {shard}",
-            )
-        return self._shards[shard]
 
     def ready(self) -> Iterator[Message]:
         for number, shard in self._shards.items():
@@ -160,7 +150,7 @@ class HomeShards(Carried):
             shard.forget()
 
 
-class Keeper:
+class RemoteLearner:
     """The site's half, for one shard."""
 
     def __init__(self, post: ShardMailbox, number: int, waiting: Waiting) -> None:
@@ -178,7 +168,7 @@ class Keeper:
         # home asks again for what it has no answer to
         self._life, self._told = 0, int(self._mail["asked"][0])
 
-    def ask(self, number: int, life: int, body: Any) -> int | None:
+    def ask(self, number: int, life: int, body: Body) -> int | None:
         """Pass a request on to the shard, unless it has this one -> the place of a block that is to
         be taken in now.
 
@@ -202,7 +192,7 @@ class Keeper:
         publish(mail["seen"], 0, life)
         return place
 
-    def _take(self, body: Any) -> int | None:
+    def _take(self, body: Body) -> int | None:
         """Look at a request, and keep what came with it -> the place of the block, if it is one to
         be taken in.
         """
@@ -236,7 +226,7 @@ class Keeper:
             f"expected a request, got {kind} of {first}, {second}, {third} with {rest:,} bytes"
         )
 
-    def answers(self) -> Iterator[tuple[int, int, Any]]:
+    def answers(self) -> Iterator[tuple[int, int, Body]]:
         """(request, life, bytes) of what the shard has done, and home was not told."""
         mail = self._mail
         while self._told < mail["answered"][0] and mail["seen"][0] == mail["life"][0]:
@@ -248,7 +238,7 @@ class Keeper:
                 self._said(mail["request"][number % len(mail["request"])]),
             )
 
-    def _said(self, request: Array) -> Any:
+    def _said(self, request: Array) -> memoryview:
         kind, *numbers = request.tolist()
         drawn = _drawn(self._post, *numbers) if kind == Request.DRAW else []
         body = np.empty(SAID + sum(array.nbytes for array in drawn), np.uint8)
@@ -258,7 +248,7 @@ class Keeper:
         for array in drawn:
             np.ndarray(array.shape, array.dtype, body, at)[...] = array
             at += array.nbytes
-        return body
+        return body.data
 
     def died(self) -> int | None:
         """The life that a successor begins with, if home was not told in this session."""
@@ -272,38 +262,36 @@ class Keeper:
 class SiteShards(Carried):
     """The site's end."""
 
-    def __init__(self, keepers: Mapping[int, Keeper], taken: Callable[[int], object]) -> None:
-        """``keepers``: by the number of the shard. ``taken`` is called with the place of a block
+    def __init__(
+        self, learners: Mapping[int, RemoteLearner], taken: Callable[[int], object]
+    ) -> None:
+        """``learners``: by the number of the shard. ``taken`` is called with the place of a block
         that a shard takes in.
         """
-        self._keepers, self._taken = keepers, taken
-        self.most = {Kind.ASKED: max((one.most for one in keepers.values()), default=0)}
+        self._learners, self._taken = learners, taken
+        self.most = {Kind.ASKED: max((one.most for one in learners.values()), default=0)}
 
     def take(self, message: Message) -> None:
         match message:
             case Asked(shard, request, life, body):
-                if shard not in self._keepers:
-                    raise Refused(
-                        "wrong numbers",
-                        f"asked: expected a shard of {sorted(self._keepers)}, got {shard}",
-                    )
+                learner = lookup(message, "shard", shard, self._learners)
                 try:
-                    place = self._keepers[shard].ask(request, life, body)
+                    place = learner.ask(request, life, body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"asked: {error}") from error
+                    raise Refused(f"asked: {error}") from error
                 if place is not None:
                     self._taken(place)
 
     def ready(self) -> Iterator[Message]:
-        for number, keeper in self._keepers.items():
-            for request, life, body in keeper.answers():
+        for number, learner in self._learners.items():
+            for request, life, body in learner.answers():
                 yield Answered(number, request, life, body)
-            if (lost := keeper.died()) is not None:
+            if (lost := learner.died()) is not None:
                 yield Emptied(number, lost)
 
     def forget(self) -> None:
-        for keeper in self._keepers.values():
-            keeper.forget()
+        for learner in self._learners.values():
+            learner.forget()
 
 
 def _drawn(post: ShardMailbox, buffer: int, begin: int, count: int) -> list[Array]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from equipoise.runtime.cluster.frames import Beat, Kind, Message, Piece, Taken, made
+from equipoise.runtime.cluster.frames import Beat, Body, Kind, Message, Piece, Taken, made
 from equipoise.runtime.cluster.wire import AT_ONCE, PIECE, Frame, Refused, Tally, parse
 
 BEAT_S = 0.5
@@ -30,8 +30,8 @@ class Link(Protocol):
     """A way to the other end. Messages come whole and in order, or not at all. Nothing blocks."""
 
     # False: the other end is not there; the message is lost
-    def send(self, head: bytes, body: Any) -> bool: ...
-    def receive(self) -> tuple[Any, Any] | None: ...  # head and body; None: nothing has come
+    def send(self, head: bytes, body: Body) -> bool: ...
+    def receive(self) -> tuple[Body, Body] | None: ...  # head and body, if one has come
     def closed(self) -> bool: ...  # has a connection ended since the last call?
 
 
@@ -65,7 +65,7 @@ class Line:
         self._sent = self._received = 0
         self._waiting: deque[_Waiting] = deque()
         self._under_way = 0  # pieces that the other end has not taken yet
-        self._pieces: list[Any] = []  # that have come, of a message that has not
+        self._pieces: list[Body] = []  # that have come, of a message that has not
         self._size, self._largest = 0, max(most.values())  # of those pieces; of any body
         self._heard_at = self._said_at = 0.0
 
@@ -91,7 +91,7 @@ class Line:
         """
         if not self.session:
             return
-        view = memoryview(message.data).cast("B")
+        view = memoryview(message.body).cast("B")
         if message.kind in AT_ONCE or (not self._waiting and view.nbytes <= PIECE):
             self._send(message, view)
             return
@@ -99,7 +99,7 @@ class Line:
         self._waiting.append(waits)
         self._go_on()
         # its memory is the caller's again
-        if self._waiting and not isinstance(message.data, bytes):
+        if self._waiting and not isinstance(message.body, bytes):
             waits.body = memoryview(bytes(waits.body))
 
     def _go_on(self) -> None:
@@ -123,7 +123,7 @@ class Line:
 
     def outside(self, message: Message) -> None:
         """Send what belongs to no session."""
-        self.link.send(message.head(), message.data)
+        self.link.send(message.head(), message.body)
 
     def receive(self, now: float) -> Frame | None:
         """The next message: of the session and in its order, or one of no session; None: nothing
@@ -154,7 +154,7 @@ class Line:
                 self.end()
                 continue
             if whole is not None:
-                self.moved[whole.kind.name] += memoryview(whole.message.data).nbytes
+                self.moved[whole.kind.name] += memoryview(whole.message.body).nbytes
                 return whole
         return None
 
@@ -164,21 +164,19 @@ class Line:
             return None
         if frame.kind is Kind.TAKEN:
             if not self._under_way:
-                raise Refused(
-                    "wrong numbers", "taken: expected it for a piece that was sent, got one more"
-                )
+                raise Refused("taken: expected it for a piece that was sent, got one more")
             self._under_way -= 1
             self._go_on()
             return None
         if frame.kind is not Kind.PIECE and (not self._pieces or frame.kind in AT_ONCE):
             return frame
-        self._pieces.append(frame.message.data)
-        self._size += len(frame.message.data)
+        self._pieces.append(frame.message.body)
+        self._size += len(frame.message.body)
         most = self._largest if frame.kind is Kind.PIECE else self._most[frame.kind]
         if self._size > most:
             raise Refused(
-                "too large",
                 f"{frame.kind.name}: expected at most {most:,} bytes in all, got {self._size:,}",
+                "too large",
             )
         if frame.kind is Kind.PIECE:
             self.send(Taken())

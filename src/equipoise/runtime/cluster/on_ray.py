@@ -66,7 +66,7 @@ class _Running:
     """A site that was given a machine."""
 
     actor: Any
-    ended: Any  # the reference of what ``run`` returns
+    ended: ray.ObjectRef[str]  # what ``run`` returns
     node: str
     cores: int
 
@@ -122,7 +122,7 @@ class RayNodes:
         ]
         return sorted(found, key=lambda node: (not node.home, node.name))
 
-    def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, Any]:
+    def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, object]:
         """The settings of the cluster, for run.json; ValueError where it has no room for such a
         run.
         """
@@ -249,7 +249,7 @@ class RayNodes:
             self._doubted.add(self._running.pop(name).node)
         return found
 
-    def _how(self, name: str, reference: Any) -> str:
+    def _how(self, name: str, reference: ray.ObjectRef[str]) -> str:
         """Why a site has ended; ``WorkerFailed`` where it would end so again."""
         try:
             why: str = ray.get(reference)
@@ -297,20 +297,19 @@ def _connect(address: str) -> None:
     where = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     if where not in ("auto", "local", ""):
         _reach(where)
-    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    include = False if address == "local" else None
     try:
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level="ERROR",
             namespace="equipoise",
-            **options,
+            include_dashboard=include,
         )
     except ConnectionError as error:
         raise ValueError(
             f"address: expected a Ray cluster at {address!r}, found none; start one with 'ray "
-            "start --head', or use "
-            "--address local"
+            "start --head', or use --address local"
         ) from error
     except RuntimeError as error:
         text = " ".join(str(error).split())

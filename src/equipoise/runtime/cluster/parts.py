@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from equipoise import tree
 from equipoise.learners.meeting import SharedMeeting
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Kind, Known, Message, Statistics
+from equipoise.runtime.cluster.frames import Body, Kind, Known, Message, Statistics
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array
 from equipoise.workers.kind import LearningKind, Member, Movable, SteppingKind, WritingKind
@@ -38,20 +38,20 @@ class Part(Protocol):
     nbytes: int
 
     def read(self) -> bytes: ...
-    def write(self, data: Any) -> None: ...  # of ``nbytes``
+    def write(self, data: Body) -> None: ...  # of ``nbytes``
 
 
 class Arrays:
     """Arrays that are copied as they are, one after the other."""
 
-    def __init__(self, *arrays: Any) -> None:
+    def __init__(self, *arrays: Array) -> None:
         self._arrays = [array.reshape(-1).view(np.uint8) for array in arrays]
         self.nbytes = sum(array.nbytes for array in arrays)
 
     def read(self) -> bytes:
         return b"".join(array.tobytes() for array in self._arrays)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Body) -> None:
         at = 0
         for array in self._arrays:
             array[:] = np.frombuffer(data, np.uint8, len(array), at)
@@ -67,7 +67,7 @@ class Words(Arrays):
         super().__init__(*words)
         self._words = words
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Body) -> None:
         at = 0
         for words in self._words:
             publish(
@@ -87,7 +87,7 @@ class BoardRow:
     sent as an age, since two machines have two clocks.
     """
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Mapping[str, Array]) -> None:
         self._touched = fields["touched_s"]
         self._rest = Arrays(
             *(array for name, array in fields.items() if name not in ("sleeping", "touched_s"))
@@ -98,7 +98,7 @@ class BoardRow:
         age = np.array([time.perf_counter() - self._touched[0]])
         return age.tobytes() + self._rest.read()
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Body) -> None:
         self._touched[0] = time.perf_counter() - float(np.frombuffer(data, np.float64, 1)[0])
         self._rest.write(data[8:])
 
@@ -125,7 +125,7 @@ class Place:
 def parts(
     blue: Blueprint,
     shared: Shared,
-    rows: Mapping[str, Mapping[str, Any]],
+    rows: Mapping[str, Mapping[str, Array]],
     members: Sequence[Member],
 ) -> dict[int, Place]:
     """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those
@@ -196,12 +196,8 @@ class HomeParts(Carried):
         What learners elsewhere say is sent to a site with learners. ``met`` is called when one of
         the site said something.
         """
-        self._parts, self._counts, self._met, self._meeting = (
-            parts,
-            frozenset(counts),
-            met,
-            frozenset(meeting),
-        )
+        self._parts, self._counts, self._met = parts, frozenset(counts), met
+        self._meeting = frozenset(meeting)
         self._elsewhere = (
             sorted(self._meeting - self._counts) if self._meeting & self._counts else []
         )
@@ -216,9 +212,7 @@ class HomeParts(Carried):
             case Statistics(part, body):
                 if part not in self._counts or self._parts[part].nbytes != len(body):
                     got = f"{part} with {len(body):,} bytes"
-                    raise Refused(
-                        "wrong numbers", f"statistics: expected a part of this site, got {got}"
-                    )
+                    raise Refused(f"statistics: expected a part of this site, got {got}")
                 self._parts[part].write(body)
                 if part in self._meeting:
                     self._met()
@@ -250,13 +244,8 @@ class SiteParts(Carried):
         ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``:
         what those say.
         """
-        self._parts, self._of_group, self._meeting, self._known, self._clock = (
-            parts,
-            of_group,
-            meeting,
-            known,
-            clock,
-        )
+        self._parts, self._of_group, self._meeting, self._known = parts, of_group, meeting, known
+        self._clock = clock
         # what home was sent in this session of parts that are sent if they have changed
         self._sent: dict[int, bytes] = {}
         self._counted_at = 0.0
@@ -291,10 +280,7 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused(
-                        "wrong numbers",
-                        f"known: expected what learners elsewhere say, got part {part}",
-                    )
+                    raise Refused(f"known: expected what learners elsewhere say, got part {part}")
                 self._known[part].write(body)
 
     def forget(self) -> None:

@@ -230,8 +230,7 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
         if cluster.home_actors is not None and cluster.home_actors < actors:
             raise ValueError(
                 f"home_actors: expected {actors}, since no other machine can have actors, got "
-                f"{cluster.home_actors}; add "
-                "machines, or leave it out"
+                f"{cluster.home_actors}; add machines, or leave it out"
             )
         return len(run)
     if cluster.home_actors is None:
@@ -245,16 +244,14 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
         best = min(can, key=lambda n: abs(n - cluster.home_actors))  # type: ignore[operator]
         raise ValueError(
             f"home_actors: expected one of {', '.join(map(str, can))} (workers that share memory "
-            "share a machine), "
-            f"got {cluster.home_actors}; the nearest is {best}"
+            f"share a machine), got {cluster.home_actors}; the nearest is {best}"
         )
     if cluster.home_actors == actors and (
         beside := [at for at in ("learners_at", "shards_at") if getattr(cluster, at) == "actors"]
     ):
         raise ValueError(
             f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which "
-            "puts others beside them, got "
-            f"{actors}; the nearest is {can[-2]}"
+            f"puts others beside them, got {actors}; the nearest is {can[-2]}"
         )
     return can.index(cluster.home_actors)
 
@@ -271,18 +268,16 @@ def _no_room(
         fewer = f"--actors {most}, " if most else ""
         return (
             f"actors: expected at most {most}, for which home and {len(others)} other "
-            f"machines{wanted} have free cores, got "
-            f"{got}; use {fewer}more home_actors, or {add}"
+            f"machines{wanted} have free cores, got {got}; use {fewer}more home_actors, or {add}"
         )
     large = max(left, key=lambda cell: cell.cores)
     names = ", ".join(large.titles[:4]) + (", ..." if len(large.titles) > 4 else "")
     free = ", ".join(str(node.free) for node in others) or "no other machine"
     return (
         f"cluster: expected a machine{wanted} with {large.cores} free cores for {names}, which "
-        "share memory, found none; free "
-        f"cores of the other machines, before this run: {free}; use fewer actors, or more "
-        "learners, shards or inference "
-        f"workers, so that fewer share one, or {add}"
+        f"share memory, found none; free cores of the other machines, before this run: {free}; use "
+        "fewer actors, or more learners, shards or inference workers, so that fewer share one, or "
+        f"{add}"
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from equipoise.runtime.cluster.frames import Body
 from equipoise.types import Array, Slot, Trajectory
 
 
@@ -22,7 +23,7 @@ class Versions(Protocol):
 
     @property
     def version(self) -> int: ...
-    def fetch_bytes(self, newer_than: int) -> tuple[int, Any] | None: ...
+    def fetch_bytes(self, newer_than: int) -> tuple[int, Array] | None: ...
 
 
 class Store(Protocol):
@@ -32,14 +33,14 @@ class Store(Protocol):
     def nbytes(self) -> int: ...  # of ``publish_bytes``
     @property
     def version(self) -> int: ...
-    def publish_bytes(self, version: int, data: Any) -> None: ...
+    def publish_bytes(self, version: int, data: Body) -> None: ...
 
 
 class Heard(Protocol):
     """What is done with the messages that concern the driver alone."""
 
     # of a worker of that site
-    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None: ...
+    def said(self, site: str, title: str, message: Mapping[str, object]) -> None: ...
     def file(
         self, site: str, title: str, name: str, data: bytes, step: int | None = None
     ) -> None: ...  # of a checkpoint; whole

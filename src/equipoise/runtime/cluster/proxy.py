@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,15 +37,40 @@ from equipoise.runtime.cluster.frames import (
 )
 from equipoise.runtime.cluster.line import SILENT_S, Line, Link
 from equipoise.runtime.cluster.protocols import Heard
-from equipoise.runtime.cluster.remote import Site, Traffic
 from equipoise.runtime.cluster.wire import BOTH, WORDS, Refused, Tally, read, words
 from equipoise.tree import ArraySpec
-from equipoise.types import Tick, Tree
+from equipoise.types import Array, Tick, Tree
 
 AHEAD = 1 << 20  # sessions that a site may have had with an earlier proxy
 FILE = 1 << 32  # bytes of a file of a checkpoint
 # bytes of what comes besides what is carried
 MOST = {Kind.HELLO: WORDS, Kind.SAID: WORDS, Kind.FILE: FILE, **BOTH}
+
+
+@dataclass(slots=True)
+class Site:
+    """One machine with workers, as home sees it."""
+
+    name: str
+    incarnation: int  # the newest that was started; messages of an older one are refused
+    line: Line
+    # home's ends of what it shares with that machine, in the order in which they are served
+    carried: Sequence[Carried]
+    by_kind: Mapping[Kind, Carried]
+    nonce: int = 0  # of the session; 0: there is none
+    newest: int = 0  # the newest nonce so far: what asks with an older one is late
+    # the cut, its step, and whether the learners save, that it was told
+    told: tuple[int, int, bool] | None = None
+    leaving: bool = False  # its workers are to move
+    file: bytes = b""  # that has come, and whose name is said next
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The lines of one site: bytes from it and to it."""
+
+    received: int
+    sent: int
 
 
 class Proxy:
@@ -167,10 +192,7 @@ class Proxy:
             return
         first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
         if not first < nonce <= max(site.newest, first) + AHEAD:
-            raise Refused(
-                "wrong numbers",
-                f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}",
-            )
+            raise Refused(f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
         if nonce <= site.newest:
             if nonce != site.nonce:  # else it asked again, before it heard that the session began
                 site.line.outside(Expelled(0, site.newest))
@@ -197,7 +219,7 @@ class Proxy:
             case _:
                 site.by_kind[message.kind].take(message)
 
-    def _said(self, site: Site, said: Mapping[str, Any]) -> None:
+    def _said(self, site: Site, said: Mapping[str, object]) -> None:
         match said:
             case {"title": str(title), "name": str(name)}:  # the file came before
                 data, site.file = site.file, b""
@@ -212,7 +234,7 @@ class Proxy:
                 self._heard.said(site.name, title, message)
             case _:
                 raise Refused(
-                    "no JSON", f"said: expected a title and a name or a message, got {sorted(said)}"
+                    f"said: expected a title and a name or a message, got {sorted(said)}", "no JSON"
                 )
 
     # ---------------------------------------------------------------------------- what home answers
@@ -252,7 +274,7 @@ class Proxy:
             self._heard.left(site.name, how)
 
 
-def take_back(fences: Mapping[str, Any], cancel: Callable[[int], object]) -> int:
+def take_back(fences: Mapping[str, Array], cancel: Callable[[int], object]) -> int:
     """The driver's: take back the blocks of the groups that the proxy let go of, by
     ``cancel(group)`` -> their number.
     """

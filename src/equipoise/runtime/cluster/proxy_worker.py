@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +15,28 @@ from equipoise.experience.queue.unstacked import BlockPacker
 from equipoise.files import sync_directory, write_synced
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.record import checkpoint
+from equipoise.record.checkpoint import Entry
 from equipoise.runtime.cluster.blocks import HomeBlocks, Remote
 from equipoise.runtime.cluster.carried import Carried, most_bytes
 from equipoise.runtime.cluster.home_site import HomeSite
-from equipoise.runtime.cluster.keeping import HomeShards, StandInShard
+from equipoise.runtime.cluster.keeping import HomeShards, RemoteShard
 from equipoise.runtime.cluster.parts import HomeParts, parts
-from equipoise.runtime.cluster.proxy import MOST, Proxy
-from equipoise.runtime.cluster.remote import Traffic
+from equipoise.runtime.cluster.proxy import MOST, Proxy, Traffic
 from equipoise.runtime.cluster.sockets import Keys, Listener
-from equipoise.runtime.cluster.stepping import HomeSteps, StandIn
+from equipoise.runtime.cluster.stepping import HomeSteps, RemoteEnvs
 from equipoise.runtime.cluster.weights import HomeWeights, Newest
 from equipoise.runtime.cluster.wire import Refused, Tally
 from equipoise.runtime.ipc import Outbox
-from equipoise.runtime.messages import from_json
+from equipoise.runtime.messages import (
+    Failed,
+    HandedOver,
+    Lost,
+    Note,
+    Saved,
+    Written,
+    from_json,
+    to_json,
+)
 from equipoise.runtime.site import LocalSite
 from equipoise.tree import ArraySpec
 from equipoise.types import Stack, StateReader, StateWriter, Tick, Tree
@@ -54,7 +63,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 0.25  # a beat is due twice a second
 # what workers of sites and their sites tell the driver
-SAID = ("Note", "Failed", "Saved", "Written", "HandedOver", "Lost")
+SAID = (Note, Failed, Saved, Written, HandedOver, Lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class Expected:
     leaving: bool = False  # it was asked for its actors
 
     @classmethod
-    def read(cls, order: Mapping[str, Any]) -> Expected:
+    def read(cls, order: Mapping[str, object]) -> Expected:
         """The fields from JSON, which has lists for tuples."""
         given: dict[str, Any] = {
             name: tuple(got) if isinstance(got, list) else got for name, got in order.items()
@@ -102,17 +111,13 @@ class ProxyJob:
     members: tuple[Member, ...]
 
 
-class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits, StandsIn):
-    """Stands in for the actors of other machines. Killed,
-    it is to the queue what all of them are.
-    """
+class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits["ProxyWorker"], StandsIn):
+    """Stands in for the actors of other machines. If it is killed, the queue loses all of them."""
 
     name = "proxy"
 
     def __init__(self, home: Home, members: Sequence[Member], orders: Outbox) -> None:
-        """``members``: of the run;
-        the parts of what they count have the same numbers everywhere.
-        """
+        """``members``: of the run; their parts have the same numbers on all machines."""
         self._home, self._members, self._orders = home, tuple(members), orders
         self.expected: dict[str, Expected] = {}  # the driver's
 
@@ -226,19 +231,20 @@ class _Carriers:
         found.append(HomeParts(counted, counts, meeting, self._learners(always=self._blue.apart)))
         if site.stepped:
             assert self._shared.exchange is not None
-            stand_ins = {
-                group: StandIn(self._shared.exchange, group, self._stacks) for group in site.stepped
+            envs = {
+                group: RemoteEnvs(self._shared.exchange, group, self._stacks)
+                for group in site.stepped
             }
-            found.append(HomeSteps(stand_ins, self._fences, self._servers(site.stepped)))
+            found.append(HomeSteps(envs, self._fences, self._servers(site.stepped)))
         return found
 
     def _remote(self, group: int) -> Remote:
         rank = self._blue.learner_of(group)
         return Remote(group, self._site.queues[rank], self._blue.streams(group), self._held)
 
-    def _shard(self, index: int) -> StandInShard:
+    def _shard(self, index: int) -> RemoteShard:
         policy, number = self._blue.shards[index]
-        return StandInShard(
+        return RemoteShard(
             self._plan, self._shared.mailboxes[policy][0], number, self._site.queues[0].block
         )
 
@@ -280,7 +286,7 @@ class ProxyWorker:
         self._grown: dict[str, set[str]] = {}
         self._files = {member.title: member.files for member in job.members}
         # of the files that have come from a worker, by title
-        self._entries: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, dict[str, Entry]] = {}
         self._errors: dict[str, str] = {}  # why it could not be written
         self._titles: dict[str, tuple[str, ...]] = {}  # of the workers of each site
         self._carriers = _Carriers(job, site)
@@ -339,34 +345,30 @@ class ProxyWorker:
             for key, number in asdict(self.proxy.traffic(name)).items():
                 self._traffic[key][at] = self._before[key][at] + number
 
-    def said(self, site: str, title: str, message: Mapping[str, Any]) -> None:
+    def said(self, site: str, title: str, message: Mapping[str, object]) -> None:
         """A worker said this to its driver. The worker sent the files of its share before."""
         try:
-            from_json(message)
+            said = from_json(message)
         except ValueError as error:
-            raise Refused("no JSON", f"said: {error}") from error
+            raise Refused(f"said: {error}", "no JSON") from error
         if title not in self._titles[site]:
-            raise Refused("wrong numbers", f"said: expected a worker of {site}, got {title!r}")
-        if message.get("message") not in SAID:
-            raise Refused(
-                "wrong numbers",
-                f"said: expected one of {', '.join(SAID)}, got {message.get('message')!r}",
-            )
-        if message.get("message") == "Written":
-            self._sync(site, title, dict(message.get("segments", {})))
-        if message.get("message") in ("Saved", "Written"):
+            raise Refused(f"said: expected a worker of {site}, got {title!r}")
+        if not isinstance(said, SAID):
+            expected = ", ".join(one.__name__ for one in SAID)
+            raise Refused(f"said: expected one of {expected}, got {message['message']!r}")
+        if isinstance(said, Written):
+            self._sync(site, title, dict(said.segments))
+        if isinstance(said, Saved | Written):
             # what has come, not what the site says
-            message = {**message, "files": self._entries.pop(title, {})}
-            if title in self._errors:
-                message = {**message, "error": self._errors.pop(title)}
-        self._site.relay(title, message)
+            why = self._errors.pop(title) if title in self._errors else said.error
+            said = replace(said, files=self._entries.pop(title, {}), error=why)
+        self._site.relay(title, to_json(said))
 
     def rows(self, site: str, title: str, name: str, at: int, data: bytes) -> None:
         """Write new rows of a segment of a replay, from byte ``at`` on."""
         if not self._own(site, title, name) or at < 0:
             raise Refused(
-                "wrong numbers",
-                f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}",
+                f"said: expected a segment of a shard of {site}, got {name!r} of {title!r}"
             )
         file = self._segments / name
         try:
@@ -393,7 +395,7 @@ class ProxyWorker:
             and checkpoint.SEGMENT.fullmatch(name) is not None
         )
 
-    def _sync(self, site: str, title: str, named: Mapping[str, Any]) -> None:
+    def _sync(self, site: str, title: str, named: Mapping[str, Entry]) -> None:
         """Let the rows of a shard outlive a power cut, once all of them have come."""
         try:
             for name in self._grown.pop(title, set()):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from equipoise.runtime.cluster.carried import Carried, by_kind, most_bytes
 from equipoise.runtime.cluster.frames import (
@@ -106,12 +105,12 @@ class SiteEnd:
             worked = True
         return worked
 
-    def say(self, title: str, message: Mapping[str, Any]) -> None:
+    def say(self, title: str, message: Mapping[str, object]) -> None:
         """Pass on what a worker told its driver."""
         self.line.send(Said(words(title=title, message=message)))
 
     def files(
-        self, title: str, files: Mapping[str, bytes], then: Mapping[str, Any] | None = None
+        self, title: str, files: Mapping[str, bytes], then: Mapping[str, object] | None = None
     ) -> None:
         """Send a worker's files of a checkpoint, and after them what it told its driver."""
         for name, data in files.items():
@@ -125,8 +124,8 @@ class SiteEnd:
         title: str,
         step: int,
         files: Mapping[str, bytes],
-        rows: Iterable[tuple[str, int, Any]],
-        then: Mapping[str, Any],
+        rows: Iterable[tuple[str, int, memoryview]],
+        then: Mapping[str, object],
     ) -> None:
         """Send what a worker has written since the cut of that step: its ``files``, and new
         ``rows``; then what it said.
@@ -136,9 +135,9 @@ class SiteEnd:
         """
         for name, data in files.items():
             self._late.append((File(data), Said(words(title=title, name=name, step=step))))
-        for name, first, data in rows:
-            for at in range(0, len(data), CHUNK):
-                part = data[at : at + CHUNK]
+        for name, first, fresh in rows:
+            for at in range(0, len(fresh), CHUNK):
+                part = fresh[at : at + CHUNK]
                 self._late.append((File(part), Said(words(title=title, name=name, at=first + at))))
         self._late.append((Said(words(title=title, message=dict(then))),))
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
-from equipoise.runtime.cluster.frames import Denied, Kind, Probe
+from equipoise.runtime.cluster.frames import Body, Denied, Kind, Probe
 from equipoise.runtime.cluster.line import SILENT_S
 from equipoise.runtime.cluster.wire import WORDS, Refused, Tally, parse, words
 
@@ -58,7 +57,7 @@ class _Monitored:
 
     def __init__(
         self,
-        context: zmq.Context[Any],
+        context: zmq.Context[zmq.Socket[bytes]],
         kind: int,
         groups: int,
         silent_s: float,
@@ -68,7 +67,7 @@ class _Monitored:
         # descriptors of connections that have shown no key yet, the oldest first
         self._shaking: list[int] = []
         self._failed = False  # was the last event a handshake that failed?
-        self.socket: Any = context.socket(kind)
+        self.socket = context.socket(kind)
         socket = self.socket
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, UNDER_WAY + OF_GROUP * groups)
@@ -81,7 +80,7 @@ class _Monitored:
         # else minutes, in which a link that is up again goes unseen
         socket.setsockopt(zmq.CONNECT_TIMEOUT, silent_ms)
         socket.setsockopt(zmq.HANDSHAKE_IVL, silent_ms)  # else 30 s
-        self._events: Any = socket.get_monitor_socket(DETACHED | FAILED | BEGUN)
+        self._events = socket.get_monitor_socket(DETACHED | FAILED | BEGUN)
 
     def detached(self) -> bool:
         """Has a connection that had shown its key ended since the last call?"""
@@ -148,29 +147,25 @@ class Listener:
         counted. ``groups``: the most that a site may have. ``port``: 0 for one that is free.
         ``silent_s``: after which a connection that says nothing is closed.
         """
-        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
         self._guard.start()
         self._guard.configure_curve_callback(credentials_provider=_Only(sites))
         self._most, self.refused = most, refused
         self._socket = _Monitored(self._context, zmq.ROUTER, groups, silent_s, refused)
         socket = self._socket.socket
-        socket.curve_server, socket.curve_publickey, socket.curve_secretkey = (
-            True,
-            keys.public,
-            keys.secret,
-        )
+        socket.curve_server, socket.curve_publickey = True, keys.public
+        socket.curve_secretkey = keys.secret
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"tcp://{address}:{port or '*'}")
-        self.port = int(socket.getsockopt(zmq.LAST_ENDPOINT).rpartition(b":")[2])
+        self.port = int(str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rpartition(":")[2])
         self._ends: dict[bytes, HomeLink] = {}
 
     @property
     def fd(self) -> int:
         """Becomes readable when something may have come; read until there is nothing."""
-        found: int = self._socket.socket.getsockopt(zmq.FD)
-        return found
+        return int(self._socket.socket.getsockopt(zmq.FD))
 
     def end(self, name: str, incarnation: int) -> HomeLink:
         """The link of a site; an earlier incarnation's is of no more use."""
@@ -214,7 +209,7 @@ class Listener:
                     site.inbox.append((head, body))
         return True
 
-    def send(self, identity: bytes, head: bytes, body: Any) -> bool:
+    def send(self, identity: bytes, head: bytes, body: Body) -> bool:
         try:
             self._socket.socket.send_multipart([identity, head, body], zmq.NOBLOCK)
         except (zmq.Again, zmq.ZMQError):  # it is not connected, or does not read what was sent
@@ -242,13 +237,13 @@ class HomeLink:
 
     def __init__(self, listener: Listener, identity: bytes) -> None:
         self._listener, self.identity = listener, identity
-        self.inbox: deque[tuple[bytes, Any]] = deque()
+        self.inbox: deque[tuple[Body, Body]] = deque()
         self.gone = False
 
-    def send(self, head: bytes, body: Any) -> bool:
+    def send(self, head: bytes, body: Body) -> bool:
         return self._listener.send(self.identity, head, body)
 
-    def receive(self) -> tuple[bytes, Any] | None:
+    def receive(self) -> tuple[Body, Body] | None:
         return self.inbox.popleft() if self.inbox else None
 
     def closed(self) -> bool:
@@ -273,34 +268,30 @@ class SiteLink:
         """``address``: HOST:PORT of home; ``home``: its public key; ``groups``, ``silent_s``: as of
         ``Listener``.
         """
-        self._context: zmq.Context[Any] = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._socket = _Monitored(self._context, zmq.DEALER, groups, silent_s)
         socket = self._socket.socket
         socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
         socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (
-            home,
-            keys.public,
-            keys.secret,
-        )
+        socket.curve_serverkey, socket.curve_publickey = home, keys.public
+        socket.curve_secretkey = keys.secret
         socket.connect(f"tcp://{address}")
 
     @property
     def fd(self) -> int:
         """Becomes readable when something may have come; read until there is nothing."""
-        found: int = self._socket.socket.getsockopt(zmq.FD)
-        return found
+        return int(self._socket.socket.getsockopt(zmq.FD))
 
-    def send(self, head: bytes, body: Any) -> bool:
+    def send(self, head: bytes, body: Body) -> bool:
         try:
             self._socket.socket.send_multipart([head, body], zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def receive(self) -> tuple[bytes, Any] | None:
+    def receive(self) -> tuple[Body, Body] | None:
         while True:
             try:
                 parts = self._socket.socket.recv_multipart(zmq.NOBLOCK, copy=False)

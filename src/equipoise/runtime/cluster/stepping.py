@@ -1,9 +1,8 @@
 """Envs that are stepped on one machine and acted for on another: both halves of the exchange
 between them.
 
-At home a ``StandIn`` is to the inference worker what an env worker of this machine is: it passes on
-what is asked, and writes the rows that come back. At the site an ``Asker`` is to the env worker
-what an inference worker of its machine is.
+At home a ``RemoteEnvs`` takes the place of the env worker: it passes on what is asked, and writes
+the rows that come back. At the site a ``RemoteInference`` takes the place of the inference worker.
 
 Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the
 answer would follow (their worker died). An ask that comes a second time, since a session ended
@@ -14,7 +13,6 @@ lost with a session, and none is taken twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +20,9 @@ from equipoise.actors.inference.exchange import EPOCH, Exchange
 from equipoise.experience.queue.unstacked import stack_paths
 from equipoise.publishing import publish
 from equipoise.runtime.cluster.carried import Carried
-from equipoise.runtime.cluster.frames import Hold, Kind, Message, Step, Stepped, Unstepped
+from equipoise.runtime.cluster.frames import Body, Hold, Kind, Message, Step, Stepped, Unstepped
 from equipoise.runtime.cluster.parts import Arrays
-from equipoise.runtime.cluster.wire import Refused
+from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Stack
 
 NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
@@ -72,7 +70,7 @@ class Rows:
             parts += [follows.tobytes(), stack[:, -1].tobytes(), stack[~follows, :-1].tobytes()]
         return b"".join(parts)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Body) -> None:
         """The receiver's; ValueError, and nothing is written, where these are no such rows."""
         body = np.frombuffer(data, np.uint8)
         at, found = self._plain.nbytes, list[tuple[Array, Array, Array]]()
@@ -80,14 +78,12 @@ class Rows:
             streams, frames, frame = stack.shape
             follows, at = body[at : at + streams] != 0, at + streams
             newest, at = body[at : at + streams * frame], at + streams * frame
-            older, at = (
-                body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)],
-                at + size,
-            )
+            older = body[at : at + (size := int((~follows).sum()) * (frames - 1) * frame)]
+            at = at + size
             found.append((follows, newest, older))
         if at != len(body):
             raise ValueError(f"expected {at:,} bytes of rows, got {len(body):,}")
-        self._plain.write(body[: self._plain.nbytes])
+        self._plain.write(body[: self._plain.nbytes].data)
         for stack, (follows, newest, older) in zip(self._stacks, found, strict=True):
             stack[:, :-1] = stack[:, 1:]
             stack[~follows, :-1] = older.reshape(-1, *stack[0, :-1].shape)
@@ -106,7 +102,7 @@ def _halves(
     return Rows(rows, named), Arrays(*actions.values())
 
 
-class StandIn:
+class RemoteEnvs:
     """Home's half, for one group."""
 
     def __init__(
@@ -140,7 +136,7 @@ class StandIn:
         self._held = held
         return held
 
-    def answer(self, asked: int, anew: bool, rows: Any) -> bool:
+    def answer(self, asked: int, anew: bool, rows: Body) -> bool:
         """Hand the rows to the inference worker; False: it does not wait for them any more.
         ValueError where they are none.
         """
@@ -162,7 +158,7 @@ class StandIn:
         return current and int(self._words["answered"][self._g]) != asked + 1
 
 
-class Asker:
+class RemoteInference:
     """The site's half, for one group. The exchange's epochs are this machine's own; 0, before
     anything was lost, is home's as well.
     """
@@ -207,7 +203,7 @@ class Asker:
         """The env worker may save for this cut."""
         publish(self._words["held"], self._g, cut)
 
-    def ask(self, asked: int, whole: bool, actions: Any) -> None:
+    def ask(self, asked: int, whole: bool, actions: Body) -> None:
         """Home asks: pass it on to the env worker, unless it has this very ask. ``whole``: does
         home want whole stacks?
         """
@@ -237,7 +233,7 @@ class Asker:
         else:
             self._epoch = -1  # the envs are not where home takes them to be
 
-    def _write(self, actions: Any) -> None:
+    def _write(self, actions: Body) -> None:
         self.steps += 1
         self.actions.write(actions)
         publish(self._words["asked"], self._g, self._words["answered"][self._g])
@@ -272,21 +268,17 @@ class HomeSteps(Carried):
 
     def __init__(
         self,
-        stand_ins: Mapping[int, StandIn],
+        envs: Mapping[int, RemoteEnvs],
         fences: Mapping[str, Array],
         wake: Callable[[int], object] = lambda group: None,
     ) -> None:
-        """``stand_ins``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
+        """``envs``: by group; ``fences``: as ``Proxy.specs``. ``wake`` is called with a group
         that has an answer.
         """
-        self._stand_ins, self._gone, self._cancelled, self._wake = (
-            stand_ins,
-            fences["gone"],
-            fences["cancelled"],
-            wake,
-        )
+        self._envs, self._gone = envs, fences["gone"]
+        self._cancelled, self._wake = fences["cancelled"], wake
         self.most = {
-            Kind.STEPPED: max((one.rows.most for one in stand_ins.values()), default=0),
+            Kind.STEPPED: max((one.rows.most for one in envs.values()), default=0),
             Kind.UNSTEPPED: 0,
         }
 
@@ -294,98 +286,79 @@ class HomeSteps(Carried):
         match message:
             case Stepped(group, ask, anew, body):
                 try:
-                    news = self._stand_in(message, group).answer(ask, bool(anew), body)
+                    remote = lookup(message, "group", group, self._envs)
+                    news = remote.answer(ask, bool(anew), body)
                 except ValueError as error:
-                    raise Refused("wrong numbers", f"stepped: {error}") from error
+                    raise Refused(f"stepped: {error}") from error
                 if news:
                     self._wake(group)
             case Unstepped(group, ask):
-                if (
-                    self._stand_in(message, group).waits(ask)
-                    and self._gone[group] == self._cancelled[group]
-                ):
+                waits = lookup(message, "group", group, self._envs).waits(ask)
+                if waits and self._gone[group] == self._cancelled[group]:
                     self._gone[group] += 1  # the driver begins their episodes anew
 
-    def _stand_in(self, message: Message, group: int) -> StandIn:
-        if group not in self._stand_ins:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a group of {sorted(self._stand_ins)}, got {group}",
-            )
-        return self._stand_ins[group]
-
     def ready(self) -> Iterator[Message]:
-        for group, stand_in in self._stand_ins.items():
-            if (found := stand_in.asks()) is not None:
+        for group, remote in self._envs.items():
+            if (found := remote.asks()) is not None:
                 ask, whole, actions = found
                 yield Step(group, ask, int(whole), actions)
-            if held := stand_in.holds():
+            if held := remote.holds():
                 yield Hold(group, held)
 
     def forget(self) -> None:
-        for stand_in in self._stand_ins.values():
-            stand_in.forget()
+        for remote in self._envs.values():
+            remote.forget()
 
 
 class SiteSteps(Carried):
     """The site's end."""
 
     def __init__(
-        self, askers: Mapping[int, Asker], counted: Callable[[int], Iterable[Message]]
+        self, inferences: Mapping[int, RemoteInference], counted: Callable[[int], Iterable[Message]]
     ) -> None:
-        """``askers``: by group. ``counted``: what home is sent before an answer for the group."""
-        self._askers, self._counted, self._leaving = askers, counted, False
+        """``inferences``: by group. ``counted``: what home gets before an answer for a group."""
+        self._inferences, self._counted, self._leaving = inferences, counted, False
         self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
         self.most = {
-            Kind.STEP: max((one.actions.nbytes for one in askers.values()), default=0),
+            Kind.STEP: max((one.actions.nbytes for one in inferences.values()), default=0),
             Kind.HOLD: 0,
         }
 
     @property
     def quiet(self) -> bool:
         """Do all envs wait for what is asked next?"""
-        return all(asker.quiet for asker in self._askers.values())
+        return all(inference.quiet for inference in self._inferences.values())
 
     def leave(self) -> None:
         self._leaving = True
 
     def forget(self) -> None:
         self._put_off.clear()
-        for asker in self._askers.values():
-            asker.forget()
+        for inference in self._inferences.values():
+            inference.forget()
 
     def take(self, message: Message) -> None:
         match message:
             case Step(group, ask, whole, body):
-                asker = self._asker(message, group)
-                if len(body) != (asker.actions.nbytes if ask & FIRST else 0):
-                    raise Refused(
-                        "wrong numbers",
-                        f"step: expected {asker.actions.nbytes} bytes of actions, got {len(body)}",
-                    )
+                inference = lookup(message, "group", group, self._inferences)
+                size = inference.actions.nbytes if ask & FIRST else 0
+                if len(body) != size:
+                    raise Refused(f"step: expected {size} bytes of actions, got {len(body)}")
                 # another machine will take that step
-                if self._leaving and asker.quiet and ask != asker.asked:
+                if self._leaving and inference.quiet and ask != inference.asked:
                     self._put_off[group] = message
                 else:
                     self._put_off.pop(group, None)
-                    asker.ask(ask, bool(whole), body)
+                    inference.ask(ask, bool(whole), body)
             case Hold(group, cut):
-                self._asker(message, group).hold(cut)
-
-    def _asker(self, message: Message, group: int) -> Asker:
-        if group not in self._askers:
-            raise Refused(
-                "wrong numbers",
-                f"{message.kind.name}: expected a group that is stepped here, got {group}",
-            )
-        return self._askers[group]
+                lookup(message, "group", group, self._inferences).hold(cut)
 
     def ready(self) -> Iterator[Message]:
-        for group, asker in self._askers.items():
+        for group, inference in self._inferences.items():
             # its envs were lost before they moved
-            if not asker.quiet and (step := self._put_off.pop(group, None)) is not None:
-                asker.ask(step.ask, bool(step.whole), step.body)
-            if (answer := asker.answers()) is None:
+            if not inference.quiet and (step := self._put_off.pop(group, None)) is not None:
+                inference.ask(step.ask, bool(step.whole), step.body)
+            if (answer := inference.answers()) is None:
                 continue
             asked, anew, rows = answer
             yield from self._counted(group)

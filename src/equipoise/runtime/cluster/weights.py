@@ -54,8 +54,7 @@ class HomeWeights(Carried):
             case Ask(policy, version):
                 if not 0 <= policy < len(self._newest):
                     raise Refused(
-                        "wrong numbers",
-                        f"ask: expected one of {len(self._newest)} policies, got {policy}",
+                        f"ask: expected one of {len(self._newest)} policies, got {policy}"
                     )
                 self._asked[policy] = version
 
@@ -88,9 +87,7 @@ class SiteWeights(Carried):
         self._wanted, self._asked = set[int](), set[int]()
 
     def here(self, versions: Array) -> bool:
-        """Return True if these versions of all policies are here.
-        Missing ones will be asked for.
-        """
+        """Return True if these versions of all policies are here. Missing ones are asked for."""
         missing = np.flatnonzero(versions > [store.version for store in self._stores]).tolist()
         self._wanted.update(missing)
         return not missing
@@ -108,8 +105,7 @@ class SiteWeights(Carried):
             case Weights(policy, version, body):
                 if not 0 <= policy < len(self._stores) or self._stores[policy].nbytes != len(body):
                     raise Refused(
-                        "wrong numbers",
-                        f"weights: expected a policy's, got {policy} with {len(body):,} bytes",
+                        f"weights: expected a policy's, got {policy} with {len(body):,} bytes"
                     )
                 self._asked.discard(policy)
                 if version > self._stores[policy].version:

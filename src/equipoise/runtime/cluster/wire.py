@@ -7,12 +7,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Kind, Message, made
+from equipoise.runtime.cluster.frames import HEAD, LAYOUT, MAGIC, Body, Kind, Message, made
 from equipoise.tree import ArraySpec
+from equipoise.types import Array
+
+T = TypeVar("T")
 
 WORDS = 1 << 20  # bytes of a body of words
 # bytes that are sent at once: a larger body comes in pieces, each of which shows that the sender
@@ -50,7 +53,7 @@ class Refused(ValueError):
     ``REASONS``.
     """
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(self, text: str, reason: str = "wrong numbers") -> None:
         super().__init__(text)
         self.reason = reason
 
@@ -62,7 +65,7 @@ class Tally:
 
     SPEC = ArraySpec((len(REASONS),), "int64")
 
-    def __init__(self, counts: Any = None) -> None:
+    def __init__(self, counts: Array | None = None) -> None:
         self._counts = np.zeros(len(REASONS), np.int64) if counts is None else counts
 
     def add(self, reason: str) -> None:
@@ -97,50 +100,57 @@ class Frame:
         return self.message.kind
 
 
-def read(message: Message) -> dict[str, Any]:
+def read(message: Message) -> dict[str, object]:
     """The body as JSON; ``Refused`` where it is none."""
-    body = bytes(message.data)
+    body = bytes(message.body)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:  # the second: of a thousand brackets and more
         raise Refused(
-            "no JSON", f"{message.kind.name}: expected JSON, got {body[:40]!r}"
+            f"{message.kind.name}: expected JSON, got {body[:40]!r}", "no JSON"
         ) from error
     if not isinstance(found, dict):
         raise Refused(
-            "no JSON", f"{message.kind.name}: expected a JSON object, got {type(found).__name__}"
+            f"{message.kind.name}: expected a JSON object, got {type(found).__name__}", "no JSON"
         )
     return found
 
 
-def words(**said: Any) -> bytes:
+def words(**said: object) -> bytes:
     return json.dumps(said).encode()
 
 
-def parse(head: Any, body: Any, most: Mapping[Kind, int]) -> Frame:
+def lookup(message: Message, noun: str, number: int, among: Mapping[int, T]) -> T:
+    """The thing of this number that a message is for; ``Refused`` if there is none."""
+    if number not in among:
+        raise Refused(f"{message.kind.name}: expected a {noun} of {sorted(among)}, got {number}")
+    return among[number]
+
+
+def parse(head: Body, body: Body, most: Mapping[Kind, int]) -> Frame:
     """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those
     that may come.
 
     Nothing of the body is read or copied.
     """
     if len(head) != HEAD:
-        raise Refused("no message", f"expected a head of {HEAD} bytes, got {len(head)}")
+        raise Refused(f"expected a head of {HEAD} bytes, got {len(head)}", "no message")
     magic, kind, session, number, *numbers = LAYOUT.unpack(head)
     if magic != MAGIC:
-        raise Refused("no message", f"expected a message of protocol {MAGIC:#x}, got {magic:#x}")
+        raise Refused(f"expected a message of protocol {MAGIC:#x}, got {magic:#x}", "no message")
     if kind not in most:
         raise Refused(
-            "unknown kind",
             f"expected a message of kind {', '.join(one.name for one in most)}, got {kind}",
+            "unknown kind",
         )
     size = memoryview(body).nbytes
     if size > most[kind]:
         raise Refused(
-            "too large", f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}"
+            f"{Kind(kind).name}: expected at most {most[kind]:,} bytes, got {size:,}", "too large"
         )
     if (session == 0) is not (kind in OUTSIDE):
         raise Refused(
-            "another session",
             f"{Kind(kind).name}: expected {'no' if session else 'a'} session, got {session}",
+            "another session",
         )
     return Frame(session, number, made(Kind(kind), numbers, body))

@@ -13,8 +13,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from equipoise import phases
 from equipoise.deaths import Death, Streak
@@ -27,11 +28,16 @@ from equipoise.runtime.process import forkserver, worker
 from equipoise.runtime.process.hangs import Watch
 from equipoise.runtime.process.log import Logs
 from equipoise.runtime.process.main_module import WithMain, hidden, shipped
+from equipoise.runtime.session import Closes
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER, Usages
 from equipoise.runtime.workerfiles import word
+from equipoise.types import Array
 from equipoise.workers.kind import BeginsAnew, ExchangingKind, Member, StandsIn, Torchless
 from equipoise.workers.shared import Shared
+
+if TYPE_CHECKING:
+    from equipoise.runtime.process.handles import SharedQueue, SiteSlots
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 3.0  # for a hanging worker to write its stack
@@ -49,7 +55,7 @@ class _Child:
     bell: Bell
     outbox: Outbox
     stack: Pipe
-    process: Any = None
+    running: BaseProcess | None = None
     pid: int = 0  # its number while it lives
     watch: Watch | None = None  # watches that process
     life: int = 0  # earlier processes that had begun
@@ -67,6 +73,11 @@ class _Child:
     def name(self) -> str:
         return self.member.title
 
+    @property
+    def process(self) -> BaseProcess:
+        assert self.running is not None, f"{self.name} has no process"
+        return self.running
+
     def close(self) -> None:
         self.outbox.close()
         self.stack.close()
@@ -74,9 +85,7 @@ class _Child:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker's process is verified dead. What it had is taken back,
-    and its successor is planned.
-    """
+    """A worker's process is verified dead. The driver plans its successor."""
 
     how: str
 
@@ -96,7 +105,7 @@ class Crew:
         members: Sequence[Member],
         shared: Shared,
         board: Board,
-        resources: Sequence[Any] = (),
+        resources: Sequence[Closes] = (),
         *,
         run: Sequence[Member],
         lives: Mapping[str, int] = MappingProxyType({}),
@@ -126,7 +135,7 @@ class Crew:
         ]
         self._logs, self._usages = Logs(blue.logs), Usages()
         self._code = shipped(blue.program)
-        self._queues: Sequence[Any] = ()
+        self._queues: Sequence[SharedQueue | SiteSlots] = ()
         self._looked = time.perf_counter()
         # the newest version that was seen, and when it was
         self._version, self.learned_at = -1, time.monotonic()
@@ -138,7 +147,7 @@ class Crew:
             [*resources, self._lifeline, *self.bells.values()],
         )
 
-    def start(self, queues: Sequence[Any]) -> None:
+    def start(self, queues: Sequence[SharedQueue | SiteSlots]) -> None:
         """Give every worker its process. ``queues``: of each learner, as the workers see it, or
         what stands for it here.
         """
@@ -166,9 +175,7 @@ class Crew:
         """Add what workers print, and CPU and memory of their processes and the driver's."""
         pids = {child.name: child.pid for child in self._children if child.pid}
         return replace(
-            now,
-            printed=self._logs.printed(),
-            usage=self._usages({DRIVER: os.getpid()} | pids),
+            now, printed=self._logs.printed(), usage=self._usages({DRIVER: os.getpid()} | pids)
         )
 
     def _start(self, child: _Child) -> None:
@@ -202,7 +209,7 @@ class Crew:
             compiles=blue.program.placement.compile,
             logs=blue.logs,
         )
-        made: Any = (
+        made: type[BaseProcess] = (
             multiprocessing.get_context("forkserver").Process
             if has_torch
             else forkserver.EnvProcess
@@ -214,7 +221,8 @@ class Crew:
                 forkserver.start(process)
         except forkserver.ServerEnded as error:
             raise WorkerFailed(child.name, str(error), final=True) from error
-        child.process, child.pid = process, process.pid
+        assert process.pid is not None
+        child.running, child.pid = process, process.pid
         child.watch = Watch(process.pid, time.perf_counter())
 
     def _bell(self, title: str) -> Ringer:
@@ -239,20 +247,17 @@ class Crew:
                 self._start(child)
         alive = [child for child in self._children if child.start_at is None]
         waits = [child.start_at - now for child in self._children if child.start_at is not None]
-        watched: list[Any] = (
+        watched: list[int] = (
             [c.outbox.read_fd for c in alive] + [c.process.sentinel for c in alive] + list(others)
         )
         connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
         for child in alive:
-            ended = child.process.exitcode is not None  # before reading: then nothing can follow
+            code = child.process.exitcode  # before reading: where it has ended nothing can follow
             for message in child.outbox.receive():
                 self._take(child, from_json(message))
-            if ended:
-                raised = child.process.exitcode >= 0 and bool(child.said)
-                self._lost(
-                    child,
-                    Death(RAISED, child.error) if raised else Death.of(child.process.exitcode),
-                )
+            if code is not None:
+                raised = code >= 0 and bool(child.said)
+                self._lost(child, Death(RAISED, child.error) if raised else Death.of(code))
         self._look_for_hangs()
         said, self._said = self._said, []
         return said
@@ -261,11 +266,9 @@ class Crew:
         """Take in a worker's message."""
         if isinstance(message, Failed):
             child.said, child.error, child.final = message.text, message.error, message.final
-            child.cause = (
-                f"{message.error.rpartition('.')[2]}: {message.said}"
-                if message.said
-                else message.error
-            )
+            child.cause = message.error
+            if message.said:
+                child.cause = f"{message.error.rpartition('.')[2]}: {message.said}"
         else:
             self._said.append((child.name, message))
 
@@ -298,7 +301,7 @@ class Crew:
     def _ask_for_stack(self, child: _Child) -> str:
         """Return the worker's stack from its faulthandler; empty where it does not answer."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child.process.pid, signal.SIGUSR1)
+            os.kill(child.pid, signal.SIGUSR1)
         text = b""
         while connection.wait([child.stack.read_fd], STACK_S if not text else 0.1):
             text += os.read(child.stack.read_fd, 65536)
@@ -341,7 +344,7 @@ class Crew:
         self._board.touch(child.name, child.streak.backoff_s)  # no process is at work meanwhile
         child.process.join()
         child.process.close()
-        child.process, child.pid = None, 0
+        child.running, child.pid = None, 0
         child.close()
         child.outbox, child.stack = Outbox(), Pipe()
         where = f"\n{child.said.rstrip()}" if child.said else ""
@@ -366,9 +369,9 @@ def ring(bells: Mapping[str, Bell], names: Sequence[str], *, always: bool = True
         bells[name].ring(always=always)
 
 
-def _end(stop: Any, children: list[_Child], resources: list[Any]) -> None:
+def _end(stop: Array, children: list[_Child], resources: list[Closes]) -> None:
     stop[0] = 1
-    living = [child for child in children if child.process is not None]
+    living = [child for child in children if child.running is not None]
     for child in living:
         child.bell.ring(always=True)
     deadline = time.monotonic() + GRACE_S

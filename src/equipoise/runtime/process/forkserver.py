@@ -57,9 +57,8 @@ def start(process: process.BaseProcess) -> None:
                 names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
                 raise ServerEnded(
                     f"could not be started: the server that it is forked from ended {TRIES} times "
-                    f"while it imported {names}. "
-                    "What it said is above; if it said nothing, it was killed, for want of memory "
-                    "perhaps"
+                    f"while it imported {names}. What it said is above; if it said nothing, it was "
+                    "killed, for want of memory perhaps"
                 ) from None
 
 
@@ -125,8 +124,3 @@ class EnvProcess(ServedProcess):
 def pids() -> set[int]:
     """Process ids of the running servers."""
     return {found for found in (pid(), pid(_envs)) if found is not None}
-
-
-def pid_of_envs() -> int | None:
-    """Process id of the server of env workers, if it runs."""
-    return pid(_envs)

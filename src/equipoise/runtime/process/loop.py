@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from setproctitle import setproctitle
 
@@ -103,7 +103,7 @@ def _warned(
     category: type[Warning],
     filename: str,
     lineno: int,
-    file: Any = None,
+    file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
     """Write a warning into the log; the project's own are for the person as well. Takes the place
@@ -142,9 +142,7 @@ class Spin:
         self._pays, self._may = False, 1 < of <= CORES
 
     def __call__(self, tick: Callable[[], Tick], add: Callable[[Tick], float]) -> bool:
-        """Spin -> was there work within a moment? ``add`` is called with the
-        result of each tick.
-        """
+        """Spin -> was there work within a moment? ``add`` gets the result of each tick."""
         until = time.perf_counter() + SPIN_S
         while self._pays:
             state = tick()

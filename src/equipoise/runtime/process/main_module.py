@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Iterator
 from multiprocessing import reduction
-from typing import Any
 
 import cloudpickle
 
@@ -58,9 +57,9 @@ def _in_main(name: str) -> bool:
     return name.removeprefix("python:").startswith(f"{MAIN}:")
 
 
-def _annotated(value: Any) -> Iterator[str]:
+def _annotated(value: object) -> Iterator[str]:
     """The words in the annotations of a class and its bases, where those are texts."""
-    for cls in getattr(value, "__mro__", ()):
+    for cls in value.__mro__ if isinstance(value, type) else ():
         for text in vars(cls).get("__annotations__", {}).values():
             if isinstance(text, str):
                 yield from NAME.findall(text)
@@ -71,15 +70,15 @@ class WithMain:
     there.
     """
 
-    def __init__(self, thing: Any, code: bytes) -> None:
+    def __init__(self, thing: object, code: bytes) -> None:
         self._thing, self._code = thing, code
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Pickled while its process starts, which is when descriptors and shared memory can be.
         return _read, (self._code, bytes(reduction.ForkingPickler.dumps(self._thing)))
 
 
-def _read(code: bytes, thing: bytes) -> Any:
+def _read(code: bytes, thing: bytes) -> object:
     """In the worker's process: what ``WithMain`` was made of."""
     main = sys.modules[MAIN]
     for name, value in pickle.loads(code).items():
@@ -93,7 +92,7 @@ def hidden() -> Iterator[None]:
     guard works too.
     """
     main = sys.modules[MAIN]
-    kept: dict[str, Any] = {
+    kept: dict[str, object] = {
         name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
     }
     main.__spec__ = None

@@ -8,22 +8,21 @@ import platform
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 from equipoise.plans.blueprint import Blueprint
-from equipoise.runtime import build, flow
 from equipoise.runtime.board import Board
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.gpus import Gpus
-from equipoise.runtime.ipc import PipeChannel, Segment
-from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
+from equipoise.runtime.ipc import Channels, Segment
+from equipoise.runtime.local import LocalRuntime
+from equipoise.runtime.messages import CutBegun, Message
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Queues
+from equipoise.runtime.session import Closes
 from equipoise.runtime.stats import RunStats, stats
-from equipoise.types import WeightStore
 from equipoise.weights.device import CudaIpc, Share
-from equipoise.workers.kind import Kind, crew
+from equipoise.workers.kind import Kind
 from equipoise.workers.kinds import KINDS
 from equipoise.workers.shared import Shared
 
@@ -63,7 +62,7 @@ class RemoteWorkers(Workers, Protocol):
     ) -> None: ...
 
 
-class ProcessRuntime:
+class ProcessRuntime(LocalRuntime):
     """Starts the workers, hands out what they say, replaces those that fail, and ends with all of
     them or none.
 
@@ -74,30 +73,17 @@ class ProcessRuntime:
         self, blue: Blueprint, kinds: Sequence[Kind] = KINDS, remote: RemoteWorkers | None = None
     ) -> None:
         """``remote``: the workers on other machines; None: all work here."""
-        members = crew(blue, kinds)
-        self._blue, self._members = blue, members
-        self._out: list[Message] = []
+        channels = Channels()
+        super().__init__(blue, kinds, Segment, channels, shared_device(blue))
         self._gpus = Gpus(blue.program.placement.device)
-        self._channels: list[PipeChannel] = []
-        self._shared, self._board, segment = build.lay_out(
-            blue, kinds, Segment, self._channel, shared_device(blue), self._note
-        )
-        # True once learned to the end and saved; at the start, if the run was killed before its
-        # last message.
-        self.done = self._shared.version >= blue.updates
-        away = () if remote is None else remote.away
+        members, away = self._members, () if remote is None else remote.away
         here = [member for member in members if member.title not in away]
-        local = Crew(blue, here, self._shared, self._board, [segment, *self._channels], run=members)
+        resources: list[Closes] = [self._memory, *channels.made]
+        local = Crew(blue, here, self._shared, self._board, resources, run=members)
         self._queues = Queues(blue, members, local.bells, self._shared.queues)
         # no reference to this object: a cycle would keep a failed run's memory
         bells = local.bells
-        self._cuts = CutCoordinator(
-            self._board.cut,
-            members,
-            directory=Path(blue.directory),
-            steps=blue.pace.steps,
-            wake=lambda titles: ring(bells, [title for title in titles if title in bells]),
-        )
+        self._cuts.wake = lambda titles: ring(bells, [one for one in titles if one in bells])
         self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
         self._last = False  # does no cut follow the one that was asked for?
         local.start(list(self._queues.by_learner.values()))
@@ -110,13 +96,6 @@ class ProcessRuntime:
                 self.stop()
                 raise
 
-    def _note(self, text: str) -> None:
-        self._out.append(Note(text=text))
-
-    def _channel(self) -> PipeChannel:
-        self._channels.append(PipeChannel())
-        return self._channels[-1]
-
     # ----------------------------------------------------------------------------------- as it runs
 
     def hold(self, *, last: bool = False) -> None:
@@ -126,63 +105,29 @@ class ProcessRuntime:
         self._last = last
         self._cuts.hold()
 
-    def examined(self, version: int) -> None:
-        """The driver has the weights of this version, at which the learner holds still: the run
-        goes on.
-        """
-        self._cuts.examined(version)
-
-    def release(self, cut: Cut) -> None:
-        """The driver is done with a cut: the run goes on."""
-        if not cut.more:
-            self.done = cut.version >= self._blue.updates
-        self._cuts.release(cut)
-
     def stats(self) -> RunStats:
         """The run at this moment, also after its end."""
         now = stats(self._blue, self._members, self._board, self._shared, alone=True)
         return replace(self._workers.measured(now), gpus=self._gpus())
-
-    @property
-    def version(self) -> int:
-        """The newest one."""
-        return self._shared.version
-
-    def limit(self, actors: int, max_lag: int | None) -> None:
-        """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
-        flow.limit(self._blue, self._shared, actors, max_lag)
-
-    def weights(self, policy: str) -> WeightStore:
-        """A handle that reads a policy's versions."""
-        return self._shared.policies[policy].weights.handle()
 
     def poll(self, timeout_s: float) -> list[Message]:
         """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise
         ``WorkerFailed``.
         """
         for title, said in self._workers.poll(timeout_s):
-            self._take(title, said)
+            if isinstance(said, Died):
+                self._cuts.lost(title, said.how)
+                self._queues.certain = False
+            elif isinstance(said, CutBegun):
+                self._begun = said, time.monotonic()
+            else:
+                self._take(title, said)
         self._queues.reconcile()
         if self._begun is not None and not self._waits(*self._begun):
             begun, self._begun = self._begun[0], None
             self._cuts.begun(begun.version, obstacle=self._obstacle())
         self._out += self._cuts.ready()
-        out, self._out = self._out, []
-        return out
-
-    def _take(self, title: str, message: Message | Died) -> None:
-        """Take in what a worker said, or that it died."""
-        if isinstance(message, Died):
-            self._cuts.lost(title, message.how)
-            self._queues.certain = False
-        elif isinstance(message, Saved):
-            self._cuts.saved(title, message)
-        elif isinstance(message, Written):
-            self._cuts.written(title, message)
-        elif isinstance(message, CutBegun):
-            self._begun = message, time.monotonic()
-        else:
-            self._out.append(message)
+        return self._taken()
 
     def _waits(self, begun: CutBegun, since: float) -> bool:
         """Does a cut wait, while the learners hold still? Each does for workers that move; the last

@@ -15,10 +15,10 @@ from equipoise.runtime.messages import Message, Record, to_json
 from equipoise.runtime.process.loop import Duty, Spin, live, loop
 from equipoise.runtime.site import LocalSite
 from equipoise.runtime.workerfiles import Reader, Saver
-from equipoise.workers.kind import Member, Torchless, Waits
+from equipoise.workers.kind import Job, Member, Torchless, Waits
 
 if TYPE_CHECKING:
-    from equipoise.runtime.process.handles import SharedQueue
+    from equipoise.runtime.process.handles import SharedQueue, SiteSlots
 
 COMPILE_S = 600.0  # that torch.compile may take
 
@@ -28,8 +28,8 @@ class Assignment(Duty):
     """Everything a worker's process is given."""
 
     member: Member
-    job: Any  # of ``Member.job``
-    queues: Sequence[SharedQueue] | None  # None where the process has no torch
+    job: object  # of ``Member.job``
+    queues: Sequence[SharedQueue | SiteSlots] | None  # None where the process has no torch
     bells: Mapping[Hashable, Ringer]  # of the workers that this one wakes itself (``Wakes``)
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
@@ -107,5 +107,7 @@ class _Join:
         if self._made is None:
             from equipoise.runtime.stats import joiner
 
-            self._made = joiner(self._job.job.blueprint, self._job.job.shared)
+            job = self._job.job
+            assert isinstance(job, Job), f"{self._job.name} learns nothing"
+            self._made = joiner(job.blueprint, job.shared)
         return self._made(record)
