@@ -16,7 +16,7 @@ from equipoise.types import TimeStep
 
 class Heap:
     def __init__(self, metrics: tuple[str, ...] = ()) -> None:
-        self.buffer = np.zeros(tree.nbytes(Episodes.layout(metrics)), np.uint8).data
+        self.buffer = bytearray(tree.nbytes(Episodes.layout(metrics)))
 
 
 def step(rng: np.random.Generator, streams: int, ending: float) -> TimeStep:

@@ -258,12 +258,14 @@ def test_a_worker_that_dies_without_a_word(api):
 
 
 @pytest.mark.parametrize("error", [EOFError("the file ended"), RuntimeError("a bug")])
-def test_an_unforeseen_error_is_not_taken_for_an_interrupt(api, error):
+def test_an_unforeseen_error_is_not_taken_for_an_interrupt(api, error, monkeypatch):
+    monkeypatch.setattr("equipoise.hints._of_a_user", lambda file: False)
     api.run = FakeRun(error)
     assert run("train", "CartPole-v1").exception is error
 
 
-def test_an_error_that_nobody_foresaw_keeps_its_traceback(api):
+def test_an_error_that_nobody_foresaw_keeps_its_traceback(api, monkeypatch):
+    monkeypatch.setattr("equipoise.hints._of_a_user", lambda file: False)
     api.run = FakeRun(RuntimeError("a bug"))
     result = run("train", "CartPole-v1")
     assert isinstance(result.exception, RuntimeError)

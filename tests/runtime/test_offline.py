@@ -290,7 +290,7 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(
 
     (learner,) = crew(blue, KINDS)
     unused: Any = None
-    site = Site(learner, board, unused, queues=shared.queues, source=None, join=unused)
+    site = Site(learner, board, unused, queues=shared.queues, source=None, join=unused, bells={})
     learner.kind.build(learner.job(blue, shared), site)
     assert pulses and 0 < pulses[-1] <= time.perf_counter()
     board.touch("learner", 1000.0)

@@ -221,7 +221,7 @@ class World:
     def lose_proxy(self) -> None:
         """Home's proxy dies, perhaps while it writes an answer."""
         for group in range(GROUPS):
-            if self.words["said"][group] != self.words["asked"][group] + 1:
+            if self.words["answered"][group] != self.words["asked"][group] + 1:
                 obs: Any = self.exchange.rows(group, STREAM)["one"].obs
                 obs["screen"][:, :-1] = obs["screen"][:, 1:]
         take_back(self.fences, self.lose)
@@ -239,11 +239,13 @@ class World:
 
     def think(self, group: int) -> None:
         """One look of the inference worker and its agent."""
-        said, asked, epoch = (int(self.words[name][group]) for name in ("said", "asked", "epoch"))
+        answered, asked, epoch = (
+            int(self.words[name][group]) for name in ("answered", "asked", "epoch")
+        )
         if asked >> EPOCH != epoch:
             self.seen[group] = None
             self.words["asked"][group] = epoch << EPOCH
-        elif said == asked + 1 and self.chance.random() < 0.7:
+        elif answered == asked + 1 and self.chance.random() < 0.7:
             obs: Any = self.exchange.rows(group, STREAM)["one"].obs
             row = obs["state"][0].tolist()
             episode, steps, total = (int(number) for number in row)
@@ -265,7 +267,7 @@ class World:
             self.steps[group] += 1
             self.acted[group] = self.chance.randrange(1, 1000)
             self.exchange.actions(group)["one"][0] = self.acted[group]
-            self.words["asked"][group] = said
+            self.words["asked"][group] = answered
 
     def tick(self, ticks: int = 1) -> None:
         for _ in range(ticks):
@@ -373,7 +375,7 @@ class StepsTwice(RemoteInference):
     def ask(self, asked: int, whole: bool, actions: Any) -> None:
         if (
             asked == self.asked
-            and self._words["said"][self._g] == self._words["asked"][self._g] + 1
+            and self._words["answered"][self._g] == self._words["asked"][self._g] + 1
             and len(actions)
         ):
             self._write(actions)

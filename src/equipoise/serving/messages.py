@@ -45,7 +45,7 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     says nothing more. ``deadline_ms`` counts from the arrival of the request.
     """
 
-    obs: object
+    obs: Any
     session: Name | None = None
     first: bool = False
     done: bool = False
@@ -81,7 +81,7 @@ class Outcome(msgspec.Struct, forbid_unknown_fields=True):
 
     id: Name
     reward: float | None = None
-    data: object = None
+    data: Any = None
     time: float | None = None
 
 

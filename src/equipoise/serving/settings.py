@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from equipoise.facts import Flag, Help, Range
 
 HERE, WHO, HOW, SAFE = "", "Who may ask", "Limits", "When the shield takes the place of the policy"
-Json = object  # a value that the option has in JSON
+Json = Any  # a value that the option has in JSON
 Backend = Literal["onnx", "torch"]
 Count = Annotated[int, Range(1, 2e9)]
 Amount = Annotated[float, Range(0, 1e9, above=True)]

@@ -336,12 +336,9 @@ def _capsule(data: Any, arrays: dict[str, Array], file: Path) -> Capsule:
         (not path, "env.target", "a name, no path", target),
         (streams, "streams", "at least one stream", streams),
         (data["stream"] in (None, *streams), "stream", one_of, data["stream"]),
-        (start["kind"] != "seed" or start["seed"] is not None, "start.seed", "a seed", None),
-        (
-            start["kind"] != "generator" or start["generator"] is not None,
-            "start.generator",
-            "a generator",
-            None,
+        *(
+            (start["kind"] != kind or start[kind] is not None, f"start.{kind}", f"a {kind}", None)
+            for kind in ("seed", "generator")
         ),
         ("actions" in arrays, ARRAYS, "an array 'actions'", f"{sorted(arrays)}"),
         (

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class _Segment:
 
     path: Path
     handle: int
-    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
+    digest: Any = field(default_factory=hashlib.sha256)
     size: int = 0
 
 
