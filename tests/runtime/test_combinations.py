@@ -4,13 +4,13 @@ sentences are whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from typing import Annotated, Any
 
 import pytest
 
 from equipoise import api
-from equipoise.facts import Excludes, Needs, facts
+from equipoise.facts import Excludes, Needs, Read, facts
 from equipoise.programs import fields
 from equipoise.programs.combinations import combination_problems
 from equipoise.programs.refusals import check
@@ -41,6 +41,19 @@ def test_a_field_excludes_and_needs() -> None:
         "evaluation.pause: expected evaluation.episodes of 1, got 0",
     ]
     assert combination_problems(replace(made, evaluation=Own(every=3, episodes=5))) == []
+
+
+@pytest.mark.parametrize("kind", [Read, Excludes, Needs])
+def test_a_misspelt_setting_of_a_fact_is_told_at_once(kind: Any) -> None:
+    """Also while the field has its default."""
+    pause = ("pause", Annotated[int, kind("episode", why="of 1")], 0)
+    own: Any = make_dataclass("Own", [pause], bases=(EvaluationSettings,), frozen=True)
+    with pytest.raises(
+        ValueError,
+        match=rf"^evaluation.pause: expected {kind.__name__} of a setting that exists, got "
+        "'episode'; did you mean 'episodes'",
+    ):
+        combination_problems(replace(program(), evaluation=own()))
 
 
 def test_every_other_setting_of_a_fact_is_there() -> None:

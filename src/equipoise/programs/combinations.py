@@ -20,6 +20,8 @@ def combination_problems(program: Program) -> list[str]:
 
 def _problems(program: Program, setting: fields.Setting) -> Iterator[str]:
     fact = setting.fact
+    for one in (*fact.reads, *fact.excludes, *fact.needs):
+        fields.looked_up(program, setting, one)  # ValueError for a name that is misspelt
     if (
         setting.value == fact.default
         or not (fact.excludes or fact.needs)

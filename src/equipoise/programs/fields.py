@@ -6,10 +6,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from equipoise.facts import AUTO, Fact, Read, as_text, facts, values_of
+from equipoise.hints import hint
 from equipoise.types import (
     SOURCES,
     Frozen,
@@ -258,8 +259,14 @@ def why_unread(program: Program, setting: Setting) -> str:
 
 def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
     """The path and the value of the deciding setting: the same part's, else the Program's; "" if
-    this kind of source has none.
+    this kind of source has none. ValueError if no program has it.
     """
-    if hasattr(setting.part, read.setting):
-        return setting.room + read.setting, getattr(setting.part, read.setting)
-    return read.setting, valued(program, read.setting, "")
+    if (mine := getattr(setting.part, read.setting, MISSING)) is not MISSING:
+        return setting.room + read.setting, mine
+    value = valued(program, read.setting, MISSING)
+    if value is MISSING and not read.setting.startswith("source."):
+        raise ValueError(
+            f"{setting.key}: expected {type(read).__name__} of a setting that exists, got "
+            f"{read.setting!r}{hint(read.setting, list(values_of(setting.part)))}"
+        )
+    return read.setting, "" if value is MISSING else value
