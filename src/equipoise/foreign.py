@@ -18,6 +18,8 @@ def attribute(thing: object, name: str, default: object = None) -> Any:
     """Return the attribute, or ``default`` where there is none; Unreadable where asking raises."""
     try:
         return getattr(thing, name, default)
+    except MemoryError:
+        raise
     except Exception as error:
         owner = thing if isinstance(thing, type | ModuleType) else type(thing)
         raise Unreadable(
@@ -37,7 +39,7 @@ def optional(thing: object, name: str, default: object = None) -> Any:
 
 def has(thing: object, *names: str) -> bool:
     """Does the object have all of these attributes, none of which raises?"""
-    return all(optional(thing, name, _ABSENT) is not _ABSENT for name in names)
+    return all(optional(thing, name, ABSENT) is not ABSENT for name in names)
 
 
 def calls(thing: object, *names: str) -> bool:
@@ -53,4 +55,4 @@ def listed(value: object) -> Any:
     return take() if callable(take) else value
 
 
-_ABSENT = object()
+ABSENT = object()

@@ -263,7 +263,8 @@ def _place(module: str) -> str | None:
     """Where Python finds the top package of a module, without importing; short if installed."""
     top = module.partition(".")[0]
     if top == "__main__":
-        return sys.modules[top].__file__
+        found: str | None = vars(sys.modules[top]).get("__file__")  # none with -c, or a notebook
+        return found
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):

@@ -365,7 +365,7 @@ def test_what_a_loss_returns_is_looked_at() -> None:
     ):
         checked(pair[0], object())
     for loss in (pair[1], pair[0].expand(2)):
-        with pytest.raises(ValueError, match=r"object.loss\(\): expected loss to be a sum \[\]"):
+        with pytest.raises(ValueError, match=r"object.loss\(\): expected loss to be one number"):
             checked(LossOutput(loss=loss, count=pair[1]), object())
     wrong: Any
     for wrong in (3.0, pair[0]):

@@ -393,3 +393,11 @@ def test_a_kind_of_source_that_is_no_class_name_is_refused_and_not_imported(kind
     with pytest.raises(ValueError, match="source.kind: expected the module:Class") as refused:
         from_json(data)
     assert len(str(refused.value)) < 200
+
+
+def test_code_of_python_c_and_of_notebooks_is_named_without_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    named = {"source": {"env": {"target": "__main__:Env"}}, "policies": {}}
+    assert trust.of_program(named)[0] and trust.signature(named)

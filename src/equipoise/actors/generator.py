@@ -59,14 +59,15 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """The prompts that a generator completes, and how far."""
+    """What a generator writes: its prompts, their judge and the limits."""
 
     prompts: Prompts
     judge: Judge
-    policy: str  # that is written
-    at_once: int  # samples
-    limit: int  # tokens of a sample
-    number: Callable[[int], int]  # of a block, among those of all learners' queues
+    policy: str  # its name
+    at_once: int  # samples under way at the same time
+    limit: int  # tokens of a sample, at most
+    # (block) -> its number among the blocks of all learners' queues
+    number: Callable[[int], int]
     # (number, groups that were dropped in its place) -> the prompt
     order: Callable[[int, int], int]
     refills: int  # how often a group whose rewards are all equal is dropped, at most

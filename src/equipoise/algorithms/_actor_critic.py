@@ -48,8 +48,7 @@ class PolicyAlgorithm(Algorithm):
         return policy.mode(), state
 
     def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
-        if net.norm is not None:
-            net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
+        net.absorb(tree.index(data.obs, slice(data.shape[0])), data.mask, pool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +102,10 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
             clip_obs=self.clip_obs if self.normalize_obs else None,
             core=self.memory,
         )
+
+    def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:
+        if self.normalize_obs:  # a user's network need not have statistics
+            super().absorb(net, data, pool=pool)
 
     def held_noise(self, net: ActorCritic) -> tuple[int, int]:
         if not self.sde_every:

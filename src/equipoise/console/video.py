@@ -172,7 +172,11 @@ def _frame(made: SyncEnv) -> object:
 
 def _fps(made: SyncEnv) -> int:
     fps = _metadata(_drawn(made)).get("render_fps")
-    return max(round(fps), 1) if isinstance(fps, int | float) and 0 < fps <= MOST_FPS else FPS
+    return (
+        max(round(float(fps)), 1)
+        if isinstance(fps, int | float | np.number) and 0 < fps <= MOST_FPS
+        else FPS
+    )
 
 
 def _batch(action: object) -> Tree:

@@ -51,7 +51,7 @@ def make_device_env(
     offer = {"num_envs": streams, "device": str(device)}
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
-        if not foreign.has(made, needed):
+        if foreign.attribute(made, needed, foreign.ABSENT) is foreign.ABSENT:
             got = f"{type(made).__name__}, which has none"
             raise ValueError(
                 f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got "

@@ -177,6 +177,10 @@ class Learner:
             )
             return Step(metrics=metrics, priority=done.priority)
 
+    def check(self) -> None:
+        """RewardsFailed if a part of the rewards has a state that no resume could take."""
+        self._rewards.check()
+
     def settle(self) -> None:
         """Wait for the device; NonFiniteUpdate if a loss or gradient since the last call is not
         finite. On the CPU each step raises that itself.

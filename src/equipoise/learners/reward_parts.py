@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,22 +127,30 @@ class RewardParts:
         )
 
     def _of(self, part: RewardPart) -> dict[str, Tree]:
-        """RewardsFailed if the state cannot be saved, or could not be loaded again."""
-        network = self._networks.get(part.name)
         with _told(part, "state"):
             own = part.state()
-            check_state(own)
-            schema.check(own, self._schemas[part.name], "state")
-        return {"own": own, "version": part.version} | (
-            {} if network is None else {"net": network.state("net")}
-        )
+        return {"own": own, "version": part.version} | self._net(part)
+
+    def _net(self, part: RewardPart) -> dict[str, Tree]:
+        """A part's network: what its optimiser moves, and its other parameters and buffers."""
+        if part.net is None:
+            return {}
+        fixed = _fixed(part.net)
+        moved = self._networks[part.name].state("net")
+        return {"net": moved} | ({"fixed": fixed} if fixed else {})
+
+    def check(self) -> None:
+        """RewardsFailed if the state of a part cannot be saved, or could not be loaded again."""
+        for part in self._parts[:-1]:
+            with _told(part, "state"):
+                check_state(own := part.state())
+                schema.check(own, self._schemas[part.name], "state")
 
     def schema(self) -> dict[str, schema.Schema]:
         *others, last = self._parts
         parts: dict[str, schema.Schema] = {}
         for part in others:
-            network = self._networks.get(part.name)
-            net = {} if network is None else {"net": schema.like(network.state("net"), finite=True)}
+            net: Any = schema.like(self._net(part), finite=True)
             parts[part.name] = {"own": self._schemas[part.name], "version": schema.count(), **net}
         return {last.name: last.schema()} | ({"parts": parts} if others else {})
 
@@ -153,8 +162,10 @@ class RewardParts:
             with _told(part, "load"):
                 part.load(saved["own"])
             part.version = saved["version"]
-            if part.name in self._networks:
+            if part.net is not None:
                 self._networks[part.name].load("net", saved["net"])
+                for name, tensor in _fixed(part.net).items():
+                    tensor.copy_(saved["fixed"][name])
 
 
 @contextmanager
@@ -178,7 +189,16 @@ def unchanged(data: Trajectory) -> Iterator[None]:
     yield
     for path, leaf in tensors.items():
         if changes(leaf) != before[path]:
-            raise RuntimeError(f"expected data to stay as it is, got data.{path} changed in place")
+            raise RuntimeError(
+                f"expected data to stay as it is, got data.{path} changed in place; "
+                f"work on a copy: data.{path}.clone()"
+            )
+
+
+def _fixed(net: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network's state that no optimiser moves."""
+    moved = {name for name, one in net.named_parameters() if one.requires_grad}
+    return {name: one.detach() for name, one in net.state_dict().items() if name not in moved}
 
 
 def _all(net: nn.Module) -> dict[str, list[nn.Parameter]]:

@@ -67,10 +67,11 @@ def checked(out: object, algorithm: object) -> LossOutput | None:
     for name, value in sums.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{where}: expected {name} to be a tensor, got {type(value).__name__}")
-    if out.loss.ndim or not out.loss.requires_grad:
+    if out.loss.numel() != 1 or not out.loss.requires_grad:
+        got = "one without a gradient" if out.loss.numel() == 1 else f"shape {list(out.loss.shape)}"
         raise ValueError(
-            f"{where}: expected loss to be a sum [] that depends on parameters that learn, got "
-            f"{list(out.loss.shape)} {'with' if out.loss.requires_grad else 'without'} a gradient"
+            f"{where}: expected loss to be one number with a gradient, got {got}; sum it over the "
+            "rows, and detach no parameter that learns"
         )
     metrics: Mapping[str, object] = out.metrics  # a user's, whatever its annotation says
     for name, value in metrics.items():

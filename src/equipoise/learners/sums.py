@@ -25,7 +25,7 @@ SCHEMA: dict[str, schema.Schema] = {
 
 
 class Record(TypedDict):
-    """What a learner reports every so many updates."""
+    """The means of a learner since its last record."""
 
     metrics: dict[str, float]
     lag_mean: float

@@ -319,6 +319,7 @@ class LearnerWorker:
         """
         for line in self.lines.values():
             line.learner.settle()
+            line.learner.check()
         replicated = self._replicated()
         to.put(self._sums.state() | (replicated if self._leads else {}))
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))

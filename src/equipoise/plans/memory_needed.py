@@ -224,7 +224,9 @@ def learner_copies(policy: Policy) -> int:
 
 
 def _hyper_parameters(algorithm: Algorithm) -> dict[str, Size]:
-    """The fields of an algorithm that have a size."""
+    """The fields of an algorithm that are numbers, or tuples of them: they may decide how much
+    memory it takes.
+    """
     fields = {one.name: getattr(algorithm, one.name) for one in dataclasses.fields(algorithm)}
     return {name: value for name, value in fields.items() if _number(value)}
 

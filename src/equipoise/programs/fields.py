@@ -265,8 +265,9 @@ def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, obje
         return setting.room + read.setting, mine
     value = valued(program, read.setting, MISSING)
     if value is MISSING and not read.setting.startswith("source."):
+        near = hint(read.setting, list(values_of(setting.part)))
         raise ValueError(
-            f"{setting.key}: expected {type(read).__name__} of a setting that exists, got "
-            f"{read.setting!r}{hint(read.setting, list(values_of(setting.part)))}"
+            f"{setting.key}: expected a field beside it, or a path of the Program, in "
+            f"{type(read).__name__}(...), got {read.setting!r}{near}"
         )
     return read.setting, "" if value is MISSING else value

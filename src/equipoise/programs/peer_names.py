@@ -14,7 +14,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What peers call a setting of ours, where a program has the room ``only_with``."""
+    """Other libraries' names for one setting. ``only_with``: the part that the program's policies
+    must have, such as ``replay``.
+    """
 
     key: str
     names: list[str]
@@ -24,7 +26,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class PeerNames:
-    """The tables of the file. All but ``settings``: what there is here -> the names of peers."""
+    """The tables of the file. Each but ``settings`` and ``besides`` maps our word to the names in
+    other libraries.
+    """
 
     settings: list[Setting]
     options: dict[str, list[str]]
@@ -49,7 +53,7 @@ def peer_names() -> PeerNames:
 
 
 def is_of_peer(name: str) -> bool:
-    """Does a peer call a setting so?"""
+    """Is it another library's name of a setting?"""
     return any(_short(name) in one.names for one in peer_names().settings)
 
 

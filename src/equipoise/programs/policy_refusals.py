@@ -75,7 +75,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
             "takes whole streams, and the "
             "batches of a replay are windows of the past; rewards.scale needs none"
         )
-    elif rewards.normalize and "gamma" not in values_of(policy.algorithm):
+    elif rewards.normalize and not hasattr(policy.algorithm, "gamma"):
         problems.append(
             f"rewards.normalize: expected false with {name}, which has no gamma, got true"
         )

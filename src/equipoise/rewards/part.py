@@ -135,7 +135,7 @@ def check_state(state: object, where: str = "state") -> None:
     if isinstance(state, Mapping):
         for key, value in state.items():
             if not isinstance(key, str):
-                raise TypeError(f"{where}: expected texts as keys, got {key!r}")
+                raise TypeError(f"{where}: expected keys that are strings, got {key!r}")
             check_state(value, f"{where}.{key}")
     elif where == "state" or not (
         leaf or (isinstance(state, Tensor) and state.layout is torch.strided)

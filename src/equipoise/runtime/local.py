@@ -80,11 +80,11 @@ class LocalRuntime:
 
     @property
     def version(self) -> int:
-        """The newest one."""
+        """The newest published version of the weights."""
         return self._shared.version
 
     def limit(self, actors: int, max_lag: int | None) -> None:
-        """Let so many actors act from now on, and rows grow no older than ``max_lag``."""
+        """From now on ``actors`` actors act, and rows are at most ``max_lag`` versions old."""
         flow.limit(self._blue, self._shared, actors, max_lag)
 
     def weights(self, policy: str) -> WeightStore:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import get_args
 
 from equipoise.record.checkpoint import Entry
@@ -147,7 +147,8 @@ _TYPES: dict[str, Callable[..., Message]] = {one.__name__: one for one in get_ar
 
 def to_json(message: Message) -> dict[str, object]:
     """A message as a JSON object: its fields, and its name under "message"."""
-    return {"message": type(message).__name__} | asdict(message)
+    given = {one.name: getattr(message, one.name) for one in fields(message)}
+    return {"message": type(message).__name__} | given
 
 
 def from_json(data: Mapping[str, object]) -> Message:

@@ -251,7 +251,7 @@ class Texts(Source):
             length=length or text.spec.prompt + text.spec.completion,
             ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
             seed=derive_seed(self.program.schedule.seed, "tokens"),
-            temperature=foreign.optional(algorithm, "temperature", 1.0),
+            temperature=foreign.attribute(algorithm, "temperature", 1.0),
             greedy=greedy,
             on_update=self.settings.on_update,
         )

@@ -182,7 +182,7 @@ class LeanForward(Forward):
     """
 
     _tape: Tape | None = None
-    # of the tape
+    # set by _record, with the tape
     _inputs: dict[str, Tree]
     _state: Tree  # tensors over the inputs' state
     _carry: list[Step]

@@ -65,8 +65,8 @@ class _Stacked:
 
 @dataclass(slots=True)
 class LastRows:
-    """The last row of the last block that travelled, of each stack [B, words]. Both ends have one
-    for each group of envs.
+    """Of each frame stack the last row of the last block that was sent [B, words]. Both ends have
+    one for each group of envs.
     """
 
     stacks: list[Array]

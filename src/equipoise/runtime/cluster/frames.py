@@ -77,7 +77,7 @@ class Message:
 
     @property
     def body(self) -> Body:
-        """Empty for a kind that has none."""
+        """The bytes after the head; b"" for a kind without a body."""
         return b""
 
     def head(self, session: int = 0, number: int = 0) -> bytes:

@@ -65,7 +65,7 @@ class Line:
         self._sent = self._received = 0
         self._waiting: deque[_Waiting] = deque()
         self._under_way = 0  # pieces that the other end has not taken yet
-        self._pieces: list[Body] = []  # that have come, of a message that has not
+        self._pieces: list[Body] = []  # received pieces of an incomplete message
         self._size, self._largest = 0, max(most.values())  # of those pieces; of any body
         self._heard_at = self._said_at = 0.0
 

@@ -57,12 +57,12 @@ class Site:
     # home's ends of what it shares with that machine, in the order in which they are served
     carried: Sequence[Carried]
     by_kind: Mapping[Kind, Carried]
-    nonce: int = 0  # of the session; 0: there is none
+    nonce: int = 0  # that of the session; 0 without a session
     newest: int = 0  # the newest nonce so far: what asks with an older one is late
-    # the cut, its step, and whether the learners save, that it was told
+    # what it was sent last: the cut, its step, and whether its learners may save
     told: tuple[int, int, bool] | None = None
     leaving: bool = False  # its workers are to move
-    file: bytes = b""  # that has come, and whose name is said next
+    file: bytes = b""  # a received file; its name comes in the next message
 
 
 @dataclass(frozen=True, slots=True)

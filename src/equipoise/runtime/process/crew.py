@@ -300,6 +300,7 @@ class Crew:
 
     def _ask_for_stack(self, child: _Child) -> str:
         """Return the worker's stack from its faulthandler; empty where it does not answer."""
+        assert child.pid, "0 is the whole group"
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGUSR1)
         text = b""
