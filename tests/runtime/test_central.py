@@ -9,7 +9,6 @@ import platform
 import signal
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,7 +256,11 @@ def test_no_more_versions_are_acted_with_than_are_published(
             return real_step(self, batch)
 
         monkeypatch.setattr(Learner, "step", step)
-        monkeypatch.setattr(build, "lay_out", partial(lay_out, share=share))
+        monkeypatch.setattr(
+            build,
+            "lay_out",
+            lambda *parts, share=share, **more: lay_out(*parts, **more | {"share": share}),
+        )
         train(
             central(alter(made, steps=updates * 32, checkpoint_every=320)),
             tmp_path / name,

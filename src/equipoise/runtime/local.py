@@ -34,7 +34,7 @@ class LocalRuntime:
         self._blue, self._members = blue, crew(blue, kinds)
         self._out: list[Message] = []
         self._shared, self._board, self._memory = build.lay_out(
-            blue, kinds, memory, channel, share, self._note, rows=rows
+            blue, kinds, memory, channel, share=share, note=self._note, rows=rows
         )
         # True once learned to the end and saved; at the start, if the run was killed before its
         # last message.
