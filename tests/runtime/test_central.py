@@ -259,7 +259,7 @@ def test_no_more_versions_are_acted_with_than_are_published(
         monkeypatch.setattr(
             build,
             "lay_out",
-            lambda *parts, share=share, **more: lay_out(*parts, **more | {"share": share}),
+            lambda *parts, way=share, **more: lay_out(*parts, **more | {"share": way}),
         )
         train(
             central(alter(made, steps=updates * 32, checkpoint_every=320)),
