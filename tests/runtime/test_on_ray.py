@@ -350,7 +350,7 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
         ({"home_actors": 0}, {"actors": 40, "batch": 80}, "actors: expected at most 9"),
         ({"homeactors": 0}, {}, "did you mean 'home_actors'?"),
         ({"home_actors": 9}, {}, "the nearest is 4"),
-        ({"link_deadline_s": 0.1}, {}, "link_deadline_s: expected at least 2.0"),
+        ({"link_deadline_s": 0.1}, {}, "link_deadline_s: expected 2 to 3600"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
