@@ -65,8 +65,8 @@ class _Stacked:
 
 @dataclass(slots=True)
 class LastRows:
-    """Of each frame stack the last row of the last block that was sent [B, words]. Both ends have
-    one for each group of envs.
+    """The last row of each frame stack in the last block that was sent [B, words]. Both ends have
+    one object for each group of envs.
     """
 
     stacks: list[Array]
