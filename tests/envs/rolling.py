@@ -12,7 +12,6 @@ from gymnasium.vector import SyncVectorEnv
 
 from equipoise import tree
 from equipoise.envs import make
-from equipoise.envs.base import rows_of
 from equipoise.types import EnvFactory, Trajectory
 
 # (length, terminated, truncated) of episodes in turn
@@ -83,7 +82,7 @@ def rows(env: Any, actions: Any) -> dict[str, Any]:
     for action in (None, *actions):
         if action is not None:
             env.send(action, env.ts.stream)
-        for name, value in rows_of(env.recv()).items():
+        for name, value in env.recv().rows().items():
             seen.setdefault(name, []).append(tree.map(np.array, value))
     return {
         name: tree.map(lambda *leaves: np.stack(leaves), *values) for name, values in seen.items()

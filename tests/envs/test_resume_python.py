@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from equipoise import tree
-from equipoise.envs.base import SENT, rows_of
+from equipoise.envs.base import SENT
 from equipoise.envs.restore import record, resume
 from tests.envs.rolling import env_of
 
@@ -110,7 +110,7 @@ def answer(env, action):
 
 
 def row(ts):
-    return tree.map(np.array, rows_of(ts))
+    return tree.map(np.array, ts.rows())
 
 
 def same(got, expected):

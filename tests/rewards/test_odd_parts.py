@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         dict(loss=fails, net=nn.Linear(3, 1).requires_grad_(False)),
         "parameters that require grad",
     ),
+    "a net of two dtypes": (
+        dict(loss=fails, net=nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 1).double())),
+        "parameters of one dtype, got torch.float32, torch.float64",
+    ),
+    "a net that cannot be asked for": (dict(net=property(fails)), "KeyError: 'x'"),
+    "a state with an array of objects": (state({"n": np.array([fails])}), "state.n: expected"),
     "a net without a loss": (dict(net=nn.Linear(3, 1)), "got only a net"),
     "a loss without a net": (dict(loss=fails), "got only a loss"),
     "an optimizer by its name": (dict(optimizer="adam"), "optimizer to be .*, got str"),

@@ -162,14 +162,7 @@ def check(name: str, ts: TimeStep, observation: Tree, streams: Tensor) -> None:
         "first": flag,
         "valid": flag,
     }
-    rows = {
-        "obs": ts.obs,
-        "reward": ts.reward,
-        "terminated": ts.terminated,
-        "truncated": ts.truncated,
-        "first": ts.first,
-        "valid": ts.valid,
-    }
+    rows = ts.rows()
     if ts.final is not None:
         specs["final"], rows["final"] = observation, ts.final
     wanted, got = dict(tree.items(tree.prepend(specs, count))), dict(tree.items(rows))

@@ -124,7 +124,7 @@ class SyncEnv:
         if self.spec.resume == "restart" or self._phase == RESET:
             return {}
         return {
-            "rows": copied(rows_of(self.ts)),
+            "rows": copied(self.ts.rows()),
             "action": tree.map(np.array, self.action),
             "phase": np.array(self._phase),
             "env": self._capture(),
@@ -146,7 +146,7 @@ class SyncEnv:
             self._first()  # some arrays exist only after it
         if (phase := int(state["phase"])) not in (ANSWERED, SENT):
             raise ValueError(f"state of phase: expected {ANSWERED} or {SENT}, got {phase}")
-        fill(rows_of(self.ts), state["rows"])
+        fill(self.ts.rows(), state["rows"])
         fill({"action": self.action}, state)
         self._report(*self._restore(state["env"]))
         self._phase, self._unsaid = phase, bool(self.restarted.any())
@@ -289,18 +289,6 @@ class SyncEnv:
     def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
         """What closes each env, beside its stream (None: of all)."""
         raise NotImplementedError
-
-
-def rows_of(ts: TimeStep) -> dict[str, Tree]:
-    """The arrays that every row has."""
-    return {
-        "obs": ts.obs,
-        "reward": ts.reward,
-        "terminated": ts.terminated,
-        "truncated": ts.truncated,
-        "first": ts.first,
-        "valid": ts.valid,
-    }
 
 
 def make_seam(ts: TimeStep, rows: int | Array) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from equipoise import tree
-from equipoise.envs.base import RESUMES, SyncEnv, rows_of
+from equipoise.envs.base import RESUMES, SyncEnv
 from equipoise.envs.failures.capsule import Failures
 from equipoise.envs.failures.row_checks import WrongValue
 from equipoise.envs.families.joint import Joint
@@ -281,7 +281,7 @@ _END = object()
 
 def _copies(ts: TimeStep, i: int, one: TimeStep) -> Iterator[tuple[Array, Array]]:
     """The pairs (to, from) of arrays by which an answer of stream i gets into the rows."""
-    for to, of in zip(tree.leaves(rows_of(ts)), tree.leaves(rows_of(one)), strict=True):
+    for to, of in zip(tree.leaves(ts.rows()), tree.leaves(one.rows()), strict=True):
         yield to[i : i + 1], of
     if ts.info is not None:
         yield ts.info[i : i + 1], one.info

@@ -66,6 +66,10 @@ class RewardPart(Protocol):
         return
 
 
+class Refused(ValueError):
+    """The error of a part whose sentence is whole."""
+
+
 def parts_of(names: Sequence[str], algorithm: Learns) -> list[RewardPart]:
     """Make the parts that ``module:Class`` names; ValueError for what is no part, or raises, or
     could not learn, be saved and be resumed.
@@ -75,19 +79,22 @@ def parts_of(names: Sequence[str], algorithm: Learns) -> list[RewardPart]:
         make = called(name, "rewards.parts")
         try:
             part = make()
+            fits = isinstance(part, RewardPart)  # it asks for every attribute
         except Exception as error:  # the class of a user may raise anything
             raise ValueError(
                 f"rewards.parts: expected {name}() to make a part, got {raised(error)}"
             ) from error
-        if not isinstance(part, RewardPart):
+        if not fits:
             raise ValueError(
                 f"rewards.parts: expected {name}() to be a RewardPart, got {type(part).__name__}"
             )
-        check_part(part, name)
         try:
+            check_part(part, name)
             part.follow(algorithm)
             check_state(state := part.state())
             schema.check(state, part.schema(), "state")
+        except Refused:
+            raise
         except Exception as error:
             raise ValueError(f"rewards.parts: {name}: {raised(error)}") from error
         parts.append(part)
@@ -96,34 +103,39 @@ def parts_of(names: Sequence[str], algorithm: Learns) -> list[RewardPart]:
 
 
 def check_part(part: RewardPart, name: str) -> None:
-    """ValueError if the attributes of a part are none that a learner can work with."""
+    """Refused if the attributes of a part are none that a learner can work with."""
     net: object = part.net  # those of a user, whatever the annotations say
     optimizer: object = part.optimizer
     version: object = part.version
     if net is not None and not (
         isinstance(net, nn.Module) and any(one.requires_grad for one in net.parameters())
     ):
-        raise ValueError(
+        raise Refused(
             f"rewards.parts: expected {name}.net to be a torch.nn.Module with parameters that "
             f"require gradients, got {type(net).__name__}"
         )
+    if net is not None and len(kinds := {one.dtype for one in net.parameters()}) > 1:
+        raise Refused(
+            f"rewards.parts: expected {name}.net to have parameters of one dtype, got "
+            f"{', '.join(sorted(map(str, kinds)))}"
+        )
     if (net is not None) != (type(part).loss is not RewardPart.loss):
-        raise ValueError(
+        raise Refused(
             f"rewards.parts: expected {name} to have a net and a method loss, or neither, got "
             f"only {'a loss' if net is None else 'a net'}"
         )
     if not isinstance(optimizer, Optimizer):
-        raise ValueError(
+        raise Refused(
             f"rewards.parts: expected {name}.optimizer to be an equipoise.types.Optimizer, got "
             f"{type(optimizer).__name__}"
         )
     if type(version) is not int:
-        raise ValueError(
+        raise Refused(
             f"rewards.parts: expected {name}.version to be a whole number, which the learner "
             f"counts up, got {type(version).__name__}"
         )
     if type(part).state is not RewardPart.state and type(part).load is RewardPart.load:
-        raise ValueError(
+        raise Refused(
             f"rewards.parts: expected {name} to have a method load, since it has a state, got "
             "none: a resume would begin with another state"
         )
@@ -131,7 +143,9 @@ def check_part(part: RewardPart, name: str) -> None:
 
 def check_state(state: object, where: str = "state") -> None:
     """TypeError if a checkpoint cannot hold the state of a part."""
-    leaf = isinstance(state, str | bool | int | float | np.ndarray | None)
+    leaf = isinstance(state, str | bool | int | float | None) or (
+        isinstance(state, np.ndarray) and state.dtype.kind in "biuf"
+    )
     if isinstance(state, Mapping):
         for key, value in state.items():
             if not isinstance(key, str):

@@ -71,6 +71,17 @@ class TimeStep:
     # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
     final: Tree | None = None
 
+    def rows(self) -> dict[str, Tree]:
+        """The arrays that every row has, by name."""
+        return {
+            "obs": self.obs,
+            "reward": self.reward,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "first": self.first,
+            "valid": self.valid,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:

@@ -186,12 +186,5 @@ def _pairs(to: TimeStep, of: TimeStep) -> Iterator[tuple[Array, Array]]:
 
 def _written(ts: TimeStep) -> dict[str, Tree]:
     """The parts of a time step that travel."""
-    rows = {
-        "obs": ts.obs,
-        "reward": ts.reward,
-        "terminated": ts.terminated,
-        "truncated": ts.truncated,
-        "first": ts.first,
-        "valid": ts.valid,
-    }
+    rows = ts.rows()
     return rows if ts.info is None else rows | {"info": ts.info}
