@@ -208,6 +208,11 @@ class Reporter:
         """Is there an evaluation that no recorded report has told of?"""
         return bool(self._fresh)
 
+    @property
+    def noted(self) -> bool:
+        """Is there a note that no report has told?"""
+        return bool(self._fresh_notes)
+
     def heard(self, record: Record) -> None:
         """Keep a partial record for the reports until the next whole one."""
         self._partial = record

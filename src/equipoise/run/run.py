@@ -293,7 +293,9 @@ class Run:
                     )
                 except WorkerFailed as error:
                     interrupt.check()
+                    yield from self._noted(attempt)
                     attempt = self._again(attempt, error)
+                    yield from self._noted(attempt)  # the next failure may come before a report
                 self._governing.look(
                     attempt, disturbed=attempt.evaluations.running or self._keeping.writing
                 )
@@ -317,6 +319,7 @@ class Run:
             raise
         except Exception as error:
             attempt.reporter.failed(error)
+            yield from self._noted(attempt)
             raise
         finally:
             whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
@@ -353,6 +356,16 @@ class Run:
                 return self._keeping.recorded(attempt.reporter.report(message), attempt.reporter)
             attempt.reporter.heard(message)
         return None
+
+    def _noted(self, attempt: Attempt) -> Iterator[Report]:
+        """A report at once if there are notes that no report has had: an attempt that fails takes
+        its own along.
+        """
+        for message in self._inbox:
+            if isinstance(message, Note):
+                attempt.reporter.note(message.text)
+        if attempt.reporter.noted:
+            yield attempt.reporter.report()
 
     def _last_cut(self, attempt: Attempt) -> bool:
         """Save the whole run before it ends early; False where there is nothing to save yet, or it
