@@ -64,7 +64,7 @@ def rate(ours: bool, streams: int, steps: int) -> float:
     try:
         with (
             tempfile.TemporaryDirectory() as out,
-            api.train(made, on="serial", out=Path(out) / "run", tensorboard=False) as going,
+            api.start(made, on="serial", out=Path(out) / "run", tensorboard=False) as going,
         ):
             for _ in going:
                 pass

@@ -74,7 +74,7 @@ def run(
         ],
     )
     with tempfile.TemporaryDirectory() as out:
-        with api.train(made, on=on, out=Path(out) / "run", tensorboard=False) as going:
+        with api.start(made, on=on, out=Path(out) / "run", tensorboard=False) as going:
             for _ in going:
                 pass
         assert going.summary is not None

@@ -46,7 +46,7 @@ def run(strategy: str, seed: int, a: argparse.Namespace) -> dict[str, Any]:
     curve: Curve = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        api.train(made, on="serial", out=Path(folder) / "run") as going,
+        api.start(made, on="serial", out=Path(folder) / "run") as going,
     ):
         for report in going:
             # a slow machine tells the same again

@@ -184,7 +184,7 @@ def ours_ppo(args: argparse.Namespace) -> dict[str, Any]:
         precision="fp32",
     )
     with tempfile.TemporaryDirectory() as out:
-        with api.train(made, on="serial", out=Path(out) / "run", tensorboard=False) as going:
+        with api.start(made, on="serial", out=Path(out) / "run", tensorboard=False) as going:
             for _ in going:
                 pass
         assert going.summary is not None

@@ -28,7 +28,7 @@ def measure(algorithm: str, max_lag: int | None, steps: int, seed: int) -> dict[
     """The summary of one run."""
     place = Path(tempfile.mkdtemp(prefix="equipoise-lag-"))
     try:
-        run = api.train(
+        run = api.start(
             "CartPole-v1",
             algorithm,
             recipe=False,

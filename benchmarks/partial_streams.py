@@ -50,7 +50,7 @@ def rate(kind: str, slow: int, seconds: float) -> float:
     before, rows, begun, last = 0, 0.0, 0.0, 0.0
     with (
         tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder,
-        api.train(made, on="process", out=folder) as run,
+        api.start(made, on="process", out=folder) as run,
     ):
         for report in run:
             if not report.recorded or report.updates < WARM:

@@ -57,7 +57,7 @@ def train(out: Path, rows: int) -> None:
         "replay.updates": 1,
         "algorithm.hidden": "32",
     }
-    run = eq.train(
+    run = eq.start(
         f"{__name__ if __name__ != '__main__' else 'resume'}:Noise",
         "dqn",
         out=out,

@@ -36,7 +36,7 @@ SCRIPT = """
 import sys
 from equipoise import api
 path = sys.argv[1]
-with api.train(
+with api.start(
     "start:Marking", "start:MarkingIMPALA", env_kwargs={"path": path}, settings=[f"algorithm.path={path}"], out=path + "/run",
     actors=1, envs_per_actor=4, unroll=16, max_lag=1, steps=4000, evaluate_episodes=0, recipe=False,
 ) as run:

@@ -178,7 +178,7 @@ def tuned(a: argparse.Namespace) -> None:
     for seed in seeds(a.seeds):
         with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
             place, before = Path(folder), 0.0
-            run = api.train(
+            run = api.start(
                 env,
                 "sft",
                 out=place / "sft",
@@ -212,7 +212,7 @@ def tuned(a: argparse.Namespace) -> None:
                     }
                     | ({"algorithm.scale_rewards": "none"} if algorithm == "grpo" else {})
                 )
-                run = api.train(
+                run = api.start(
                     env,
                     algorithm,
                     out=place / algorithm,

@@ -55,7 +55,7 @@ class Corridor(gymnasium.Env):
     ),
     (
         CODE,
-        'run = eq.train(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nsummary = '
+        'run = eq.start(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nsummary = '
         "eq.watch(run)",
     ),
     (CODE, "eq.plot(run)"),

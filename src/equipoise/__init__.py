@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         plot,
         program,
         resume,
-        train,
+        start,
         watch,
         whatif,
     )
@@ -43,7 +43,7 @@ __all__ = [
     "plot",
     "program",
     "resume",
-    "train",
+    "start",
     "watch",
     "whatif",
 ]

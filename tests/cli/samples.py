@@ -79,7 +79,7 @@ def short_run(out: Path, *, steps: int, max_lag: int) -> Path:
     """A run of IMPALA on ``process`` with some records, for commands that read what workers
     measured.
     """
-    made = api.train(
+    made = api.start(
         "CartPole-v1",
         "impala",
         steps=steps,

@@ -41,7 +41,9 @@ def test_a_traceback_begins_in_the_algorithm(tmp_path: Path, on: str, raised: st
     said = told.stderr
     assert told.returncode == 1 and raised.partition("(")[0] + ": mine" in said.splitlines()[-1]
     assert said.count(LINE) == 1 and "learner.py" not in said + told.stdout
-    assert told.stdout.count("the run goes on from") == 2 * (on == "process"), "each of two restarts"
+    assert told.stdout.count("the run goes on from") == 2 * (on == "process"), (
+        "each of two restarts"
+    )
     assert told.stdout.count(LINE) == (on == "process"), "a note of the first of three attempts"
 
 

@@ -109,7 +109,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "recipe": False,
         }
         list(
-            api.train(
+            api.start(
                 "CartPole-v1",
                 algorithm,
                 on="serial",

@@ -62,7 +62,7 @@ def test_reports_say_what_workers_are_at_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(run_module, "LIVE_S", 0.0)
     go = tmp_path / "go"
-    run = api.train(ENV, env_kwargs={"go": str(go)}, on="process", out=tmp_path / "run", **TINY)
+    run = api.start(ENV, env_kwargs={"go": str(go)}, on="process", out=tmp_path / "run", **TINY)
     for report in run:
         if report.phases.get("actor 0") == "first reset of env 1 of 2":
             break
@@ -137,7 +137,7 @@ def test_episodes_that_never_end_are_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("equipoise.run.reporter.ENDLESS", 100)
-    run = api.train(ENV, env_kwargs={"endless": True}, on="serial", out=tmp_path / "run", **TINY)
+    run = api.start(ENV, env_kwargs={"endless": True}, on="serial", out=tmp_path / "run", **TINY)
     list(run)
     assert run.summary is not None
     (note,) = (note for note in run.summary["notes"] if "no episode has ended" in note)
@@ -150,7 +150,7 @@ def test_episodes_that_never_end_are_said_once(
 )
 def test_resets_are_timed(on: Any, inference: str, tmp_path: Path) -> None:
     options = TINY | {"inference": inference}
-    run = api.train(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **options)
+    run = api.start(ENV, env_kwargs={"reset_s": 0.01}, on=on, out=tmp_path / "run", **options)
     reports = list(run)
     shares = reports[-1].balance["actor 0"]
     assert shares.counts["reset"] >= 2 * 320 / 2 / 6 - 2  # an episode and its seam are six rows
@@ -187,7 +187,7 @@ def test_an_end_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     told: list[str] = []
     before = phases.listen_to_ends(told.append)
     try:
-        run = api.train(ENV, on="serial", out=tmp_path / "run", **TINY)
+        run = api.start(ENV, on="serial", out=tmp_path / "run", **TINY)
         next(report for report in run if report.updates)
         run.close()
     finally:

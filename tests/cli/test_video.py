@@ -118,7 +118,7 @@ def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
         "evaluate_episodes": 0,
         "recipe": False,
     }
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "ppo",
         on="serial",

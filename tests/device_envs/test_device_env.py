@@ -360,7 +360,7 @@ def test_an_envs_rows_are_looked_at_before_a_run_begins(
         make(EnvFactory(target=f"device:{name}"), streams=np.arange(3), seed=0)
     assert said in str(error.value)
     with pytest.raises(ValueError, match=kind.__name__):
-        api.train(f"device:{name}", "ppo", on="serial", out=tmp_path / "run", steps=1000)
+        api.start(f"device:{name}", "ppo", on="serial", out=tmp_path / "run", steps=1000)
     assert not (tmp_path / "run").exists()
 
 

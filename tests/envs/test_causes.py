@@ -52,7 +52,7 @@ def test_the_most_frequent_of_all_groups_comes_first() -> None:
     ("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")]
 )
 def test_the_summary_names_what_aborted_episodes(on: On, inference: str, tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "tests.envs.faulty:Faulty",
         "impala",
         on=on,

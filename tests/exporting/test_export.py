@@ -44,9 +44,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps": 64,
         "evaluate_episodes": 2,
     }
-    for _ in api.train("CartPole-v1", "ppo", out=out.with_name("before"), **given):
+    for _ in api.start("CartPole-v1", "ppo", out=out.with_name("before"), **given):
         pass
-    for _ in api.train(
+    for _ in api.start(
         "CartPole-v1", "ppo", out=out, init_from=out.with_name("before"), evaluate_every=32, **given
     ):
         pass
@@ -107,7 +107,7 @@ def test_a_run_becomes_an_artifact_and_plays_like_it(run: Path, tmp_path: Path) 
             }
             assert len(actions) == 1
     (going_on,) = [
-        api.train(
+        api.start(
             "CartPole-v1", "ppo", on="serial", out=tmp_path / "on", steps=32, init_from=made.path
         )
     ]

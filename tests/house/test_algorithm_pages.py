@@ -98,7 +98,7 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
             evaluate_episodes=0,
             settings=settings,
         )
-    reports = list(api.train(made, on="serial", out=tmp_path / "run"))
+    reports = list(api.start(made, on="serial", out=tmp_path / "run"))
     # with max_lag=0 no token is so: left out
     of_none = {"token_mult_prob_error/older_keys"} if cls.needs_task else set()
     assert set(table(name, "Metrics")) - of_none == set(reports[-1].metrics)

@@ -78,7 +78,7 @@ def test_a_run_is_one_picture_that_is_drawn_anew(
 ) -> None:
     monkeypatch.setattr("equipoise.console.notebook.REDRAW_S", 0.0)
     assert in_notebook()
-    run = eq.train(
+    run = eq.start(
         "CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=1
     )
     summary = eq.watch(run)
@@ -95,7 +95,7 @@ def test_the_stop_button_saves_the_run(
 
     monkeypatch.setattr(NotebookView, "update", stop)
     summary = eq.watch(
-        eq.train("CartPole-v1", on="serial", out=tmp_path / "run", steps=100_000_000)
+        eq.start("CartPole-v1", on="serial", out=tmp_path / "run", steps=100_000_000)
     )
     assert summary["status"] == "interrupted" and "Interrupted" in cell.shown[-1]
 
@@ -105,6 +105,6 @@ def test_elsewhere_the_view_is_the_terminals(
 ) -> None:
     assert not in_notebook()
     eq.watch(
-        eq.train("CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=0)
+        eq.start("CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=0)
     )
     assert "Completed: all steps are done." in capsys.readouterr().out

@@ -64,7 +64,7 @@ def train(algorithm: str, path: Any, **options: Any) -> dict[str, torch.Tensor]:
     made = api.program(
         f"{__name__}:wandering", f"tests.learners.recording:{algorithm}", **{**given, **options}
     )
-    run = api.train(made, on="serial", out=path / "run")
+    run = api.start(made, on="serial", out=path / "run")
     for _ in run:
         pass
     last = max((path / "run/checkpoints").glob("step_*"), key=lambda p: int(p.name.split("_")[1]))

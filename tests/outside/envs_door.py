@@ -247,7 +247,7 @@ def trained(said: dict[str, Any], mask: str, out: Path) -> Outcome:
             # The look at an env's pace, which ``train`` takes where no sizes are named.
             with contextlib.suppress(sizing.NotMeasured):
                 sizing.measured(api.program(TARGET, steps=48, **options(said, mask)))
-            run = api.train(
+            run = api.start(
                 TARGET, steps=48, on="serial", out=out, tensorboard=False, **options(said, mask)
             )
             early, book = book.complaints, env_law.new_book()

@@ -31,7 +31,7 @@ def jumping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_goes_on_and_tells_true_durations(jumping: None, tmp_path: Path) -> None:
     began = time.monotonic()
-    run = api.train(
+    run = api.start(
         api.program("CartPole-v1", "ppo", steps=2_000, seed=0), out=tmp_path / "run", on="serial"
     )
     reports = list(run)
@@ -64,7 +64,7 @@ def test_a_live_run_is_running_whatever_the_clock_says(
     """On its own machine a run is asked for by its process; elsewhere a file from the future is as
     good as a new one.
     """
-    run = api.train(
+    run = api.start(
         api.program("CartPole-v1", "ppo", steps=200_000, seed=0), out=tmp_path / "run", on="serial"
     )
     next(iter(run))

@@ -100,7 +100,7 @@ def test_minari_reads_what_collect_writes(tmp_path: Path, monkeypatch: pytest.Mo
     """
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    run = api.train(
+    run = api.start(
         api.program("CartPole-v1", "ppo", steps=500, seed=0, evaluate_episodes=0),
         out=tmp_path / "run",
         on="serial",

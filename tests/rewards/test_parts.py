@@ -244,7 +244,7 @@ def train(out: Path, steps: int, *settings: str, resume: bool = False) -> Any:
                 *settings,
             ],
         )
-        run = api.train(made, on="serial", out=out)
+        run = api.start(made, on="serial", out=out)
     for _ in run:
         pass
     assert run.summary is not None
@@ -287,7 +287,7 @@ def test_a_run_with_a_part_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_no_part_is_refused_before_a_run(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        api.train(
+        api.start(
             api.program("CartPole-v1", "ppo", settings=[f"rewards.parts={name}"], steps=512),
             on="serial",
         )

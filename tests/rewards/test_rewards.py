@@ -64,7 +64,7 @@ def trained(name: str, target: str, out: Path, *settings: str) -> Any:
     env_id = "Pendulum-v1" if name in ("sac", "td3", "tqc", "crossq") else "Acrobot-v1"
     options = {"unroll": 16, **SMALL, **OPTIONS.get(name, {})}
     options["settings"] = [*options.get("settings", ()), *settings]
-    run = api.train(
+    run = api.start(
         api.program(target, name, env_kwargs={"id": env_id}, **options), on="serial", out=out
     )
     for _ in run:
@@ -101,7 +101,7 @@ def test_reports_have_the_returns_of_the_env(tmp_path: Path) -> None:
         settings=["rewards.scale=0.5", "rewards.clip=0.1"],
         **options,
     )
-    run = api.train(made, on="serial", out=tmp_path)
+    run = api.start(made, on="serial", out=tmp_path)
     for _ in run:
         pass
     assert run.summary is not None and run.summary["episodes"] > 0
@@ -146,7 +146,7 @@ def test_a_state_of_other_settings_is_refused() -> None:
 def test_what_makes_no_sense_is_refused(name: str, setting: str, said: str) -> None:
     env = "Pendulum-v1" if name == "sac" else "CartPole-v1"
     with pytest.raises(ValueError, match=said):
-        api.train(api.program(env, name, settings=[setting], **SMALL), on="serial")
+        api.start(api.program(env, name, settings=[setting], **SMALL), on="serial")
 
 
 def test_a_scale_beside_normalised_rewards_changes_nothing_and_is_refused() -> None:

@@ -32,7 +32,7 @@ def made(**fields: Any) -> Program:
 def ran(
     program: Program, out: Path, **fields: Any
 ) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    with api.train(program, on="serial", out=out, **fields) as run:
+    with api.start(program, on="serial", out=out, **fields) as run:
         reports = [report for report in run if report.recorded]
     return (
         json.loads((out / "run.json").read_text()),

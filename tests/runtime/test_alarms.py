@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 def test_a_planted_fault_is_named_with_its_owner_within_a_minute(name: str, tmp_path: Path) -> None:
     alarm, owner, env, options = FAULTS[name]
     began = time.monotonic()
-    found = alarms_of(api.train(env, out=tmp_path / "run", **QUICK | options), alarm)
+    found = alarms_of(api.start(env, out=tmp_path / "run", **QUICK | options), alarm)
     print(name, f"{time.monotonic() - began:.1f} s", *(one.text for one in found), sep="\n")
     assert [one.owner for one in found if one.name == alarm] == [owner]
     assert all(one.wall_s <= MOST_S for one in found)
@@ -135,7 +135,7 @@ def test_a_planted_fault_is_named_with_its_owner_within_a_minute(name: str, tmp_
 def test_a_loss_that_is_not_finite_is_an_alarm_of_the_run_that_it_ends(
     on: Any, tmp_path: Path
 ) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         f"{HERE}:Nan",
         on=on,
@@ -221,7 +221,7 @@ def test_a_run_goes_on_after_an_alarm_unless_told_otherwise(tmp_path: Path) -> N
         "steps": 1_040,
         "settings": ["replay.updates=800", "replay.starts_at=1000", "policy.batch=4"],
     }
-    run = api.train("CartPole-v1", "dqn", on="serial", out=tmp_path / "run", **options)
+    run = api.start("CartPole-v1", "dqn", on="serial", out=tmp_path / "run", **options)
     for _ in run:
         pass
     assert run.summary is not None and run.summary["status"] == "completed"
@@ -268,7 +268,7 @@ HEALTHY = {
 @pytest.mark.parametrize("algorithm", HEALTHY)
 def test_a_healthy_run_raises_no_alarm(algorithm: str, tmp_path: Path) -> None:
     env, steps = HEALTHY[algorithm]
-    run = api.train(
+    run = api.start(
         env, algorithm, out=tmp_path / "run", steps=steps, evaluate_episodes=0, tensorboard=False
     )
     for _ in run:
@@ -286,7 +286,7 @@ def test_a_healthy_run_raises_no_alarm(algorithm: str, tmp_path: Path) -> None:
 def test_a_healthy_clone_raises_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    first = api.train(
+    first = api.start(
         "CartPole-v1",
         "ppo",
         out=tmp_path / "first",
@@ -297,7 +297,7 @@ def test_a_healthy_clone_raises_no_alarm(tmp_path: Path, monkeypatch: pytest.Mon
     for _ in first:
         pass
     api.collect(tmp_path / "first", "cartpole/some-v0", episodes=50)
-    run = api.train(
+    run = api.start(
         api.program("CartPole-v1", "bc", dataset="cartpole/some-v0", steps=4_000),
         out=tmp_path / "run",
     )

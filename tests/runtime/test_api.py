@@ -46,7 +46,7 @@ def test_unknown_names_are_errors_that_name_the_nearest() -> None:
     with pytest.raises(ValueError, match="ppo"):
         api.program("CartPole-v1", "pop")
     with pytest.raises(TypeError, match="says everything itself; got actors"):
-        api.train(api.program("CartPole-v1"), actors=2)
+        api.start(api.program("CartPole-v1"), actors=2)
     with pytest.raises(ValueError, match="top of a module"):
         api.program(lambda: None)
 
@@ -185,7 +185,7 @@ def test_minibatches_of_every_kind_train(algorithm: str, core: str, tmp_path: An
     """
     settings = ["algorithm.minibatches=2", "algorithm.epochs=2", f"algorithm.core={core}"]
     run = finish(
-        api.train(
+        api.start(
             "CartPole-v1",
             algorithm,
             on="serial",
@@ -212,7 +212,7 @@ def test_a_loaded_policy_plays_one_or_many_and_stays_in_the_space(tmp_path: Any)
         "evaluate_episodes": 0,
     }
     run = finish(
-        api.train(
+        api.start(
             "Pendulum-v1",
             "ppo",
             out=tmp_path / "run",
@@ -282,7 +282,7 @@ def test_a_mask_that_allows_nothing_is_refused() -> None:
 
 def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     run = finish(
-        api.train(
+        api.start(
             "CartPole-v1", "ppo", on="serial", out=tmp_path / "run", steps=1024, evaluate_episodes=0
         )
     )
@@ -300,7 +300,7 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
 
 
 def test_an_evaluation_without_one_whole_episode_is_an_error(tmp_path: Any) -> None:
-    run = api.train(
+    run = api.start(
         "tests.runtime.failing:Failing",
         "impala",
         on="serial",
@@ -354,7 +354,7 @@ TINY: dict[str, Any] = {
 
 
 def test_a_run_and_a_policy_say_what_they_are_in_a_line(tmp_path: Any) -> None:
-    run = api.train("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY)
+    run = api.start("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY)
     before = repr(run)
     list(run)
     player = eq.load(tmp_path / "run")
@@ -369,7 +369,7 @@ def test_a_run_and_a_policy_say_what_they_are_in_a_line(tmp_path: Any) -> None:
 
 
 def test_an_evaluation_plays_a_changed_env(tmp_path: Any) -> None:
-    list(api.train("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY))
+    list(api.start("CartPole-v1", "ppo", out=tmp_path / "run", on="serial", recipe=False, **TINY))
     assert (
         api.evaluate(tmp_path / "run", episodes=2, settings=["env.max_episode_steps=3"]).mean == 3.0
     )

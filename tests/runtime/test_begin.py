@@ -51,7 +51,7 @@ BOTH_NORMALIZED = ["algorithm.normalize_obs=true", "rewards.normalize=true"]
 
 
 def train(out: Path, updates: int, **options: Any) -> Any:
-    run = api.train(
+    run = api.start(
         "tests.runtime.test_begin:Round",
         "ppo",
         recipe=False,
@@ -107,7 +107,7 @@ def test_what_cannot_be_begun_from_is_refused(whole: tuple[Path, str], tmp_path:
         ValueError,
         match=r"learner.safetensors: expected a learner that this run can begin from; groups.all",
     ):
-        api.train(
+        api.start(
             "tests.runtime.test_begin:Round",
             "ppo",
             recipe=False,

@@ -46,7 +46,7 @@ def small(**changed: Any) -> Program:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has ended."""
     out = tmp_path_factory.mktemp("saved") / "run"
-    with api.train(small(), on="serial", out=out, tensorboard=False) as run:
+    with api.start(small(), on="serial", out=out, tensorboard=False) as run:
         assert list(run)[-1].final
     return out
 
@@ -65,11 +65,11 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
 
 WAYS: dict[str, Callable[[Path, Path], Any]] = {
-    "fresh": lambda saved, out: api.train("CartPole-v1", "impala", on="serial", out=out, **SMALL),
-    "weights": lambda saved, out: api.train(
+    "fresh": lambda saved, out: api.start("CartPole-v1", "impala", on="serial", out=out, **SMALL),
+    "weights": lambda saved, out: api.start(
         "CartPole-v1", "impala", on="serial", out=out, init_from=saved, **SMALL
     ),
-    "learner": lambda saved, out: api.train(
+    "learner": lambda saved, out: api.start(
         "CartPole-v1",
         "impala",
         on="serial",
@@ -97,7 +97,7 @@ def test_a_program_that_was_made_before_is_checked_once(
 ) -> None:
     made = small()
     assert checked == [made]
-    api.train(made, on="serial", out=tmp_path / "run").close()
+    api.start(made, on="serial", out=tmp_path / "run").close()
     assert checked == [made, made], "the caller may have changed it"
 
 
@@ -140,9 +140,9 @@ def test_what_is_chosen_is_checked_if_it_is_another_program(checked: list[Progra
 def test_a_program_that_cannot_be_is_refused_on_each_way(saved: Path, tmp_path: Path) -> None:
     wrong = alter(small(), actors=-1)
     with pytest.raises(ValueError, match=r"actors: expected .*, got -1"):
-        api.train(wrong, on="serial", out=tmp_path / "run")
+        api.start(wrong, on="serial", out=tmp_path / "run")
     with pytest.raises(ValueError, match=r"actors: expected .*, got -1"):
-        api.train(wrong, on="serial", out=tmp_path / "run", init_from=saved)
+        api.start(wrong, on="serial", out=tmp_path / "run", init_from=saved)
     with pytest.raises(ValueError, match=r"threads: expected .*, got -1"):
         api.resume(saved, steps=256, threads=-1)
     assert not (tmp_path / "run").exists()

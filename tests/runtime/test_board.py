@@ -152,7 +152,7 @@ def test_the_parts_of_the_work_of_every_worker_are_told(case: str, tmp_path: Pat
     algorithm, on, options, wanted = RUNS[case]
     settings = ["replay.starts_at=64"] if "dqn" in algorithm else []
     options = options | {"settings": [*settings, *options.get("settings", [])]}
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         algorithm,
         on=on,
@@ -197,7 +197,7 @@ def test_what_a_worker_was_given_for_a_long_piece_of_work_is_not_taken_back(cloc
 def test_of_the_shortest_run_the_last_report_says_what_the_summary_says(
     on: Any, tmp_path: Path
 ) -> None:
-    run = api.train(program(steps=1), on=on, out=tmp_path / "run")
+    run = api.start(program(steps=1), on=on, out=tmp_path / "run")
     *_, recorded, last = list(run)
     assert run.summary is not None and recorded.updates == last.updates == 1
     assert recorded.balance["learner"].total > 0 and recorded.verdict != "Too early to say."
@@ -213,7 +213,7 @@ def test_a_long_first_update_is_work_and_ctrl_c_does_not_wait_for_it(
 ) -> None:
     monkeypatch.setattr("equipoise.run.run.LAST_CUT_S", 1000.0)
     monkeypatch.setattr("equipoise.runtime.process.crew.GRACE_S", 0.2)
-    run = api.train(program(algorithm=Held()), on="process", out=tmp_path / "run")
+    run = api.start(program(algorithm=Held()), on="process", out=tmp_path / "run")
     report: Any = next(r for r in run if r.balance["learner"].share("worked") > 0.9)
     assert report.updates == 0 and report.verdict.startswith(("Learning-bound", "CPU-bound")), (
         report.verdict

@@ -301,7 +301,7 @@ def test_a_run_with_weights_on_a_device_survives(device: list[Shared], tmp_path:
     and evaluations are of weights on the host.
     """
     made = alter(proving(1), steps=200_000, evaluate_every=500)  # a record every 1,000 steps
-    going, killed = api.train(central(alter(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
+    going, killed = api.start(central(alter(made, evaluate_episodes=2)), out=tmp_path / "run"), 0
     until, evaluated = 2000, -1
     for report in going:
         evaluated = evaluated if report.evaluation is None else report.evaluation.version
@@ -361,7 +361,7 @@ def test_a_killed_env_worker_and_a_killed_inference_worker_cost_their_unrolls(
     """
     names = ("actor 0", "inference 1", "actor 2", "inference 0")
     going, waiting, until = (
-        api.train(central(proving(max_lag), inference_workers=2), out=tmp_path / "run"),
+        api.start(central(proving(max_lag), inference_workers=2), out=tmp_path / "run"),
         list(names),
         0,
     )
@@ -446,7 +446,7 @@ def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path)
 @pytest.mark.thorough
 def test_an_env_worker_has_no_torch_in_its_memory(tmp_path: Path) -> None:
     found: dict[str, bool] = {}
-    with api.train(central(ruled(steps=10_000_000)), out=tmp_path / "run") as going:
+    with api.start(central(ruled(steps=10_000_000)), out=tmp_path / "run") as going:
         for report in going:
             for name in ("actor 0", "inference 0"):
                 if report.env_steps and name not in found and (pid := pid_of(name)) is not None:

@@ -256,7 +256,7 @@ def test_short_episodes_cost_no_memory_and_no_files(tmp_path: Path) -> None:
     """10^6 episodes of one to five steps after a warm-up of a quarter of a million: every process
     keeps its size.
     """
-    run = api.train(
+    run = api.start(
         "equipoise/Ruler-v0",
         "impala",
         out=tmp_path / "run",
@@ -329,7 +329,7 @@ def test_a_worker_that_is_killed_every_two_seconds_does_not_end_the_run(
     worker, algorithm, options = SPOT[case]
     killed: set[int] = set()
     given = {"actors": 2, "envs_per_actor": 4, "evaluate_episodes": 0, "recipe": False, **options}
-    run = api.train("CartPole-v1", algorithm, out=tmp_path / "run", steps=10**9, **given)
+    run = api.start("CartPole-v1", algorithm, out=tmp_path / "run", steps=10**9, **given)
     end, after = time.monotonic() + 30, None
     with run, killing(worker, killed, times=15, every_s=2.0):
         for report in run:

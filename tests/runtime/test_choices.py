@@ -452,7 +452,7 @@ def test_a_run_of_images_measures_and_a_resume_keeps_what_was_chosen(
     options |= {"recipe": False, "evaluate_episodes": 0}
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     began = time.monotonic()
-    run = api.train(
+    run = api.start(
         PIXELS,
         "impala",
         precision="auto",

@@ -69,14 +69,14 @@ def clone(request: Any, tmp_path_factory: Any) -> tuple[Path, dict[str, Any]]:
         "steps": 64,
         "evaluate_episodes": 0,
     }
-    finish(api.train(ENV, "ppo", on="serial", out=path / "first", settings=env, **small))
+    finish(api.start(ENV, "ppo", on="serial", out=path / "first", settings=env, **small))
     eq.collect(path / "first", "some/data-v0", episodes=8)
     bc = [
         f"algorithm.squash={str('squash' in request.param).lower()}",
         "algorithm.hidden=24,16",
         *env,
     ]
-    run = api.train(
+    run = api.start(
         ENV,
         "bc",
         on="serial",
@@ -111,7 +111,7 @@ def begun(clone: Any, algorithm: str, tmp_path: Path, steps: int, *settings: str
     given = ALGORITHMS[algorithm] | {"actors": 1, "steps": steps, "evaluate_episodes": 0}
     replay = [] if algorithm == "ppo" else ["replay.starts_at=16", "algorithm.random_steps=0"]
     said = list[str]()
-    run = api.train(
+    run = api.start(
         ENV,
         algorithm,
         on="serial",

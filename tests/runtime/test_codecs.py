@@ -101,7 +101,7 @@ def test_what_cannot_be_encoded_is_refused_before_the_run(
     settings: list[str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        api.train(program(*settings), on="serial", out=tmp_path / "run")
+        api.start(program(*settings), on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -110,7 +110,7 @@ def test_a_missing_library_is_told_before_the_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
     with pytest.raises(ImportError, match="pip install .*cramjam>="):
-        api.train(program("replay.codec=delta"), on="serial", out=tmp_path / "run")
+        api.start(program("replay.codec=delta"), on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -409,7 +409,7 @@ def replayed(tmp_path: Path) -> Path:
         settings=["replay.starts_at=64", "replay.selector=prioritized", "replay.capacity=1000"],
         recipe=False,
     )
-    for _ in api.train(made, on="serial", out=tmp_path / "dqn"):
+    for _ in api.start(made, on="serial", out=tmp_path / "dqn"):
         pass
     return tmp_path / "dqn"
 

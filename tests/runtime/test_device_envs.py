@@ -46,7 +46,7 @@ def ran(
         evaluate_episodes=options.pop("evaluate_episodes", 0),
         **options,
     )
-    with api.train(made, on=on, out=out) as run:
+    with api.start(made, on=on, out=out) as run:
         for _ in run:
             pass
     assert run.summary is not None

@@ -33,7 +33,7 @@ def ran(env: str, algorithm: str, out: Path, on: Any = "serial", **options: Any)
         evaluate_episodes=0,
         **options,
     )
-    with api.train(made, on=on, out=out, tell=said.append) as run:
+    with api.start(made, on=on, out=out, tell=said.append) as run:
         for _ in run:
             pass
     assert run.summary is not None and run.summary["status"] == "completed"

@@ -84,7 +84,7 @@ def test_it_reaches_its_return(env: str, algorithm: str, seed: int, tmp_path: Pa
         **options,
         **lag,
     )
-    with api.train(made, on="serial", out=tmp_path / "run") as run:
+    with api.start(made, on="serial", out=tmp_path / "run") as run:
         for _ in run:
             pass
     assert run.summary is not None

@@ -32,7 +32,7 @@ def test_steps_that_are_no_whole_batches_are_said(steps: int, done: int, tmp_pat
         else [f"{done:,} steps are done in place of {steps:,}: whole batches of 512"]
     )
     if steps == 513:
-        run = api.train(made, on="serial", out=tmp_path / "run")
+        run = api.start(made, on="serial", out=tmp_path / "run")
         for _ in run:
             pass
         assert (

@@ -88,7 +88,7 @@ def test_which_versions_are_due(
 
 @pytest.fixture
 def serial(tmp_path: Path) -> list[tuple[int, int, float]]:
-    return finish(api.train(program(), on="serial", out=tmp_path / "serial"))
+    return finish(api.start(program(), on="serial", out=tmp_path / "serial"))
 
 
 @pytest.mark.few(1)
@@ -99,7 +99,7 @@ def test_processes_make_the_same_evaluations_as_one_thread(
 ) -> None:
     monkeypatch.setattr(evaluation_schedule, "QUEUED", queued)
     assert [step for step, _, _ in serial] == STEPS
-    run = api.train(program(), out=tmp_path / "process")
+    run = api.start(program(), out=tmp_path / "process")
     assert finish(run) == serial
     assert run.summary is not None and run.summary["evaluations"] == {"asked": 8, "made": 8}
     best = RunDirectory.open(run.directory).best_evaluation()
@@ -117,7 +117,7 @@ def test_evaluations_that_wait_when_a_run_ends_early_are_made_by_its_resume(
 
     monkeypatch.setattr(EvaluationSchedule, "advance", two_alone)
     monkeypatch.setattr(evaluation_schedule, "QUEUED", 3)
-    run, made = api.train(program(), out=tmp_path / "process"), 0
+    run, made = api.start(program(), out=tmp_path / "process"), 0
     for report in run:
         made += report.recorded and report.evaluation is not None
         if made == 2 and report.step >= 3072:  # the learner waits, since the queue is full
@@ -144,7 +144,7 @@ def test_an_evaluation_that_could_not_be_made_is_told_at_the_end(
         return replace(found, episodes=0) if given["version"] == 3 else found
 
     monkeypatch.setattr(evaluation_schedule, "result", third_fails)
-    run = api.train(program(), on="serial", out=tmp_path / "run")
+    run = api.start(program(), on="serial", out=tmp_path / "run")
     assert [step for step, _, _ in finish(run)] == [step for step in STEPS if step != 1536]
     assert run.summary is not None and run.summary["evaluations"] == {"asked": 8, "made": 7}
     assert "warning: evaluations: 7 of 8 were made" in run.summary["notes"]

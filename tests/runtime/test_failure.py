@@ -36,7 +36,7 @@ from tests.runtime.ruling import Doomed, program
 def failing(how: str, on: Any, path: Path, *, after: int = 3, **options: Any) -> Any:
     """One of eight envs fails ``after`` steps of its process; an unroll takes 8."""
     given = {"steps": 10_000_000, "actors": 2, **options}
-    return api.train(
+    return api.start(
         "tests.runtime.failing:Failing",
         "impala",
         on=on,
@@ -185,7 +185,7 @@ def test_by_default_it_ends_the_run_and_says_where(on: Any, tmp_path: Path) -> N
 
 def faulty(how: str, on: Any, path: Path, **options: Any) -> Any:
     kwargs = {"how": how, "every": 50}
-    return api.train(
+    return api.start(
         "tests.envs.faulty:Faulty",
         "impala",
         on=on,
@@ -231,7 +231,7 @@ def test_a_worker_that_is_killed_from_outside_again_and_again_does_not_end_the_r
     worker: str, tmp_path: Path
 ) -> None:
     """Five times before it has done anything, then it is left alone."""
-    run: Any = api.train(
+    run: Any = api.start(
         "CartPole-v1",
         "impala",
         out=tmp_path / "run",
@@ -309,7 +309,7 @@ def test_the_ring_begins_again_from_the_newest_checkpoint_when_the_learner_dies(
     """Killed once, it ends where a run ends that nobody killed: in lockstep, to the bit."""
 
     def train(name: str, kill: bool) -> Any:
-        run = api.train(
+        run = api.start(
             "CartPole-v1",
             "impala",
             out=tmp_path / name,
@@ -344,7 +344,7 @@ def test_a_learner_that_fails_at_one_version_for_ever_ends_the_run(tmp_path: Pat
     """Each time it gets past the checkpoint that it began from, and no further than before."""
     # 10 updates
     made = alter(program(algorithm=Doomed(at=25), steps=200_000), checkpoint_every=800)
-    run = api.train(made, out=tmp_path / "run")
+    run = api.start(made, out=tmp_path / "run")
     with pytest.raises(WorkerFailed, match="no further than this"):
         exhaust(run)
     assert run.summary is not None and run.summary["status"] == "failed"
@@ -354,11 +354,11 @@ def test_an_env_that_cannot_be_made_names_its_error(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="broken_at_birth could not be made: RuntimeError: no such world"
     ):
-        api.train("tests.runtime.failing:broken_at_birth", "impala", out=tmp_path / "run")
+        api.start("tests.runtime.failing:broken_at_birth", "impala", out=tmp_path / "run")
 
 
 def test_leaving_the_loop_early_ends_everything(tmp_path: Path) -> None:
-    run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
+    run = api.start("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
     for _ in run:
         break
     run.close()
@@ -383,7 +383,7 @@ def test_a_worker_that_does_not_answer_is_killed_at_the_end(
 SCRIPT = """
     import sys, time
     import equipoise as eq
-    run = eq.train("CartPole-v1", "impala", out=sys.argv[1], steps=10**9, max_lag=1)
+    run = eq.start("CartPole-v1", "impala", out=sys.argv[1], steps=10**9, max_lag=1)
     for report in run:
         print(report.env_steps, flush=True)
 """
@@ -435,7 +435,7 @@ def test_a_killed_driver_leaves_no_worker(script: Any, deadline: Any) -> None:
 
 @pytest.mark.thorough
 def test_workers_carry_names(tmp_path: Path, deadline: Any) -> None:
-    run = api.train("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
+    run = api.start("CartPole-v1", "impala", out=tmp_path / "run", steps=10_000_000)
     next(run)
     wanted = {"equipoise learner", "equipoise actor 0", "equipoise actor 1"}
     deadline(lambda: wanted <= {d.split(" ", 1)[1] for d in descendants()}, 60.0, "all workers")

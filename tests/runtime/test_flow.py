@@ -30,7 +30,7 @@ TINY: dict[str, Any] = {"steps": 512, "evaluate_episodes": 0, "recipe": False, "
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("process", 2)])
 def test_histograms_of_a_run_agree_with_its_lag(on: Any, max_lag: int, tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "impala",
         on=on,
@@ -67,7 +67,7 @@ def test_histograms_of_a_run_agree_with_its_lag(on: Any, max_lag: int, tmp_path:
 
 
 def test_bytes_and_occupancy_follow_from_the_rows(tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "dqn",
         on="serial",
@@ -89,7 +89,7 @@ def test_bytes_and_occupancy_follow_from_the_rows(tmp_path: Path) -> None:
 
 
 def test_shards_are_as_full_as_their_rows(tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "apex_dqn",
         on="serial",
@@ -143,7 +143,7 @@ def test_processes_are_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the kernel does not tell")
 @pytest.mark.thorough
 def test_a_run_tells_the_usage_of_its_processes(tmp_path: Path) -> None:
-    run = api.train("CartPole-v1", "impala", on="process", actors=1, out=tmp_path / "run", **TINY)
+    run = api.start("CartPole-v1", "impala", on="process", actors=1, out=tmp_path / "run", **TINY)
     *_, last = list(run)
     assert last.usage.keys() == {DRIVER, "learner", "actor 0"}
     assert all(one["rss"] > 10 << 20 and one["cpu_s"] >= 0 for one in last.usage.values())

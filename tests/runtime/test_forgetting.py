@@ -162,7 +162,7 @@ def test_a_run_that_forgets_says_so_also_after_a_resume(tmp_path: Path) -> None:
             "optimizer.schedule=constant",
         ],
     )
-    for _ in (run := api.train(made, on="serial", out=tmp_path / "run", tensorboard=False)):
+    for _ in (run := api.start(made, on="serial", out=tmp_path / "run", tensorboard=False)):
         pass
     assert run.summary is not None and run.summary["evaluation"]["mean"] == 1.0
     best = run.summary["best_evaluation"]

@@ -113,7 +113,7 @@ BITS, STEPS = 15, 40_000
 def test_bit_flip_is_solved_with_hindsight_and_not_without(
     relabel: float, low: float, high: float, seed: int, tmp_path: Path
 ) -> None:
-    run = api.train(
+    run = api.start(
         "equipoise/BitFlip-v0",
         "dqn",
         seed=seed,

@@ -171,19 +171,19 @@ def test_limits_that_leave_nothing_to_change_are_refused(
     options: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        api.train("CartPole-v1", "impala", out=tmp_path / "run", **CARTPOLE | options)
+        api.start("CartPole-v1", "impala", out=tmp_path / "run", **CARTPOLE | options)
     assert not (tmp_path / "run").exists()
 
 
 def test_one_thread_has_no_balance(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="balance: expected off with on=serial"):
-        api.train("CartPole-v1", "impala", on="serial", out=tmp_path / "run", **CARTPOLE)
+        api.start("CartPole-v1", "impala", on="serial", out=tmp_path / "run", **CARTPOLE)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_replay_keeps_a_ring_for_each_actor_so_none_may_pause(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="placement.balance: expected off with a replay"):
-        api.train("CartPole-v1", "dqn", out=tmp_path / "run", **CARTPOLE | {"batch": 64})
+        api.start("CartPole-v1", "dqn", out=tmp_path / "run", **CARTPOLE | {"batch": 64})
 
 
 @pytest.mark.thorough
@@ -194,7 +194,7 @@ def test_a_replay_keeps_a_ring_for_each_actor_so_none_may_pause(tmp_path: Path) 
 def test_a_run_keeps_its_limits_and_all_rows(
     algorithm: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    with api.train("CartPole-v1", algorithm, out=tmp_path / "run", **CARTPOLE | options) as run:
+    with api.start("CartPole-v1", algorithm, out=tmp_path / "run", **CARTPOLE | options) as run:
         for _ in run:
             pass
     assert run.summary is not None

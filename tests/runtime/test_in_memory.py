@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 def run(name: str, out: Path, **options: Any) -> Any:
     env, algorithm, given = CASES[name]
-    going = api.train(
+    going = api.start(
         env,
         algorithm,
         on="serial",

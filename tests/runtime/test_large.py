@@ -57,9 +57,9 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def test_a_run_with_parts_is_the_run_without_and_goes_on_with_any_number(
     shard: str, tmp_path: Path
 ) -> None:
-    end(api.train(program(), on="process", out=tmp_path / "whole"))
+    end(api.start(program(), on="process", out=tmp_path / "whole"))
     settings = [f"placement.shard={shard}", "placement.gradient_checkpointing=true"]
-    end(api.train(program(*settings), on="process", out=tmp_path / "parts"))
+    end(api.start(program(*settings), on="process", out=tmp_path / "parts"))
     parts = weights(tmp_path / "parts")
     for name, x in weights(tmp_path / "whole").items():
         torch.testing.assert_close(parts[name], x, rtol=0, atol=1e-5, msg=name)
@@ -75,8 +75,8 @@ def test_a_learner_with_a_part_that_is_lost_begins_again_from_the_checkpoint(
     tmp_path: Path, seed: int
 ) -> None:
     made = program("placement.shard=fsdp", steps=6 * STEPS, checkpoint_every=STEPS)
-    whole = end(api.train(made, on="process", out=tmp_path / "whole"))
-    run, killed = api.train(made, on="process", out=tmp_path / "killed"), list[str]()
+    whole = end(api.start(made, on="process", out=tmp_path / "whole"))
+    run, killed = api.start(made, on="process", out=tmp_path / "killed"), list[str]()
     # so that they gather already, and there is a checkpoint
     next(report for report in run if report.env_steps > STEPS)
     with killing_some(
@@ -179,4 +179,4 @@ def test_learners_in_threads_of_one_process_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"placement.shard: expected none with on=serial, or on=process"
     ):
-        api.train(program("placement.shard=fsdp"), on="serial", out=tmp_path / "run")
+        api.start(program("placement.shard=fsdp"), on="serial", out=tmp_path / "run")

@@ -170,7 +170,7 @@ def test_what_does_not_go_with_it(
 ) -> None:
     settings = ["algorithm.torso=vae", *settings]
     with pytest.raises(ValueError, match=said):
-        api.train(
+        api.start(
             "tests.runtime.pixels:PixelCatch",
             algorithm,
             settings=settings,

@@ -56,7 +56,7 @@ def end(run: Any) -> Any:
 
 
 def train(made: Any, out: Path, on: Any = "serial") -> Any:
-    return end(api.train(made, on=on, out=out))
+    return end(api.start(made, on=on, out=out))
 
 
 @pytest.mark.thorough
@@ -174,7 +174,7 @@ def survive(case: str, learners: int, kills: int, path: Path, seed: int) -> None
     """
     made = program(case, learners, steps=20 * STEPS if case == "impala" else 5 * STEPS)
     whole = train(made, path / "whole")
-    run = api.train(made, on="process", out=path / "killed")
+    run = api.start(made, on="process", out=path / "killed")
     killed, notes, names = (
         list[str](),
         list[str](),

@@ -17,7 +17,7 @@ GOALS = {"CartPole-v1": (475.0, 500_000), "Acrobot-v1": (-95.0, 1_000_000)}
 def train(
     env: str, algorithm: str, on: Any, seed: int, path: Any, **options: Any
 ) -> dict[str, Any]:
-    run = api.train(env, algorithm, on=on, seed=seed, out=path / "run", **options)
+    run = api.start(env, algorithm, on=on, seed=seed, out=path / "run", **options)
     for _ in run:
         pass
     assert run.summary is not None

@@ -85,7 +85,7 @@ def test_two_policies_learn_on_three_nodes(there: Machines, tmp_path: Path) -> N
         max_lag=1,
         settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )
-    with api.train(made, on="ray", cluster=there.settings, out=tmp_path / "run") as going:
+    with api.start(made, on="ray", cluster=there.settings, out=tmp_path / "run") as going:
         list(going)
     assert going.summary is not None and going.summary["evaluation"]["mean"] > 6.5, going.summary
     assert going.summary["lag"]["max"] <= 1 and accounted(going.summary["rows"])

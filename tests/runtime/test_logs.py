@@ -32,7 +32,7 @@ TINY: dict[str, Any] = {
 def test_prints_of_an_env_lie_in_the_log_of_its_worker(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = api.train(LOUD, on="process", out=tmp_path / "run", **TINY)
+    run = api.start(LOUD, on="process", out=tmp_path / "run", **TINY)
     reports = list(run)
     text = (tmp_path / "run" / "logs" / "actor-0.log").read_text()
     assert "by python 20\n" in text and "by C 20\n" in text
@@ -47,7 +47,7 @@ def test_prints_of_an_env_lie_in_the_log_of_its_worker(
 def test_the_last_lines_of_a_worker_that_died_are_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="actor 0 exited with code 3") as caught:
         list(
-            api.train(
+            api.start(
                 LOUD,
                 env_kwargs={"exits": 15},
                 on="process",

@@ -53,7 +53,7 @@ if doing == "unpicklable":
 if doing == "resume":
     run = eq.resume(out, steps=2048)
 else:
-    run = eq.train(Mine, "__main__:Bolder", steps=1024, out=out, on=on, settings=["algorithm.bonus=0.3"], **options)
+    run = eq.start(Mine, "__main__:Bolder", steps=1024, out=out, on=on, settings=["algorithm.bonus=0.3"], **options)
 list(run)
 print(run.summary["params_sha256"])
 """  # noqa: E501

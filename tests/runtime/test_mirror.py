@@ -374,7 +374,7 @@ SIZES = {
 
 
 def run_of(**options):
-    run = api.train("CartPole-v1", "ppo", on="serial", tensorboard=False, **SIZES | options)
+    run = api.start("CartPole-v1", "ppo", on="serial", tensorboard=False, **SIZES | options)
     for _ in run:
         pass
     return run
@@ -465,7 +465,7 @@ def test_a_job_goes_on_with_the_steps_of_a_resume(tmp_path, monkeypatch):
 
 
 def killed_at_once(out):
-    run = api.train("CartPole-v1", "ppo", on="serial", out=out, **SIZES | {"settings": []})
+    run = api.start("CartPole-v1", "ppo", on="serial", out=out, **SIZES | {"settings": []})
     next(run)
     os._exit(9)
 
@@ -504,7 +504,7 @@ def test_what_a_run_cannot_go_on_from_is_a_beginning(tmp_path, url):
     mirrored(run, url)
     assert holds(run) == holds(url) == "a beginning"
     with pytest.raises(FileExistsError, match="got a beginning; --or-resume"):
-        api.train("CartPole-v1", out=url)
+        api.start("CartPole-v1", out=url)
     (run / "summary.json").write_text('{"status": "completed"}')
     mirrored(run, url)
     assert holds(run) == holds(url) == "a run"  # which is not begun anew
@@ -521,7 +521,7 @@ def threads() -> list[str]:
 def test_a_resume_that_fails_leaves_the_url_and_no_thread(tmp_path, monkeypatch):
     url = f"file://{tmp_path}/store"
     monkeypatch.chdir(tmp_path)
-    run = api.train("CartPole-v1", "ppo", on="serial", out=url, **SIZES)
+    run = api.start("CartPole-v1", "ppo", on="serial", out=url, **SIZES)
     next(run)
     run.save()
     run.close()
@@ -595,7 +595,7 @@ def test_a_protocol_without_its_package_is_one_line(monkeypatch):
 def test_a_secret_in_a_url_is_refused_and_not_repeated(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     for use in (
-        lambda: api.train("CartPole-v1", out=url, or_resume=True),
+        lambda: api.start("CartPole-v1", out=url, or_resume=True),
         lambda: api.resume(url),
         lambda: fetch(url),
     ):

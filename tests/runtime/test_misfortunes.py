@@ -20,7 +20,7 @@ def train(
     path: Path, env: str = "Faulty", *, steps: int, policy: str = "drop", **kwargs: Any
 ) -> dict[str, Any]:
     """32 envs in two actors -> the summary of a run that came to its end."""
-    run = api.train(
+    run = api.start(
         f"tests.envs.faulty:{env}",
         "impala",
         on="process",

@@ -88,7 +88,7 @@ def test_a_part_is_a_range_where_it_was_foreseen_and_a_mark_at_its_end_elsewhere
 )
 def test_every_part_of_a_run_is_shown_once(options: dict[str, Any], nvtx: Nvtx) -> None:
     settings = [*options.get("settings", ()), "placement.nvtx=true"]
-    *_, last = api.train(
+    *_, last = api.start(
         "CartPole-v1", options["algorithm"], on="serial", settings=settings, **ASKED
     )
     parts = {
@@ -107,7 +107,7 @@ def test_every_part_of_a_run_is_shown_once(options: dict[str, Any], nvtx: Nvtx) 
 
 
 def test_a_worker_without_torch_shows_nothing(nvtx: Nvtx) -> None:
-    *_, last = api.train(
+    *_, last = api.start(
         "CartPole-v1",
         "ppo",
         on="serial",
@@ -120,7 +120,7 @@ def test_a_worker_without_torch_shows_nothing(nvtx: Nvtx) -> None:
 
 
 def test_without_the_setting_nothing_is_called(nvtx: Nvtx) -> None:
-    list(api.train("CartPole-v1", "ppo", on="serial", **ASKED))
+    list(api.start("CartPole-v1", "ppo", on="serial", **ASKED))
     assert nvtx.calls == []
 
 
@@ -130,12 +130,12 @@ def test_where_it_cannot_be_it_is_refused_in_one_line(monkeypatch: pytest.Monkey
         ValueError,
         match=r"^placement\.nvtx: expected false, since this torch has no CUDA, got true; [^\n]*$",
     ):
-        api.train("CartPole-v1", "ppo", on="serial", settings=["placement.nvtx=true"], **ASKED)
+        api.start("CartPole-v1", "ppo", on="serial", settings=["placement.nvtx=true"], **ASKED)
     monkeypatch.setattr(torch.version, "cuda", "12.0")
     with pytest.raises(
         ValueError, match=r"placement\.nvtx: expected false with placement\.trace_s=1.*, got true"
     ):
-        api.train(
+        api.start(
             "CartPole-v1",
             "ppo",
             on="serial",

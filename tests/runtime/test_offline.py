@@ -349,7 +349,7 @@ def test_bc_reaches_nine_tenths_of_a_solved_run(tmp_path: Any) -> None:
     """CartPole: PPO until it is solved, 50 episodes of its policy, and a policy that sees nothing
     but these.
     """
-    with eq.train(
+    with eq.start(
         "CartPole-v1", "ppo", on="serial", stop_at=475, out=tmp_path / "solved"
     ) as solving:
         for _ in solving:

@@ -49,7 +49,7 @@ def there() -> Iterator[Machines]:
 
 
 def train(env: str, algorithm: str, out: Path, on: Any, cluster: Any = None, **options: Any) -> Any:
-    run = api.train(env, algorithm, on=on, cluster=cluster, out=out, **SIZES | options)
+    run = api.start(env, algorithm, on=on, cluster=cluster, out=out, **SIZES | options)
     notes = [note for report in run for note in report.notes]
     assert run.summary is not None
     return run.summary, notes
@@ -115,7 +115,7 @@ def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path:
     """Also if the machine of a generator is lost, or drained."""
     here, _ = train("sort", "grpo", tmp_path / "process", "process", **TEXT)
     for name in ("left alone", "killed", "drained"):
-        run = api.train(
+        run = api.start(
             "sort", "grpo", on="ray", cluster=there.settings, out=tmp_path / name, **SIZES | TEXT
         )
         notes, victim = list[str](), None
@@ -253,7 +253,7 @@ def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Pat
 def test_nodes_that_are_killed_are_replaced_and_every_row_is_accounted_for(
     there: Machines, tmp_path: Path
 ) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "impala",
         on="ray",
@@ -315,7 +315,7 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
     options = options | {"steps": 12_800}
     here, _ = train(env, algorithm, tmp_path / "serial", "serial", **options)
     cluster = {**there.settings, **AT.get(name, {})}
-    run = api.train(
+    run = api.start(
         env, algorithm, on="ray", cluster=cluster, out=tmp_path / "run", **SIZES | options
     )
     notes, drained, left, moving = list[str](), None, None, 0
@@ -374,7 +374,7 @@ def test_a_node_without_the_envs_package_is_said_in_one_line(
     script = (
         "import sys\nfrom equipoise import api\n"
         f"if __name__ == '__main__':\n    sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"    run = api.train('only_here:make', 'ppo', on='ray', cluster={there.settings!r}, "
+        f"    run = api.start('only_here:make', 'ppo', on='ray', cluster={there.settings!r}, "
         f"out={str(tmp_path / 'run')!r},"
         f" **{SIZES!r})\n    list(run)\n"
     )

@@ -59,7 +59,7 @@ def hashes(
             settings=[f"algorithm.core={core}", *MORE.get(algorithm, []), *settings],
             **options,
         )
-        with api.train(made, on=on, out=path / f"{i}") as run:
+        with api.start(made, on=on, out=path / f"{i}") as run:
             for _ in run:
                 pass
         assert run.summary is not None

@@ -228,4 +228,4 @@ def test_what_needs_no_cluster_is_refused_before_one_is_begun(
     (tmp_path / "file").touch()
     out = tmp_path if options.get("out") else tmp_path / "run"
     with pytest.raises((ValueError, OSError), match=said):
-        api.train(env, "ppo", on="ray", **options | {"out": out})
+        api.start(env, "ppo", on="ray", **options | {"out": out})

@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / f"{MODULE}.py").write_text(SOURCE)
     sys.path.insert(0, str(folder))
     try:
-        run = api.train(
+        run = api.start(
             f"{MODULE}:Env",
             "impala",
             on="serial",

@@ -171,7 +171,7 @@ def ppo(tmp: Path, on: Any, *, steps: int = 1280, frozen: bool = False, **option
         ],
         **options,
     )
-    with api.train(made, on=on, out=tmp) as going:
+    with api.start(made, on=on, out=tmp) as going:
         list(going)
     return told(tmp)
 
@@ -233,7 +233,7 @@ def test_one_policy_of_all_agents_has_plain_names(tmp_path: Path) -> None:
     made = api.program(
         "tests.envs.games:Duel", actors=1, envs_per_actor=4, unroll=8, steps=64, evaluate_episodes=4
     )
-    with api.train(made, on="serial", out=tmp_path / "run") as going:
+    with api.start(made, on="serial", out=tmp_path / "run") as going:
         list(going)
     assert going.summary is not None and going.summary["rows"]["sampled"] == 2 * 64
     assert going.summary["evaluation"]["episodes"] == 2 * 4
@@ -262,7 +262,7 @@ def test_two_policies_learn_to_understand_each_other(learners: int, tmp_path: Pa
         learners=learners,
         settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )
-    with api.train(made, on="process", out=tmp_path / "run") as going:
+    with api.start(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]
     assert going.summary is not None
     assert reports[0].return_mean is not None and reports[0].return_mean < 3.5
@@ -302,7 +302,7 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
     made: Any = program()
     goats = made.policies["goats"]
     with pytest.raises(ValueError, match="policies.dog.unroll: expected 5, that of 'goats'.*got 6"):
-        api.train(
+        api.start(
             replace(
                 made, policies={**made.policies, "dog": replace(made.policies["dog"], unroll=6)}
             )
@@ -310,11 +310,11 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"route.b0: expected one of the policies, got 'dig'; did you mean 'dog'\?"
     ):
-        api.train(replace(made, route={"b0": "dig"}))
+        api.start(replace(made, route={"b0": "dig"}))
     with pytest.raises(
         ValueError, match="policies.goats: expected agents with the same observation space"
     ):
-        api.train(replace(made, policies={"goats": goats}, route={}), on="serial")
+        api.start(replace(made, policies={"goats": goats}, route={}), on="serial")
 
 
 # -------------------------------------------------------------------------------------------- kills
@@ -337,7 +337,7 @@ def test_an_actor_that_dies_again_and_again_is_replaced_with_all_its_policies(
         evaluate_episodes=0,
         steps=6000 if max_lag == 0 else 10_000_000,  # the other actor goes on, however fast
     )
-    with api.train(made, on="process", out=tmp_path / "run") as going:
+    with api.start(made, on="process", out=tmp_path / "run") as going:
         for report in going:
             if max_lag != 0 and any("replaced, for the 2nd time" in note for note in report.notes):
                 break

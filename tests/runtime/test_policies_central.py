@@ -193,7 +193,7 @@ def test_two_policies_learn_to_understand_each_other(tmp_path: Path) -> None:
         inference="central",
         settings=["optimizer.learning_rate=3e-3", "algorithm.entropy=0.02"],
     )
-    with api.train(made, on="process", out=tmp_path / "run") as going:
+    with api.start(made, on="process", out=tmp_path / "run") as going:
         reports = [report for report in going if report.recorded]
     assert going.summary is not None
     assert reports[0].return_mean is not None and reports[0].return_mean < 3.5

@@ -182,11 +182,11 @@ def test_policies_whose_rounds_differ_are_refused() -> None:
         r"as many items a round"
     )
     with pytest.raises(ValueError, match=said):
-        api.train(replaying(dog={"updates": 3}))
+        api.start(replaying(dog={"updates": 3}))
     with pytest.raises(
         ValueError, match=r"policies.dog.replay: expected one, as 'goats' has, .*, got none"
     ):
-        api.train(
+        api.start(
             replace(
                 made, policies={**made.policies, "dog": replace(made.policies["dog"], replay=None)}
             )
@@ -194,13 +194,13 @@ def test_policies_whose_rounds_differ_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"policies.dog.replay.capacity: expected at least .* rows"
     ):
-        api.train(replaying(dog={"capacity": 50}), on="serial")
+        api.start(replaying(dog={"capacity": 50}), on="serial")
     with pytest.raises(
         ValueError,
         match=r"policies.dog.replay.relabel: expected one policy that learns, since it takes an "
         r"env",
     ):
-        api.train(replaying(dog={"relabel": 0.5}))
+        api.start(replaying(dog={"relabel": 0.5}))
 
 
 # ----------------------------------------------------------------------------------------- learning
@@ -232,7 +232,7 @@ def test_two_dqn_policies_learn_to_understand_each_other(tmp_path: Path) -> None
             "optimizer.learning_rate=1e-3",
         ],
     )
-    with api.train(made, on="process", out=tmp_path / "run") as going:
+    with api.start(made, on="process", out=tmp_path / "run") as going:
         list(going)
     assert going.summary is not None
     assert going.summary["evaluation"]["mean"] > 6.5

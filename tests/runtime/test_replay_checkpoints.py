@@ -260,7 +260,7 @@ def test_cuts_change_nothing_and_old_segments_go(on: Any, tmp_path: Path) -> Non
 @pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_run_that_ends_early_is_saved_whole(on: Any, tmp_path: Path) -> None:
-    with api.train(program(steps=10**6), on=on, out=tmp_path / "run") as run:
+    with api.start(program(steps=10**6), on=on, out=tmp_path / "run") as run:
         for report in run:
             if report.env_steps > 1000:
                 break

@@ -184,7 +184,7 @@ def test_a_replay_that_cannot_work_is_refused_before_the_run(
     settings: list[str], said: str, tmp_path: Any
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        api.train(
+        api.start(
             api.program("CartPole-v1", "dqn", settings=settings), on="serial", out=tmp_path / "run"
         )
     assert not (tmp_path / "run").exists()

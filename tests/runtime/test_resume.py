@@ -147,7 +147,7 @@ def program(env: str = "CartPole-v1", **options: Any) -> Any:
 
 
 def train(made: Any, out: Path, on: Any = "serial", **options: Any) -> Any:
-    run = api.train(made, on=on, out=out, **options)
+    run = api.start(made, on=on, out=out, **options)
     reports = list(run)
     assert run.summary is not None
     return run.summary | {"reports": reports}
@@ -348,7 +348,7 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     )
     assert second["params_sha256"] == checkpoint.params_sha256(params)
     with pytest.raises(ValueError, match=r"parameter 'policy_head.weight': expected \(2, 8\)"):
-        api.train(
+        api.start(
             program(settings=["algorithm.hidden=8"]),
             out=tmp_path / "third",
             init_from=tmp_path / "first",
@@ -380,7 +380,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
 def test_a_disk_that_fills_up_amid_the_files_of_a_worker_costs_a_checkpoint(tmp_path: Path) -> None:
     """The workers themselves cannot write: their files may not grow beyond 64 bytes."""
-    run = api.train(program(steps=40_000, checkpoint_every=512), out=tmp_path / "run")
+    run = api.start(program(steps=40_000, checkpoint_every=512), out=tmp_path / "run")
     limited = False
     for report in run:
         if not limited and report.env_steps > 1000:
@@ -499,7 +499,7 @@ def test_a_run_saves_itself_from_time_to_time(
 ) -> None:
     monkeypatch.setattr("equipoise.run.keeping.CHECKPOINT_S", 0.0)
     seen = []
-    with api.train(program(steps=2048), on="serial", out=tmp_path / "run") as run:
+    with api.start(program(steps=2048), on="serial", out=tmp_path / "run") as run:
         for report in run:
             seen += [p.name for p in (tmp_path / "run/checkpoints").glob("step_*")]
             assert report is not None

@@ -25,7 +25,7 @@ def begin(path: Path, algorithm: str = "ppo", on: Any = "serial", **options: Any
         "checkpoint_every": 0,
         "recipe": False,
     } | options
-    return api.train("CartPole-v1", algorithm, on=on, out=path, **given)
+    return api.start("CartPole-v1", algorithm, on=on, out=path, **given)
 
 
 def told(path: Path) -> list[tuple[int, int, float | None]]:
@@ -68,7 +68,7 @@ def test_a_saved_run_goes_on_and_can_be_gone_on_with(
     state = run.state()
     assert (state.status, state.step, state.updates) == ("completed", STEPS, STEPS // 64)
     assert told(run.directory) == told(path) and seen == [updates for updates, *_ in told(path)]
-    other = api.train(
+    other = api.start(
         "CartPole-v1",
         "ppo",
         on="serial",

@@ -130,7 +130,7 @@ SUMMARY = {
 def test_a_short_run_has_the_same_names_in_each_place_as_before(tmp_path: Path) -> None:
     with (
         Endpoint(Address("127.0.0.1", 0)) as endpoint,
-        eq.train(
+        eq.start(
             "CartPole-v1",
             "impala",
             steps=4096,

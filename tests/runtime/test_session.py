@@ -44,7 +44,7 @@ def run(path: Path, **options: Any) -> Run:
         "envs_per_actor": 2,
         "evaluate_episodes": 0,
     } | options
-    return api.train("CartPole-v1", "impala", on="serial", out=path, **given)
+    return api.start("CartPole-v1", "impala", on="serial", out=path, **given)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -136,7 +136,7 @@ import equipoise as eq
 kept = []
 if __name__ == "__main__":
     for name in ("a", "b"):
-        run = eq.train("CartPole-v1", "impala", on=sys.argv[1], out=Path(sys.argv[2]) / name, steps=10_000_000, actors=1,
+        run = eq.start("CartPole-v1", "impala", on=sys.argv[1], out=Path(sys.argv[2]) / name, steps=10_000_000, actors=1,
                        envs_per_actor=2, unroll=8, evaluate_episodes=0)
         kept.append(run)
         next(run)

@@ -123,7 +123,7 @@ def weighing(steps: int, **options: Any) -> Program:
 @pytest.mark.thorough
 def test_a_killed_shard_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> None:
     """The batches prove themselves all the while; every row is accounted for."""
-    run, killed = api.train(alter(weighing(30_000), checkpoint_every=4000), out=tmp_path / "run"), 0
+    run, killed = api.start(alter(weighing(30_000), checkpoint_every=4000), out=tmp_path / "run"), 0
     for report in run:
         if killed < 2 and report.env_steps > 2000 * (1 + 4 * killed):
             shard = next((d for d in descendants() if f"equipoise shard {killed}" in d), None)
@@ -150,7 +150,7 @@ def test_a_shard_that_fails_again_and_again_ends_the_run(tmp_path: Path) -> None
         match=r"(?s)shard \d raised an exception, 3 times in a row.*no priority, "
         r"ever",
     ) as caught:
-        for _ in api.train(weighing(4000, raises=True), out=tmp_path / "run"):
+        for _ in api.start(weighing(4000, raises=True), out=tmp_path / "run"):
             pass
     assert caught.value.worker.startswith("shard")
 
@@ -162,7 +162,7 @@ def test_a_learner_that_is_killed_goes_on_with_the_rows_of_the_newest_checkpoint
     """In lockstep, to the bit."""
     whole = train(program("dqn", steps=4800, checkpoint_every=0), tmp_path / "whole", "serial")
     run, killed = (
-        api.train(program("dqn", steps=4800, checkpoint_every=96), out=tmp_path / "run"),
+        api.start(program("dqn", steps=4800, checkpoint_every=96), out=tmp_path / "run"),
         False,
     )
     for report in run:

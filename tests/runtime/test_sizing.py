@@ -167,7 +167,7 @@ def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_t
 
 def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> None:
     told: list[str] = []
-    run = api.train(
+    run = api.start(
         ENV,
         env_kwargs={"reset_s": 0.6},
         out=tmp_path / "run",

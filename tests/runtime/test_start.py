@@ -39,7 +39,7 @@ def test_neither_acts_nor_updates_import_the_compiler(
     )
     (notes := tmp_path / "notes").mkdir()
     settings = [*options["settings"], f"algorithm.path={notes}"]
-    run = api.train(
+    run = api.start(
         "tests.runtime.noting:Noting",
         f"tests.runtime.noting:{algorithm}",
         env_kwargs={"path": str(notes)},

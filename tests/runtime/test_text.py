@@ -45,7 +45,7 @@ def finished(run: Any) -> dict[str, Any]:
 
 
 def trained(out: Path, env: str = "sort", **options: Any) -> dict[str, Any]:
-    return finished(api.train(env, out=out, **SMALL | options))
+    return finished(api.start(env, out=out, **SMALL | options))
 
 
 def shown(out: Path, name: str) -> float:
@@ -133,7 +133,7 @@ def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> Non
         trained(tmp_path / "first", steps=64, on="serial")
         and api.export(tmp_path / "first", tmp_path / "model").path
     )
-    finished(api.train(str(file), out=tmp_path / "run", model=str(model), **options))
+    finished(api.start(str(file), out=tmp_path / "run", model=str(model), **options))
     file.write_text(file.read_text().replace("012", "021"))
     with pytest.raises(
         ValueError, match="source.task: expected the prompts that the run began with"
@@ -144,7 +144,7 @@ def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> Non
 @pytest.mark.thorough
 def test_a_generator_that_is_killed_is_replaced(tmp_path: Path) -> None:
     run, killed = (
-        api.train(
+        api.start(
             "sort", out=tmp_path / "run", on="process", actors=2, **SMALL | {"steps": 8 * STEPS}
         ),
         list[int](),
@@ -189,7 +189,7 @@ def test_a_text_ends_a_completion(tmp_path: Path) -> None:
     cut = [one for one in said if one.ended and one.text.endswith(("1", "02"))]
     assert cut and all("1" not in one.text[:-1] and "02" not in one.text[:-1] for one in said), said
     with pytest.raises(ValueError, match="source.stop: expected texts of at least one letter"):
-        api.train("sort", out=tmp_path / "not", **SMALL | {"settings": {"source.stop": ("",)}})
+        api.start("sort", out=tmp_path / "not", **SMALL | {"settings": {"source.stop": ("",)}})
 
 
 class _Seen:
@@ -250,7 +250,7 @@ def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_p
 
 
 def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
-    run = api.train("sort", out=tmp_path / "run", on="process", reward=f"{JUDGING}:never", **SMALL)
+    run = api.start("sort", out=tmp_path / "run", on="process", reward=f"{JUDGING}:never", **SMALL)
     with pytest.raises(WorkerFailed, match="expected 8 rewards, one for each completion, got 7"):
         for _ in run:
             pass
@@ -337,7 +337,7 @@ def test_bad_input_is_refused_in_one_line(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
-        api.train("sort", out=tmp_path / "run", **SMALL | options)
+        api.start("sort", out=tmp_path / "run", **SMALL | options)
     assert not (tmp_path / "run").exists()
 
 
@@ -353,7 +353,7 @@ def test_a_task_and_an_algorithm_that_do_not_go_together(
     target: str, algorithm: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Exception, match=said):
-        api.train(target, algorithm, out=tmp_path / "run", steps=64)
+        api.start(target, algorithm, out=tmp_path / "run", steps=64)
 
 
 def test_a_task_s_settings_are_refused_without_one() -> None:
@@ -408,7 +408,7 @@ def test_whoever_is_killed_at_a_random_moment_the_bits_are_the_same(
             done = RunDirectory.open(out).summary() or finished(api.resume(out))
         else:
             run, killed = (
-                api.train("sort", out=out, on="process", checkpoint_every=256, **SMALL | options),
+                api.start("sort", out=out, on="process", checkpoint_every=256, **SMALL | options),
                 list[int](),
             )
             with run:

@@ -21,7 +21,7 @@ PROMPTS = ["".join(one) for one in product("012", repeat=6)]
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("algorithm", [name for name in text_algorithm_names() if name != "sft"])
 def test_six_digits_are_sorted(algorithm: str, seed: int, tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "sort", algorithm, seed=seed, out=tmp_path / "run", evaluate_episodes=0, tensorboard=False
     )
     with run:

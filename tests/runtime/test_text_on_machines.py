@@ -132,7 +132,7 @@ def test_a_generator_that_reads_other_prompts_than_the_run_began_with_ends_it(
 
 def model(folder: Path) -> Path:
     """A model with a tokenizer, in files."""
-    run = api.train(
+    run = api.start(
         "sort",
         algorithm="grpo",
         steps=64,

@@ -62,7 +62,7 @@ def trained(task: str, **options: Any) -> dict[str, Any]:
         "evaluate_episodes": 0,
         "out": "run",
     }
-    with api.train(task, **wanted | options) as run:
+    with api.start(task, **wanted | options) as run:
         for _ in run:
             pass
     assert run.summary is not None

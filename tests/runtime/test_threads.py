@@ -24,7 +24,7 @@ from equipoise import api
 hashes = {}
 for on in ("serial", "process"):
     for algorithm in ("ppo", "impala"):
-        run = api.train(
+        run = api.start(
             "CartPole-v1", algorithm, on=on, out=f"{sys.argv[1]}/{on}-{algorithm}", actors=2, envs_per_actor=4, unroll=8,
             steps=512, max_lag=0, evaluate_episodes=0, recipe=False, settings=["algorithm.hidden=[128,128]"],
         )

@@ -120,7 +120,7 @@ def asked(*words: str | Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_run_is_traced_and_drawn(on: Any, tmp_path: Path) -> None:
-    run = api.train(
+    run = api.start(
         "CartPole-v1",
         "ppo",
         on=on,
@@ -177,7 +177,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         f"equipoise trace: {tmp_path / 'none'}: expected a run directory, got none\n",
     )
     list(
-        api.train(
+        api.start(
             "CartPole-v1",
             "ppo",
             on="serial",

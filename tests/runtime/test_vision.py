@@ -43,7 +43,7 @@ def _unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
-    run = api.train(api.program(env, algorithm, **options), on=on, out=out)
+    run = api.start(api.program(env, algorithm, **options), on=on, out=out)
     for _ in run:
         pass
     assert run.summary is not None
@@ -85,7 +85,7 @@ def test_bf16_is_what_learner_and_actors_compute_in(
     options: dict[str, Any] = {"steps": 40, "settings": settings, **SMALL}
     for precision in ("fp32", "bf16"):
         out = tmp_path / precision
-        run = api.train(
+        run = api.start(
             api.program(PIXELS, "ppo", precision=precision, **options), on="serial", out=out
         )  # looks at one action already
         with monkeypatch.context() as patch:
@@ -216,7 +216,7 @@ def test_a_worker_that_compiles_does_not_hang(where: Any, tmp_path: Any) -> None
         schedule=Schedule(steps=400),
         evaluation=EvaluationSettings(episodes=0),
     )
-    run = api.train(made, on="process", out=tmp_path / "run")
+    run = api.start(made, on="process", out=tmp_path / "run")
     for _ in run:
         pass
     assert run.summary is not None and run.summary["status"] == "completed"

@@ -59,7 +59,7 @@ def told(reports: list[Any]) -> list[Any]:
 @pytest.mark.thorough
 def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> None:
     serial, process = (
-        finish(api.train(program(), on=on, out=tmp_path / on)) for on in ("serial", "process")
+        finish(api.start(program(), on=on, out=tmp_path / on)) for on in ("serial", "process")
     )
     assert told(serial["reports"]) == told(process["reports"]), "to the bit"
     info = serial["info"]
@@ -77,7 +77,7 @@ def test_numbers_of_info_are_reported_alike_by_both_runtimes(tmp_path: Path) -> 
 @pytest.mark.thorough
 def test_an_evaluation_has_the_same_numbers_of_its_own_episodes(tmp_path: Path) -> None:
     made = program(evaluate_episodes=5, evaluate_every=1024)  # and one at the end
-    summary = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    summary = finish(api.start(made, on="serial", out=tmp_path / "run"))
     found = [r.evaluation for r in summary["reports"] if r.evaluation is not None]
     assert found and all(tuple(one.info) == NAMES for one in found)
     assert all(
@@ -112,7 +112,7 @@ def test_the_steps_go_on_between_two_lines_of_the_metrics(
     monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 1e9)
     monkeypatch.setattr(plan, "RECORD_STEPS", 6400)
     seen: list[Any] = []
-    with api.train(program(steps=100_000_000, max_lag=1), on="serial", out=tmp_path / "run") as run:
+    with api.start(program(steps=100_000_000, max_lag=1), on="serial", out=tmp_path / "run") as run:
         while sum(report.recorded for report in seen) < 2:
             seen.append(next(run))
     first, second = (i for i, report in enumerate(seen) if report.recorded)
@@ -156,7 +156,7 @@ def test_a_run_that_has_not_learned_yet_shows_and_keeps_what_it_has(
     on: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 0.3)
-    run = api.train(
+    run = api.start(
         "tests.runtime.test_watching:Slow",
         on=on,
         out=tmp_path / "run",
@@ -200,10 +200,10 @@ def test_a_learner_tells_how_far_it_is_between_two_records(
 ) -> None:
     made = program(metrics=(), steps=6400)
     monkeypatch.setattr(plan, "RECORDS", 4)
-    plain = finish(api.train(made, on="serial", out=tmp_path / "plain"))
+    plain = finish(api.start(made, on="serial", out=tmp_path / "plain"))
     monkeypatch.setattr("equipoise.learners.worker.PARTIAL_S", 0.0)
     monkeypatch.setattr("equipoise.run.reporter.RECORDED_S", 0.0)
-    talking = finish(api.train(made, on="serial", out=tmp_path / "talking"))
+    talking = finish(api.start(made, on="serial", out=tmp_path / "talking"))
     assert told(talking["reports"]) == told(plain["reports"]), "what is repeatable stays so"
     assert talking["params_sha256"] == plain["params_sha256"]
     timed = [report for report in talking["reports"] if report.timed]
@@ -219,9 +219,9 @@ def test_a_learner_tells_how_far_it_is_between_two_records(
 
 @pytest.mark.thorough
 def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
-    long = finish(api.train(program(steps=4096), on="serial", out=tmp_path / "long"))
+    long = finish(api.start(program(steps=4096), on="serial", out=tmp_path / "long"))
     short = finish(
-        api.train(program(steps=2048, schedule_steps=4096), on="serial", out=tmp_path / "short")
+        api.start(program(steps=2048, schedule_steps=4096), on="serial", out=tmp_path / "short")
     )
     on = finish(api.resume(short["path"], steps=4096))
     # Reports come at other steps, since their spacing follows the length of the run.
@@ -237,7 +237,7 @@ def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
 
 def test_a_name_that_nobody_says_is_warned_of_and_null(tmp_path: Path) -> None:
     summary = finish(
-        api.train(program(metrics=("plaice",), steps=256), on="serial", out=tmp_path / "run")
+        api.start(program(metrics=("plaice",), steps=256), on="serial", out=tmp_path / "run")
     )
     assert summary["info"] == {"plaice/last": None, "plaice/mean": None}
     (note,) = summary["notes"]
@@ -249,7 +249,7 @@ def test_a_name_that_nobody_says_is_warned_of_and_null(tmp_path: Path) -> None:
 
 def test_what_is_no_number_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"info\['place'\], got str"):
-        api.train(program(env_kwargs={"spoilt": 1}), on="serial", out=tmp_path / "run")
+        api.start(program(env_kwargs={"spoilt": 1}), on="serial", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -260,7 +260,7 @@ def test_what_becomes_no_number_ends_the_run_at_once(tmp_path: Path) -> None:
         match=r"NoNumber: metrics: expected a number in the env's info\['place'\], got str",
     ):
         finish(
-            api.train(
+            api.start(
                 program(env_kwargs={"spoilt": 20}, steps=100_000),
                 on="process",
                 out=tmp_path / "run",
@@ -282,7 +282,7 @@ def test_names_have_to_be_names(metrics: tuple[str, ...]) -> None:
 @pytest.mark.thorough
 def test_the_best_evaluation_keeps_its_weights(tmp_path: Path) -> None:
     made = program(steps=4096, evaluate_every=512, evaluate_episodes=3, metrics=())
-    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    run = finish(api.start(made, on="serial", out=tmp_path / "run"))
     found = [r.evaluation for r in run["reports"] if r.evaluation is not None]
     assert len(found) >= 5
     best = max(found, key=lambda e: e.mean)
@@ -301,7 +301,7 @@ def test_every_evaluation_is_written_also_where_reports_of_the_moment_lie_betwee
 ) -> None:
     monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
     made = program(steps=4096, evaluate_every=512, evaluate_episodes=2, metrics=())
-    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    run = finish(api.start(made, on="serial", out=tmp_path / "run"))
     told = {r.evaluation.env_steps for r in run["reports"] if r.evaluation is not None}
     lines = RunDirectory.open(run["path"]).metrics()
     assert {
@@ -317,7 +317,7 @@ def test_a_last_evaluation_whose_episodes_never_end_says_how_far_it_is(
     monkeypatch.setattr("equipoise.actors.evaluator.LONGEST", 500)
     monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
     monkeypatch.setattr("equipoise.run.run.SLICE_S", 0.005)
-    run = api.train(
+    run = api.start(
         "tests.envs.planted:Endless",
         on=on,
         out=tmp_path / "run",
@@ -341,7 +341,7 @@ def test_a_run_that_is_left_amid_its_last_evaluation_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("equipoise.run.run.LIVE_S", 0.0)
-    run = api.train(
+    run = api.start(
         "tests.envs.planted:Endless",
         on="serial",
         out=tmp_path / "run",
@@ -368,7 +368,7 @@ def test_only_a_better_one_replaces_it_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = program(steps=1024, evaluate_every=512, evaluate_episodes=2, metrics=())
-    run = finish(api.train(made, on="serial", out=tmp_path / "run"))
+    run = finish(api.start(made, on="serial", out=tmp_path / "run"))
     files = RunDirectory.open(run["path"])
     kept = files.best_checkpoint()
     assert kept is not None
@@ -390,7 +390,7 @@ def test_only_a_better_one_replaces_it_also_after_a_resume(
 
 
 def test_without_an_evaluation_there_is_no_best(tmp_path: Path) -> None:
-    run = finish(api.train(program(steps=128), on="serial", out=tmp_path / "run"))
+    run = finish(api.start(program(steps=128), on="serial", out=tmp_path / "run"))
     with pytest.raises(
         FileNotFoundError,
         match="expected the weights of an evaluation, got none; train with --eval",
@@ -405,7 +405,7 @@ def test_without_an_evaluation_there_is_no_best(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_evaluate_says_that_it_skips_a_damaged_checkpoint(tmp_path: Path) -> None:
     run = finish(
-        api.train(program(steps=512, checkpoint_every=128), on="serial", out=tmp_path / "run")
+        api.start(program(steps=512, checkpoint_every=128), on="serial", out=tmp_path / "run")
     )
     newest = run["path"] / "checkpoints" / "step_512"
     (newest / checkpoint.WEIGHTS).write_bytes(b"")
@@ -442,5 +442,5 @@ def test_wandb_that_is_missing_is_said_before_anything_starts(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match="pip install .wandb>="):
-        api.train(program(), on="serial", out=tmp_path / "run", wandb="ring")
+        api.start(program(), on="serial", out=tmp_path / "run", wandb="ring")
     assert not (tmp_path / "run").exists()

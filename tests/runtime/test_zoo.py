@@ -50,11 +50,11 @@ def visit(on: Any, case: int, path: Path) -> None:
     observation, action, mask = zoo_spaces(case)
     squash = case % 2 == 1
     print(f"zoo case {case} on {on}, squash {squash}, mask {mask}:\n  {observation}\n  {action}")
-    whole = finish(api.train(made(case, squash, steps=3 * ROWS), on=on, out=path / "whole"))
+    whole = finish(api.start(made(case, squash, steps=3 * ROWS), on=on, out=path / "whole"))
     assert whole["updates"] == 3 and not any(
         any(counts.values()) for counts in whole["failures"].values()
     )
-    finish(api.train(made(case, squash, steps=2 * ROWS), on=on, out=path / "half"))
+    finish(api.start(made(case, squash, steps=2 * ROWS), on=on, out=path / "half"))
     resumed = finish(api.resume(path / "half", steps=3 * ROWS))
     assert resumed["updates"] == 3
     assert resumed["params_sha256"] == whole["params_sha256"]

@@ -153,8 +153,8 @@ def test_a_source_of_pairs_trains_resumes_and_reports(
         Program(source=PairsSource(), policies={"main": policy}, schedule=Schedule(steps=400)),
         tmp_path / "run",
     )
-    whole = told(eq.train(made, on=on, out=tmp_path / "whole"))
-    told(eq.train(replace(made, schedule=Schedule(steps=200, schedule_steps=400)), on=on, out=path))
+    whole = told(eq.start(made, on=on, out=tmp_path / "whole"))
+    told(eq.start(replace(made, schedule=Schedule(steps=200, schedule_steps=400)), on=on, out=path))
     done = told(eq.resume(path, on=on, steps=400))
     assert done["params_sha256"] == whole["params_sha256"] and done["updates"] == 400
     assert done["evaluation"]["mean"] > 0.7 and done["evaluation"]["episodes"] == 20

@@ -23,7 +23,7 @@ from tests.cli.samples import program, report
 
 @pytest.mark.thorough
 def test_a_run_says_what_it_does(tmp_path: Path) -> None:
-    with eq.train(
+    with eq.start(
         "CartPole-v1", "ppo", steps=6000, out=tmp_path / "run", on="serial", tensorboard=False
     ) as run:
         next(run)
@@ -48,7 +48,7 @@ def test_a_run_says_what_it_does(tmp_path: Path) -> None:
 
 
 def test_it_is_written_twice_a_second_and_costs_no_run(tmp_path: Path) -> None:
-    run = eq.train(
+    run = eq.start(
         "CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False
     )
     with run:
@@ -104,7 +104,7 @@ def test_a_damaged_one_is_said(tmp_path: Path, text: str) -> None:
 
 
 def test_a_resume_writes_it_again(tmp_path: Path) -> None:
-    with eq.train(
+    with eq.start(
         "CartPole-v1", "ppo", steps=2048, out=tmp_path / "run", on="serial", tensorboard=False
     ) as run:
         for _ in run:

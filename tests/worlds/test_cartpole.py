@@ -55,7 +55,7 @@ def test_cartpole_in_another_process_is_solved(
         program = api.program(
             f"remote:{address}", algorithm, settings=settings, stop_at=475.0, seed=1
         )
-        run = api.train(program, out=tmp_path / "run", tensorboard=False)
+        run = api.start(program, out=tmp_path / "run", tensorboard=False)
         for _ in run:
             pass
         assert run.summary is not None and run.summary["status"] == "solved", run.summary

@@ -577,7 +577,7 @@ def test_rows_prove_themselves_whatever_a_connection_does(
         env_kwargs={"heartbeat_s": 0.02, "grace_s": 8.0 if absent else 30.0},
         settings={"algorithm.streams": 2, "algorithm.aborts": True},
     )
-    for _ in api.train(program, on=on, out=tmp_path / "run", tensorboard=False):
+    for _ in api.start(program, on=on, out=tmp_path / "run", tensorboard=False):
         pass
     for thread in threads:
         thread.join(30)

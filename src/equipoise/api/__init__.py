@@ -10,7 +10,7 @@ from equipoise.api.plotting import plot
 from equipoise.api.predicting import whatif
 from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
-from equipoise.api.training import NothingToDo, resume, train
+from equipoise.api.training import NothingToDo, resume, start
 from equipoise.api.watching import watch
 from equipoise.api.writing import Answer, generate
 
@@ -32,7 +32,7 @@ __all__ = [
     "plot",
     "program",
     "resume",
-    "train",
+    "start",
     "watch",
     "whatif",
 ]

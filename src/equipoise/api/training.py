@@ -1,4 +1,4 @@
-"""Training, and going on with it: ``train``, ``resume``."""
+"""Training, and going on with it: ``start``, ``resume``."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ MEASURED = {
     "learners",
 }
 
-__all__ = ["NothingToDo", "resume", "train"]
+__all__ = ["NothingToDo", "resume", "start"]
 
 
-def train(
+def start(
     env: str | Callable[..., object] | Program,
     algorithm: str | None = None,
     *,
@@ -79,7 +79,7 @@ def train(
     choices: Mapping[str, object] | None = None,
     **options: Any,
 ) -> Run:
-    """Train and iterate over its reports: ``for report in eq.train("CartPole-v1"): ...``.
+    """Train and iterate over its reports: ``for report in eq.start("CartPole-v1"): ...``.
 
     ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()``
     after leaving the loop early stops the run, saves it and writes the summary. ``init_from`` is a
@@ -131,7 +131,7 @@ def train(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What ``train`` is given besides the program."""
+    """What ``start`` is given besides the program."""
 
     on: On
     out: str | os.PathLike[str] | None
