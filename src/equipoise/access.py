@@ -82,7 +82,7 @@ def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -
 
 
 def need_token(host: str, token: str | None, where: str, how: str) -> None:
-    """ValueError for a host that others reach where there is no token. ``where`` named the host;
+    """ValueError for a host that others reach if there is no token. ``where`` named the host;
     ``how`` to give a token.
     """
     if token is None and not is_local(host):

@@ -57,7 +57,7 @@ class Decision:
     kind: str
     deterministic: bool
     session: str | None
-    fallback: str | None  # why the shield chose in place of the policy; None where it did not
+    fallback: str | None  # why the shield chose in place of the policy; None if it did not
 
 
 class How(TypedDict, total=False):
@@ -323,7 +323,7 @@ class _Wire:
         return b"%s%d\r\n\r\n%s" % (self._heads[op], len(said), said)
 
     def answer(self, got: bytearray) -> _Answer | None:
-        """The first whole answer, which is taken out; None where more has to come."""
+        """The first whole answer, which is taken out; None if more has to come."""
         return self._http(got) if self.path is None else self._frame(got)
 
     def _http(self, got: bytearray) -> _Answer | None:

@@ -54,7 +54,7 @@ class Artifact:
     Arrays are named as the graph names its inputs and outputs: ``obs`` or ``obs/PATH``,
     ``state/PATH``, ``action`` or ``action/PATH``; the first axis of each is the batch.
 
-    ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where
+    ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" if
     actions are deterministic.
     """
 
@@ -844,8 +844,8 @@ class EdgePolicy:
 
 
 def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> float | None:
-    """The probability or density of a row's action, None where there is none; a deterministic
-    choice is certain.
+    """The probability or density of a row's action, None if there is none; a deterministic choice
+    is certain.
     """
     if kind == "density" and deterministic:
         return None
@@ -860,7 +860,7 @@ def plain(action: Any) -> Any:
 
 
 def stream_of(session: str) -> int:
-    """The stream of a session, which its noise depends on: its number where its name is one, else a
+    """The stream of a session, which its noise depends on: its number if its name is one, else a
     hash of its name.
     """
     if session.isascii() and session.isdecimal() and len(session) < 19:
@@ -884,7 +884,7 @@ def main(given: list[str] | None = None) -> int:
     options, wrong = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
-        # Bytes that are no UTF-8 belong to their line, so they are read as bytes, where stdin has
+        # Bytes that are no UTF-8 belong to their line, so they are read as bytes, if stdin has
         # some.
         for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), 1):
             if not line.strip():

@@ -70,8 +70,8 @@ class WorkerFailed(RuntimeError):
 
     @property
     def sentence(self) -> str:
-        """The exception's own words, where they say what a user can do and the traceback adds
-        nothing; else "".
+        """The exception's own words, if they say what a user can do and the traceback adds nothing;
+        else "".
         """
         found = [
             one.end()
@@ -106,7 +106,7 @@ class CannotStart(OSError):
 
     @classmethod
     def of(cls, error: OSError | MemoryError) -> CannotStart | None:
-        """The sentence; None where no limit is the reason."""
+        """The sentence; None if no limit is the reason."""
         number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno
         if number not in LIMITS:
             return None

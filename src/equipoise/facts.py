@@ -130,8 +130,8 @@ AUTO = Auto()
 
 @dataclass(frozen=True, slots=True, init=False)
 class Read:
-    """The field is read only where ``setting`` has one of ``values``; without values: where it is
-    set (not 0, false or none).
+    """The field is read only if ``setting`` has one of ``values``; without values: if it is set
+    (not 0, false or none).
 
     ``setting`` is another attribute of the same dataclass, else a path from the Program.
     ``unless``: the other way round. ``why`` says in words why nothing reads the field otherwise.
@@ -149,7 +149,7 @@ class Read:
         object.__setattr__(self, "unless", unless or not values)
 
     def by(self, value: Any) -> bool:
-        """Is the field read where ``setting`` has this value?"""
+        """Is the field read if ``setting`` has this value?"""
         return (
             any(
                 value == one and isinstance(value, bool) == isinstance(one, bool)
@@ -200,7 +200,7 @@ class Fact:
     name: str
     kind: Any  # without the annotation's facts
     annotated: Any  # with them
-    default: Any  # ``dataclasses.MISSING`` where there is none
+    default: Any  # ``dataclasses.MISSING`` if there is none
     help: str
     reads: tuple[Read, ...]
     rule: Literal["free", "kept"] | None  # for a resume; None: not said
@@ -211,7 +211,7 @@ class Fact:
 
     @property
     def limits(self) -> str:
-        """The range in words, or the choices; "" where every value of the type makes sense."""
+        """The range in words, or the choices; "" if every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
         choices = dict.fromkeys(
             as_text(arg)

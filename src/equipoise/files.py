@@ -84,7 +84,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a plain file; ValueError where it is none, or holds more than ``most``."""
+    """The bytes of a plain file; ValueError if it is none, or holds more than ``most``."""
     try:
         opened = open_plain(path)
     except FileNotFoundError:

@@ -15,7 +15,7 @@ class Unreadable(ValueError):
 
 
 def attribute(thing: object, name: str, default: object = None) -> Any:
-    """Return the attribute, or ``default`` where there is none; Unreadable where asking raises."""
+    """Return the attribute, or ``default`` if there is none; Unreadable if asking raises."""
     try:
         return getattr(thing, name, default)
     except MemoryError:
@@ -28,7 +28,7 @@ def attribute(thing: object, name: str, default: object = None) -> Any:
 
 
 def optional(thing: object, name: str, default: object = None) -> Any:
-    """Return the attribute, or ``default`` where there is none or asking for it raises: for what a
+    """Return the attribute, or ``default`` if there is none or asking for it raises: for what a
     foreign object need not have.
     """
     try:

@@ -60,7 +60,7 @@ def encode(message: Mapping[str, Any], most: int = MOST) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a frame's body. Array maps stay maps: ``array`` reads them where one is
+    """The message of a frame's body. Array maps stay maps: ``array`` reads them if one is
     expected.
     """
     try:

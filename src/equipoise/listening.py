@@ -15,12 +15,12 @@ from pathlib import Path
 BACKLOG = 1024
 PROBE_S = 2.0  # for another server to take a connection
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # no room for one more connection
-# of a loop that accepts, where there is none: the connection stays, so it would turn without end
+# of a loop that accepts, if there is none: the connection stays, so it would turn without end
 PAUSE_S = 0.05
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address; OSError where that cannot be. Port 0 is any free one."""
+    """A socket that listens at an address; OSError if that cannot be. Port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in
     # two parts takes 40 ms.
@@ -42,8 +42,8 @@ def accept(listening: socket.socket) -> socket.socket | None:
     """The next connection of a socket that does not block. None: it has gone already, or there is
     no room for it now.
 
-    Where no descriptor is left it sleeps for a moment, so that the loop that calls it does not take
-    a core.
+    If no descriptor is left it sleeps for a moment, so that the loop that calls it does not take a
+    core.
     """
     try:
         return listening.accept()[0]
@@ -54,8 +54,8 @@ def accept(listening: socket.socket) -> socket.socket | None:
 
 
 def listen_at(path: str | os.PathLike[str]) -> socket.socket:
-    """A socket that listens at a path, which only this user can reach; OSError where another
-    listens, or another file is.
+    """A socket that listens at a path, which only this user can reach; OSError if another listens,
+    or another file is.
 
     A socket that a dead process left is replaced.
     """

@@ -53,7 +53,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, one of ``among`` where that is given."""
+    """A text, one of ``among`` if that is given."""
 
     most: int = 1 << 20
     among: tuple[str, ...] = ()
@@ -281,9 +281,7 @@ def _wrong(where: str, expected: str, value: Any) -> ValueError:
 
 
 def described(value: Any) -> str:
-    """A value in an error: its shape where it is an array,
-    and never more than ``LONGEST`` letters.
-    """
+    """A value in an error: its shape if it is an array, and never more than ``LONGEST`` letters."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         kind = "an array" if isinstance(value, np.ndarray | np.generic) else "a tensor"
         bounds = (

@@ -1,13 +1,13 @@
 """Trust: which code that a file names may be imported and called.
 
 A run directory and a capsule name their env, algorithm, torso, task and rewards as
-``module:callable``, and people send each other both. What a file names is imported or called only
-where
+``module:callable``, and people send each other both. Equipoise imports or calls a name of a file
+only if
 
 - it is ours: a built-in algorithm, torso or reward, an env of ``equipoise.envs``,
 - it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
-- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW where it has
-  another name now), or
+- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW if it has another
+  name now), or
 - this user's own run wrote the file: it is signed with a key in the user's state directory,
   together with the places where the modules were found then. A module of that name which lies
   elsewhere is another one.
@@ -254,7 +254,7 @@ def sign(names: Names, signed: object, *, make: bool = False) -> str | None:
 
 
 def signature(program: object) -> str | None:
-    """What shows that this user's run wrote the names of code in a program, where there are any."""
+    """What shows that this user's run wrote the names of code in a program, if there are any."""
     names, signed = of_program(program)
     return sign(names, signed, make=True) if names else None
 
@@ -283,7 +283,7 @@ def _place(module: str) -> str | None:
 
 
 def key_path() -> Path | None:
-    """The file of this user's key; None where the user has no home."""
+    """The file of this user's key; None if the user has no home."""
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state) / "equipoise" / "key"
     try:
@@ -327,7 +327,7 @@ def _make(path: Path) -> None:
     aside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:  # which writes the rest where a disk takes a part
+        with os.fdopen(handle, "wb") as file:  # which writes the rest if a disk takes a part
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(handle)

@@ -43,7 +43,7 @@ def fitting(most: int, listeners: int) -> int:
     """How many connections, at most ``most``, each listener may have so that the descriptors of
     this process suffice.
 
-    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too
+    The soft limit of descriptors is raised as far as the hard one allows; OSError if that is too
     few for any use.
     """
     import resource  # not on Windows, where worlds also listen
@@ -118,7 +118,7 @@ class TooLong(h11.RemoteProtocolError):
 
 
 def bound(data: bytearray) -> None:
-    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, also if they came in one
+    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, even if they came in one
     piece.
     """
     end = data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
@@ -205,7 +205,7 @@ class LimitedProtocol(H11Protocol):
         return False
 
     def refuse(self, status: int, sentence: str) -> None:
-        """Answer without the application where nothing was answered yet, and close."""
+        """Answer without the application if nothing was answered yet, and close."""
         cycle: Any = self.cycle  # the last one: it may be over
         answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not answering:

@@ -189,9 +189,7 @@ class LocalAgent:
         return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys, types or shapes differ,
-        or a number makes no sense.
-        """
+        """Load a state; ValueError if keys, types or shapes differ, or a number makes no sense."""
         first = schema.Array((len(self.streams),), "bool")
         wanted = {
             "start": schema.Array(self._start.shape, "int64", 0, schema.MOST),

@@ -43,7 +43,7 @@ class InfoNumbers:
 
     def of(self, streams: Array) -> Array:
         """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan
-        where it was not there.
+        if it was not there.
         """
         with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
             mean = self.sum[streams] / self.rows[streams]
@@ -117,7 +117,7 @@ class Episodes:
         v["ticks"][0] += 1 if ts.answered is None else self._rows_of(ts.answered)
         self._return += ts.reward
         self._length += ts.valid
-        # a seam, where both are 0 already, or an aborted episode
+        # a seam, if both are 0 already, or an aborted episode
         np.greater(ts.first, ts.valid, out=self._done)
         if self._done.any():
             self._forget(self._done)
@@ -129,7 +129,7 @@ class Episodes:
         ended = np.flatnonzero(self._done)
         count = int(v["count"][0])
         at = (count + np.arange(len(ended))) % RECENT
-        keep = slice(-RECENT, None)  # the last RECENT win where more end at once
+        keep = slice(-RECENT, None)  # the last RECENT win if more end at once
         for name, values in (("returns", self._return[ended]), ("lengths", self._length[ended])):
             v[name][at[keep]] = values[keep]
         if self.metrics:

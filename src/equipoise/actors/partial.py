@@ -14,7 +14,7 @@ early::
 So a window's real rows come first, and a recurrent network that is unrolled over it sees what the
 actor's saw; the state that is stored with the next slot is the one before o2. A slot's law is that
 of every slot: reserved before it is begun, and handed in whole. Only an action that was under way
-is older than its slot: what is then older than ``max_lag`` where it is learned from does not count
+is older than its slot: what is then older than ``max_lag`` when it is learned from does not count
 there (``learners/stale.py``).
 """  # noqa: E501
 

@@ -252,8 +252,8 @@ class Rollout:
             )
 
     def _look(self, data: Trajectory) -> None:
-        """WrongValue where a reward or an observation is not finite: one sum of each array tells,
-        for all rows.
+        """WrongValue if a reward or an observation is not finite: one sum of each array tells, for
+        all rows.
         """
         for key, x in tree.items({"reward": data.reward, "obs": data.obs}):
             if x.is_floating_point() and not torch.isfinite(x.sum()):
@@ -297,8 +297,8 @@ class Rollout:
         )
 
     def load(self, source: StateReader) -> None:
-        """Load a state; ValueError where types or shapes differ. Episodes of a device env that is
-        not exact begin anew.
+        """Load a state; ValueError if types or shapes differ. Episodes of a device env that is not
+        exact begin anew.
         """
         state, count = source.state(), len(self._numbers)
         kept = {

@@ -95,7 +95,7 @@ class Ahead(NamedTuple):
     """The n-step returns of B items: ``reward + discount * V(obs)``."""
 
     reward: Tensor  # [B] discounted and summed
-    discount: Tensor  # [B] gamma^k, 0 where the episode terminated
+    discount: Tensor  # [B] gamma^k, 0 if the episode terminated
     obs: Tree  # [B, ...] k rows after the first
 
 
@@ -193,7 +193,7 @@ def at_random(streams: Array, random_steps: int, step: int) -> Tree:
 
 
 def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
-    """action [B, d] from -1 to 1, or uniform noise where ``explore`` asks for it."""
+    """action [B, d] from -1 to 1, or uniform noise if ``explore`` asks for it."""
     if "random" not in explore:
         return action
     return torch.where(

@@ -2,7 +2,7 @@
 it is made of.
 
 A token has three log-probabilities, which are never mixed up: ``data.logp`` is the engine's, of
-when the token was drawn; ``targets["start"]`` is the learner's at the start of the step, where
+when the token was drawn; ``targets["start"]`` is the learner's at the start of the step, if
 ``anchor`` is recomputed; the loss takes that of now. With the ratio r = pi / pi_anchor of now, the
 advantage A, the correction w and the divergence kl from the reference policy,
 
@@ -372,7 +372,7 @@ def spread(x: Tensor, data: Packed) -> Tensor:
 
 
 def mean_weight(data: Packed, kept: Tensor) -> Tensor:
-    """[N] 1 / tokens that count of the token's sample; 0 where it does not count."""
+    """[N] 1 / tokens that count of the token's sample; 0 if it does not count."""
     ones = kept.to(data.logp.dtype)
     return ones / spread(per_sample(ones, data), data).clamp(min=1.0)
 
@@ -422,8 +422,8 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
 
 @torch.no_grad()
 def gate(data: Packed, logp: Tensor, version: int) -> Sums:
-    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0
-    where the two agree.
+    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0 if
+    the two agree.
 
     ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this
     version began. A token of a sample that an older version began was drawn by keys and values of

@@ -14,8 +14,8 @@ acts at random with epsilon^(1 + alpha i / (N - 1)); an item's first priority is
 actor said (both as in Ape-X).
 
 ``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy
-policy, in the same space. There c = lambda min(1, pi / mu) is lambda where the greedy action was
-taken and else 0: no acting policy can have made it more likely than the greedy policy does.
+policy, in the same space. There c = lambda min(1, pi / mu) is lambda if the greedy action was taken
+and else 0: no acting policy can have made it more likely than the greedy policy does.
 
 Deviations: the network sees neither the last action nor the last reward; both dueling heads are
 linear; the loss is a mean over real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient

@@ -79,7 +79,7 @@ OF_UNIFORM = 0.98
 
 
 class SoftActorCritic(nn.Module):
-    """actor, critic and log_temperature; ``bounds`` where actions are a Box, else None."""
+    """actor, critic and log_temperature; ``bounds`` if actions are a Box, else None."""
 
     log_temperature: Tensor
 

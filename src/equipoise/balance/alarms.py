@@ -1,7 +1,7 @@
 """Alarms: signs, in what a run says of itself, that it goes nowhere as it is.
 
 Each rule is a pure function of a short window of numbers. It returns the evidence in words, or ""
-where there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
+if there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
 sign has to last. docs/alarms.md says which numbers a rule uses and why.
 """
 
@@ -294,7 +294,7 @@ class Alarms:
         return alarm
 
     def _learning(self, now: Moment) -> Found:
-        """What the learner's numbers say of each policy, where they are new."""
+        """What the learner's numbers say of each policy, if they are new."""
         if not now.published or now.metrics is self._metrics:
             return
         self._metrics = now.metrics

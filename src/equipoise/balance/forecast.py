@@ -111,7 +111,7 @@ class Forecast:
     acting: float  # the same of the actors, their mean
     home_mbit: float  # into home, and out of it: the larger one
     bound: str  # what holds it back
-    dollars_per_million: float | None  # env steps; None where no price is known
+    dollars_per_million: float | None  # env steps; None if no price is known
 
 
 def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Bytes | None]:

@@ -3,10 +3,10 @@ limits.
 
 A lever is a number between limits: how many actors act, how many versions old rows may be. A step
 doubles or halves one of them, or makes it half as large again or a third smaller once that does not
-pay. It is measured over several versions and kept where it pays: one that costs more (actors, lag)
-where it makes ``GAINS`` times the updates/s, one that costs less where ``KEEPS`` times the best so
-far are left. Where no step pays, the values stay until the speed leaves the band ``AWAY`` around
-what they made, twice in a row; then the search begins anew.
+pay. It is measured over several versions and kept if it pays: one that costs more (actors, lag) if
+it makes ``GAINS`` times the updates/s, one that costs less if ``KEEPS`` times the best so far are
+left. If no step pays, the values stay until the speed leaves the band ``AWAY`` around what they
+made, twice in a row; then the search begins anew.
 
 Pure: it is told the time and the newest version, and answers with the values that are to be.
 """

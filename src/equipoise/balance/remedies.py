@@ -14,10 +14,10 @@ from equipoise.balance.shares import BEHIND
 from equipoise.types import Placement, Policy, Program, first_learning, learning
 
 HELPS = 1.05  # what gains less is not worth a word
-NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
+NEARLY = 0.97  # of two changes the cheaper is named first if it gains so much of the other's
 # error of a prediction, besides half of the model's error and unexplained time for the run as it is
 MARGIN = 0.12
-NAMED = 1.1  # what gains less where it is relieved does not hold a run back
+NAMED = 1.1  # what gains less if it is relieved does not hold a run back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Prediction:
     asked: Outcome | None  # with the changes; None: nothing was changed
     change: Remedy | None  # the same beside the run's steps/s, with an interval
     changes: Mapping[str, tuple[object, object]]  # by key: what it was, and what it would be
-    remedies: Sequence[Remedy]  # what helps most; where nothing was changed
+    remedies: Sequence[Remedy]  # what helps most; if nothing was changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Probed:
     gain: float | None  # measured; None: it failed, or there was no time for it
     least: float | None  # of the turns, each over the turn of the run as it is before it
     most: float | None
-    said: str  # what came of it, where that is no number
+    said: str  # what came of it, if that is no number
 
 
 def remedies(

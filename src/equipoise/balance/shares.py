@@ -47,7 +47,7 @@ class Shares:
         return self.side == "beside" or self.done >= STARTED
 
     def share(self, state: str) -> float:
-        """The share of a state in the worker's time, 0..1; 0 where no time was measured."""
+        """The share of a state in the worker's time, 0..1; 0 if no time was measured."""
         return self.seconds[state] / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:

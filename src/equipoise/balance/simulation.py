@@ -1,7 +1,7 @@
 """A simulation of processes that share cores: what ``model.py`` is written in.
 
 A process is a generator. It yields a number to sleep so many seconds, a ``Use`` to compute on a
-machine's cores, or a ``Gate`` to wait until somebody opens it. Cores are shared evenly: where more
+machine's cores, or a ``Gate`` to wait until somebody opens it. Cores are shared evenly: if more
 threads compute than there are cores, each gets its part of them (processor sharing), as Linux's
 scheduler does over more than some milliseconds.
 """

@@ -43,7 +43,7 @@ class Verdict:
 
     cause: Cause
     evidence: str = ""  # with numbers of the run
-    advice: str = ""  # empty where nothing is to be done
+    advice: str = ""  # empty if nothing is to be done
 
     @property
     def sentence(self) -> str:

@@ -349,7 +349,7 @@ class Attack:
         in_shards = {name: queue[name] for name in LEDGER if name in queue}
         if in_shards:
             unaccounted += abs(queue["sampled"] - sum(in_shards.values()))
-        # not where publishes are lost: the summary counts what was published
+        # not if publishes are lost: the summary counts what was published
         elif summary["env_steps"] == meta["env_steps"]:
             unaccounted += abs(queue["sampled"] - counts["rows"])
         # a gap in a stream that no dead actor explains

@@ -11,7 +11,7 @@ Row by row of a SAME_STEP env behind ``NextStep`` (d: the row ended an episode; 
                 first x                 x          a seam. So an episode that follows a truncation lacks its first step
 
 ``envs/adapter.py`` loses no step, since it can hold all streams for a row; of many thousand streams
-some are cut in nearly every row, so holding all of them would cost half of the rows. Where the env
+some are cut in nearly every row, so holding all of them would cost half of the rows. If the env
 gives no final observation, a truncation counts as a termination, and a note says so.
 """  # noqa: E501
 
@@ -119,7 +119,7 @@ def where(flag: Tensor, one: Tree, other: Tree) -> Tree:
 
 
 def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
-    """The env as a NEXT_STEP one; ValueError where it does not say how it resets."""
+    """The env as a NEXT_STEP one; ValueError if it does not say how it resets."""
     said = foreign.attribute(env, "autoreset")
     if said not in MODES:
         raise ValueError(
@@ -189,7 +189,7 @@ def _described(x: Tensor) -> str:
 
 
 def check_state(name: str, before: Tree, after: Tree) -> None:
-    """ValueError where a step changes the structure of an exact env's state."""
+    """ValueError if a step changes the structure of an exact env's state."""
     try:
         differ = [
             (path, a, b)

@@ -70,7 +70,7 @@ class JaxEnv:
     traceable: ClassVar[bool] = False
 
     def __init__(self, name: str, world: World) -> None:
-        """``name`` is for errors. ValueError where a state or a row has no fixed shape."""
+        """``name`` is for errors. ValueError if a state or a row has no fixed shape."""
         self._world, self.action = world, world.action
         self._form, seen = _traced(name, world)
         self.observation = space_of(name, seen, world.bounds)
@@ -283,7 +283,7 @@ def _traced(name: str, world: World) -> tuple[Form, Pytree]:
 def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pytree:
     try:
         return jax.eval_shape(function, *shapes)
-    # what JAX raises where a shape or a branch depends on values
+    # what JAX raises if a shape or a branch depends on values
     except (TypeError, IndexError) as error:
         raise ValueError(
             f"{where}: expected a function of fixed shapes, which jax.jit can trace, got "
@@ -294,7 +294,7 @@ def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pyt
 
 
 def _same(where: str, one: Pytree, other: Pytree) -> None:
-    """ValueError where a step gives other shapes than a reset."""
+    """ValueError if a step gives other shapes than a reset."""
     a, b = Form(one).shapes, Form(other).shapes
     if a.keys() != b.keys():
         raise ValueError(

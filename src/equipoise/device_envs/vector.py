@@ -104,8 +104,8 @@ def vector(
 ) -> DeviceVector:
     """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a ``seed``.
 
-    ``observation_spec``: that of ``envs``, which this room does not import. ValueError where rows
-    are not as a rollout needs them; simulators and JAX envs are not stepped for that.
+    ``observation_spec``: that of ``envs``, which this room does not import. ValueError if rows are
+    not as a rollout needs them; simulators and JAX envs are not stepped for that.
     """
     env = make_device_env(name, kwargs, streams=len(streams))
     made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)

@@ -15,20 +15,20 @@ Row by row (d: the row ended an episode; t: a clock cut it)::
     neighbours  valid    x   x                  x       again: valid False, reward 0, ``first`` as it was
 
 A hold costs one ignored inference and a row of all B streams, for each step in which some stream
-was truncated, and every return ends there and goes on with a value. That is next to nothing where
-all clocks strike together; where they do not, and B is no longer small beside an episode's steps,
-up to half of the rows. NEXT_STEP costs one row of one stream instead.
+was truncated, and every return ends there and goes on with a value. That is next to nothing if all
+clocks strike together; if they do not, and B is no longer small beside an episode's steps, up to
+half of the rows. NEXT_STEP costs one row of one stream instead.
 
-Where the env gives no final observation, a truncation counts as a termination, and a note says so.
-For Gymnasium's own vector envs this is known before; for others the first truncation tells.
+If the env gives no final observation, a truncation counts as a termination, and a note says so. For
+Gymnasium's own vector envs this is known before; for others the first truncation tells.
 
 Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch``
 names: on the row that ends an episode they are those of ``final_info`` in SAME_STEP.
 
-One stream of a vector env cannot be made anew. Where its episode has to be aborted
-(``on_nonfinite`` "drop", a value that is invalid) its rows are masked until its next episode
-begins: ``valid`` False, ``first`` True, reward 0, a harmless observation. An exception cannot be
-attributed to one stream, so it is raised.
+One stream of a vector env cannot be made anew. If its episode has to be aborted (``on_nonfinite``
+"drop", a value that is invalid) its rows are masked until its next episode begins: ``valid`` False,
+``first`` True, reward 0, a harmless observation. An exception cannot be attributed to one stream,
+so it is raised.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class GymnasiumEnv(SyncEnv):
             self.mend(ts.obs, ts.first)
 
     def _end(self, info: Tree) -> None:
-        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP)."""
+        """Hold back the next episode's first observation if a clock cut this one (SAME_STEP)."""
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
         ts.valid.fill(True)
@@ -339,7 +339,7 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or disabled."""
+    """Return ``metadata["autoreset_mode"]``; ValueError if it is missing or disabled."""
     about = foreign.attribute(env, "metadata")
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
     modes: dict[object, AutoresetMode] = {

@@ -119,7 +119,7 @@ class SyncEnv:
         return False
 
     def state(self) -> Tree:
-        """Everything that the next rows depend on; {} where a resume makes the env anew."""
+        """Everything that the next rows depend on; {} if a resume makes the env anew."""
         # before the first reset an env is like a new one
         if self.spec.resume == "restart" or self._phase == RESET:
             return {}
@@ -306,7 +306,7 @@ def copied(value: Tree) -> Tree:
 
 
 def fill(target: Tree, source: Tree) -> None:
-    """Write ``source`` into the arrays of ``target``; ValueError where shapes or dtypes differ."""
+    """Write ``source`` into the arrays of ``target``; ValueError if shapes or dtypes differ."""
     for key, array in target.items():
         if key not in source:
             raise ValueError(f"state without {key!r}; it has {sorted(source)}")

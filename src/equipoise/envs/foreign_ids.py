@@ -84,7 +84,7 @@ TURNED = {"LunarLanderContinuous-v2": "LunarLander-v3 with --set env.continuous=
 
 
 def meant_by(env_id: str) -> str:
-    """The end of an error about an id that nobody registered; "" where the id says nothing."""
+    """The end of an error about an id that nobody registered; "" if the id says nothing."""
     if (old := OLD_ATARI.fullmatch(env_id)) is not None and (
         game := _game(old["game"])
     ) is not None:
@@ -126,7 +126,7 @@ def removed(entry_point: object) -> bool:
 
 
 def _of_pettingzoo(env_id: str) -> str:
-    """The target of ``pistonball_v6`` and the like; "" where it is none of PettingZoo's."""
+    """The target of ``pistonball_v6`` and the like; "" if it is none of PettingZoo's."""
     name, _, version = env_id.rpartition(".")[2].rpartition("_v")
     if not name or not version.isdecimal():
         return ""

@@ -2,7 +2,7 @@
 
 The convention is Gymnasium-Robotics': a Dict observation with ``observation``, ``achieved_goal``
 and ``desired_goal``, and ``compute_reward(achieved_goal, desired_goal, info)`` of rows at once.
-``compute_terminated``, where the env has it, alone says whether an episode ends at a row; where it
+``compute_terminated``, if the env has it, alone says whether an episode ends at a row; where it
 takes one row only it is asked row by row. ``info`` is {}.
 """
 
@@ -82,7 +82,7 @@ class Goals:
         return reward
 
     def terminated(self, achieved: Array, desired: Array) -> Array | None:
-        """Terminated [k] bool; None where the env does not say."""
+        """Terminated [k] bool; None if the env does not say."""
         if self._terminated is None:
             return None
         if self._at_once:
@@ -97,7 +97,7 @@ class Goals:
         self._env.close()
 
     def _ask(self, name: str, method: Callable[..., Any], achieved: Array, desired: Array) -> Any:
-        """Call the env's method; RuntimeError names the env and the method where it raises."""
+        """Call the env's method; RuntimeError names the env and the method if it raises."""
         try:
             return method(achieved, desired, {})
         except Exception as error:

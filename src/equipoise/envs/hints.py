@@ -82,7 +82,7 @@ def modules(name: str) -> list[str]:
 
 
 def hidden(module: str) -> str:
-    """The end of an error where a module is hidden by another of the same name."""
+    """The end of an error if a module is hidden by another of the same name."""
     top = module.partition(".")[0]
     found, mine = sys.modules.get(top), importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
     if (

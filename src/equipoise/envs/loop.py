@@ -204,7 +204,7 @@ class LoopEnv(SyncEnv):
     def _abort(self, i: int, error: Exception) -> None:
         """Replace the env of stream ``i``, at the beginning of an episode, and write a capsule.
 
-        Raises without a rule, where the run shall end, and after ``PATIENCE`` failures in a row.
+        Raises without a rule, if the run shall end, and after ``PATIENCE`` failures in a row.
         """
         failures, error = self.failures, self._placed(i, error)
         if failures is None:

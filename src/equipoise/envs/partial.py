@@ -46,7 +46,7 @@ def make_partial(
     failures: Failures | None = None,
     metrics: Sequence[str] = (),
 ) -> Any:
-    """As ``making.make``, with some streams answering at a time; ValueError where it cannot."""
+    """As ``making.make``, with some streams answering at a time; ValueError if it cannot."""
     target = factory.target
     if factory.on_device or target.startswith(REMOTE):
         raise ValueError(
@@ -118,7 +118,7 @@ class LockedFailures(Failures):
 class ThreadedEnv:
     """An ``Env`` over envs of one stream each, every one stepped by a thread of its own.
 
-    It pays where a step waits or computes outside Python.
+    It pays if a step waits or computes outside Python.
     """
 
     def __init__(self, envs: Sequence[SyncEnv], *, answers: int) -> None:

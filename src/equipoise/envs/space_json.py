@@ -1,4 +1,4 @@
-"""Spaces as JSON and back, so that a policy can be played where its env's package is not installed.
+"""Spaces as JSON and back, so that a policy can be played if its env's package is not installed.
 
     Box             {"type": "Box", "shape": [3], "dtype": "float32", "low": -1.0, "high": [1.0, 2.0, "inf"]}
     Discrete        {"type": "Discrete", "n": 4, "start": 0, "dtype": "int64"}
@@ -83,7 +83,7 @@ def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, obje
 
 
 def _numbers(array: Array) -> object:
-    """One number where all are the same, else nested lists."""
+    """One number if all are the same, else nested lists."""
     flat = np.asarray(array).reshape(-1)
     same = len(flat) > 0 and bool((flat == flat[0]).all())
     values = flat[:1].tolist() if same else flat.tolist()

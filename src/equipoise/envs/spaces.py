@@ -85,7 +85,7 @@ def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
 
 
 def _bounded(space: spaces.Box, role: str, place: str) -> None:
-    """Raise UnsupportedSpace where a bound is nan: such a space is not even equal to itself."""
+    """Raise UnsupportedSpace if a bound is nan: such a space is not even equal to itself."""
     if np.isnan(space.low).any() or np.isnan(space.high).any():
         raise UnsupportedSpace(
             f"{role} space {space} at {place} is not supported: expected bounds that are numbers, "
@@ -94,7 +94,7 @@ def _bounded(space: spaces.Box, role: str, place: str) -> None:
 
 
 def _choices(space: object, role: str, place: str) -> None:
-    """Raise UnsupportedSpace where there is nothing to choose."""
+    """Raise UnsupportedSpace if there is nothing to choose."""
     if isinstance(space, spaces.Space) and 0 in (space.shape or ()):
         raise UnsupportedSpace(
             f"{role} space {space} at {place} is not supported: expected at least one number, got "

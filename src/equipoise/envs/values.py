@@ -48,7 +48,7 @@ class NoArray(ValueError):
 
 
 def plain(value: Any) -> Array:
-    """``value`` as an array of anything but objects, texts included; NoArray where it is none.
+    """``value`` as an array of anything but objects, texts included; NoArray if it is none.
 
     Without a tensor's gradient; an array of objects by its elements; masked values are none.
     """

@@ -51,8 +51,8 @@ def write(
     torch says of ``seen``.
 
     ``step``: of the run, by which it explores; ``rows``: how many are compared; None: no graph, but
-    weights alone, which torch can serve. FileExistsError where there is something
-    already; ``Differs`` where the graph is wrong.
+    weights alone, which torch can serve. FileExistsError if there is something already; ``Differs``
+    where the graph is wrong.
     """
     if to.exists():
         raise FileExistsError(

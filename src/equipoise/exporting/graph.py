@@ -114,8 +114,8 @@ class PolicyGraph(nn.Module):
         return given, obs, state, explore
 
     def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
-        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best
-        one is taken.
+        """The log propensity [B] of other actions than those that ``act`` draws; 0 if the best one
+        is taken.
         """
         given, obs, state, explore = self._read(tensors)
         taken = tree.like(self.signature.action, action, "action")
@@ -144,7 +144,7 @@ class PolicyGraph(nn.Module):
 
 
 def onnx_bytes(module: PolicyGraph) -> bytes:
-    """The graph as an ONNX file. ValueError where the exporter cannot say what the policy does."""
+    """The graph as an ONNX file. ValueError if the exporter cannot say what the policy does."""
     try:
         model = _model(module)
     except ImportError:

@@ -186,8 +186,8 @@ def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
     """{path: {"q": [...], "values": [[...] for each]}} of numbers that an env gave; None of made-up
     ones.
 
-    A list of values has one for each number of the leaf, flat, or one for all of them where these
-    are many.
+    A list of values has one for each number of the leaf, flat, or one for all of them if these are
+    many.
     """
     if not seen.recorded:
         return None

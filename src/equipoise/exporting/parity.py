@@ -20,7 +20,7 @@ from equipoise.types import Array, Tree
 
 # sizes of batches: one in so many of the rows is compared in them, since small ones are slow
 BATCHES = {1: 10, 5: 4, 64: 1}
-# of log propensities, states and numbers of a Box; relative where they are above 1
+# of log propensities, states and numbers of a Box; relative if they are above 1
 TOLERANCE = 1e-4
 EQUAL = 0.999  # share of rows with torch's actions and log propensities
 BEST = 4  # one of so many rows takes the best action
@@ -48,7 +48,7 @@ class Parity:
     rows: int
     equal: float  # share of rows with torch's action
     likely: float  # share of rows with torch's log propensity
-    logp: float  # greatest difference of log propensities, where the action is torch's
+    logp: float  # greatest difference of log propensities, if the action is torch's
     state: float  # greatest difference of recurrent states
 
 
@@ -105,7 +105,7 @@ class _Row:
 def _compare(
     artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size: int, seed: int
 ) -> Parity:
-    """Sequences of ``size`` streams at a time, from their beginning; where there are fewer streams,
+    """Sequences of ``size`` streams at a time, from their beginning; if there are fewer streams,
     with other noise again.
     """
     length, streams = seen.first.shape

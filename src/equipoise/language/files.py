@@ -59,7 +59,7 @@ IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
 
 
 def read_config(directory: Path) -> DecoderConfig:
-    """The shape of the model in a directory; ValueError where it is no decoder of this family."""
+    """The shape of the model in a directory; ValueError if it is no decoder of this family."""
     path = directory / CONFIG
     data = read_json(path)
     if not isinstance(data, dict):
@@ -116,8 +116,8 @@ def _size(data: Mapping[str, object], name: str, default: int | None = None) -> 
 
 
 def load(net: Decoder, directory: Path) -> None:
-    """Fill a decoder's parameters with those in a directory; ValueError where one is missing, too
-    many or of another shape.
+    """Fill a decoder's parameters with those in a directory; ValueError if one is missing, too many
+    or of another shape.
     """
     params = dict(net.named_parameters())
     missing = set(params)

@@ -48,7 +48,7 @@ def is_shape(name: str) -> bool:
 def find(name: str, vocabulary: int | None = None) -> Model:
     """The model of this name; ``vocabulary``: tokens of the tokenizer, for one from scratch.
 
-    ValueError where there is none, or where it has fewer tokens than the tokenizer.
+    ValueError if there is none, or if it has fewer tokens than the tokenizer.
     """
     directory = Path(name).expanduser()
     if is_shape(name):

@@ -1,10 +1,10 @@
 """Task files: prompts with what their rewards are told, from JSONL and parquet.
 
-A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where
-there is one, is what ``sft`` learns. All other columns go to the rewards by their names; where a
-row lacks one that others have, it is None. Beside messages the columns ``tools`` and
-``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
-``ground_truth`` in their ``reward_model`` also becomes a column.
+A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, if there
+is one, is what ``sft`` learns. All other columns go to the rewards by their names; if a row lacks
+one that others have, it is None. Beside messages the columns ``tools`` and ``chat_template_kwargs``
+are also arguments of the chat template. verl's files are such rows: the ``ground_truth`` in their
+``reward_model`` also becomes a column.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def plain(value: object, where: str, depth: int = 0) -> object:
 
 
 def whole(text: str, where: str) -> str:
-    """The text; ValueError where it has half a character, which UTF-8 cannot encode."""
+    """The text; ValueError if it has half a character, which UTF-8 cannot encode."""
     if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
             f"{where}: expected whole characters, got half of one, {half[0]!a}, at character "

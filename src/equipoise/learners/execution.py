@@ -31,7 +31,7 @@ class Execution(Protocol):
 
     loss: Callable[..., LossOutput | None]  # the algorithm's, or the same function made quicker
 
-    # ValueError where that cannot be
+    # ValueError if that cannot be
     def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...
     def numbers(self, now: Numbers) -> Numbers: ...  # in the form that an update takes them
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress: ...

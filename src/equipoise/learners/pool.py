@@ -87,9 +87,9 @@ class Group:
         address: str = "127.0.0.1",
     ) -> None:
         """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look``
-        is called now and then while this learner waits for others; it raises ``LearnerLost`` where
-        one of them will not come. ``summed`` is called with the seconds of each wait. ``address``:
-        of this machine, for the other learners.
+        is called now and then while this learner waits for others; it raises ``LearnerLost`` if one
+        of them will not come. ``summed`` is called with the seconds of each wait. ``address``: of
+        this machine, for the other learners.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
         self._summed, self._address = summed, address

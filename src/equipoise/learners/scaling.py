@@ -1,7 +1,7 @@
 """The scale of a float16 loss, so that small gradients do not vanish (Micikevicius et al. 2018,
 arXiv:1710.03740, section 3.2).
 
-The scale is halved where a gradient overflows, whose step is skipped, and doubled after 2,000 steps
+The scale is halved if a gradient overflows, whose step is skipped, and doubled after 2,000 steps
 without one, as in ``torch.amp.GradScaler``. It lies in tensors on the device: nothing waits to know
 it.
 """

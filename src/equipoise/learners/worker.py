@@ -51,7 +51,7 @@ class PolicyLearner:
     batch: int  # items of a step
     weights: WeightStore
     publish_every: int  # versions
-    host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
+    host: WeightStore | None = None  # for those that do not act, if ``weights`` lie on a device
     max_lag: int | None = None  # rows that are older do not count; None: the queue sees to it
 
 
@@ -282,7 +282,7 @@ class LearnerWorker:
             self._publish()
         keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
         if keys is None:
-            self._meeting.freed(self.version)  # also where the one before died before it said so
+            self._meeting.freed(self.version)  # even if the one before died before it said so
         else:
             for name, line in self.lines.items():
                 line.experience.adopt(keys)
@@ -359,7 +359,7 @@ class LearnerWorker:
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
         self._shares = state["shares"]
-        # where there were more learners, some have several shares
+        # if there were more learners, some have several shares
         for rank in range(pool.rank, self._shares, pool.size):
             self._sums.absorb(
                 source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device

@@ -59,7 +59,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 @functools.cache
 def varlen_attn() -> Any:
-    """torch's attention over sequences without padding; None where this torch has none."""
+    """torch's attention over sequences without padding; None if this torch has none."""
     try:
         from torch.nn.attention.varlen import varlen_attn as found
     except ImportError:

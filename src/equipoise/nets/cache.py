@@ -27,7 +27,7 @@ class Texts:
     """Texts of like length in a step of ``decode``."""
 
     texts: Tensor  # [n] their numbers in the step
-    slots: Tensor | slice  # [n]; a slice where they follow each other
+    slots: Tensor | slice  # [n]; a slice if they follow each other
     length: int  # of the longest, the new token included
     mask: Tensor | None  # [n, 1, 1, length] -inf behind a text's end; None: all are as long
 

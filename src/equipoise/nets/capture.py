@@ -1,4 +1,4 @@
-"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, said once, where
+"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, said once, if
 either fails.
 
 A row of operations over tensors that stay in place can be recorded once and replayed: one launch in
@@ -89,8 +89,8 @@ class Graphs:
 
 
 def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:
-    """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once,
-    where that fails.
+    """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once, if
+    that fails.
 
     The first call is done plainly: it checks its inputs, which is no part of what is compiled.
     """

@@ -199,7 +199,7 @@ class Decoder(nn.Module):
         return self._layers(token, position, lambda _, q, k, v: packed_attention(q, k, v, layout))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., hidden] -> [..., vocabulary] float32 (float64 where the net is)."""
+        """[..., hidden] -> [..., vocabulary] float32 (float64 if the net is)."""
         logits = F.linear(hidden, self.head)
         return logits if logits.dtype == torch.float64 else logits.float()
 

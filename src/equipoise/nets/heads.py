@@ -168,7 +168,7 @@ def least_distance(low: Array, high: Array) -> Array:
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array, Array]:
-    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is
+    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, if a bound is
     infinite.
 
     ``instead``: what else may help.
@@ -235,7 +235,7 @@ def head(
 
 
 def part(x: Tensor, at: int, size: int) -> Tensor:
-    """Return rows ``at`` to ``at + size``; ``x`` itself where that is all of them."""
+    """Return rows ``at`` to ``at + size``; ``x`` itself if that is all of them."""
     return x if size == x.shape[0] else x[at : at + size]
 
 

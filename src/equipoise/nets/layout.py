@@ -118,7 +118,7 @@ class Layout:
 
     @classmethod
     def of(cls, data: Packed) -> Layout:
-        """The layout of groups of samples; ValueError where samples and tokens disagree."""
+        """The layout of groups of samples; ValueError if samples and tokens disagree."""
         columns = (data.sample, data.prompt, data.group)
         sample, prompt, group = (
             np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in columns

@@ -108,8 +108,8 @@ def loop(a: Tensor, b: Tensor) -> Tensor:
 
 
 def doubling(a: Tensor, b: Tensor) -> Tensor:
-    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices
-    where calls are what costs.
+    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices on
+    which calls are the cost.
 
     After the round of stride s row t is the sum over its last 2s rows, and ``a`` holds the products
     of as many coefficients.

@@ -112,8 +112,8 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
 
 
 def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of whole groups. Where groups were lost there may be fewer
-    than parts: then some parts are of no weight, so that all learners take as many steps.
+    """``count`` random, disjoint parts of whole groups. If groups were lost there may be fewer than
+    parts: then some parts are of no weight, so that all learners take as many steps.
     """
     groups = int(batch.data.group[-1]) + 1
     order = torch.randperm(groups, generator=rng, device=rng.device)
@@ -133,7 +133,7 @@ def under_budget(batch: Batch, tokens: int) -> list[Batch]:
     """The batch in parts of at most so many tokens, in order; a sample with its prompt is never
     cut, however long.
 
-    The batch itself where it fits, or where ``tokens`` is 0.
+    The batch itself if it fits, or where ``tokens`` is 0.
     """
     data: Packed = batch.data
     if tokens == 0 or len(data.token) <= tokens:

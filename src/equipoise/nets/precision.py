@@ -10,8 +10,8 @@ bf16      convolutions, products of matrices and what lies between them are bflo
 fp16      NVIDIA GPUs: the same in float16, with a scaled loss (``learners/scaling.py``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory are always float32. Where a run learns in tf32 or fp16
-on a GPU, those that act on a CPU, which has neither, compute in fp32.
+Weights, gradients and the optimiser's memory are always float32. If a run learns in tf32 or fp16 on
+a GPU, those that act on a CPU, which has neither, compute in fp32.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def native_bf16(flags: str | None = None) -> bool:
     """Has this processor instructions for bf16, which torch may use? ``flags``: its flags instead
     of those of the system.
 
-    ``ONEDNN_MAX_CPU_ISA`` may forbid them. Where the system does not tell its flags, torch is
-    asked.
+    ``ONEDNN_MAX_CPU_ISA`` may forbid them. If the system does not tell its flags, torch is asked.
     """
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
     if platform.machine() in ("x86_64", "AMD64") and not limit.upper().startswith(WITH_BF16):

@@ -20,7 +20,7 @@ R_MAX, D_MAX = 3.0, 5.0  # Ioffe 2017, section 4
 
 
 class BatchRenorm(nn.Module):
-    """Normalise each feature of rows [N, F], or [members, N, F] where each member has statistics of
+    """Normalise each feature of rows [N, F], or [members, N, F] if each member has statistics of
     its own.
 
         y = scale (x - mean) / sqrt(var + 1e-3) + bias

@@ -22,7 +22,7 @@ OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
 
 
 def encoded_size(space: spaces.Space[object]) -> int:
-    """F, the width of what ``encode`` returns; ValueError where the space is not supported."""
+    """F, the width of what ``encode`` returns; ValueError if the space is not supported."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return math.prod(space.shape)
     if isinstance(space, spaces.Discrete):

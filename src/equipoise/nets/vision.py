@@ -98,7 +98,7 @@ def encoders(net: nn.Module) -> dict[str, Encoder]:
     """The encoders of a network by the paths of their images within an observation; {}: it has
     none.
 
-    ValueError where several of its parts have their own: a row would be kept once for each.
+    ValueError if several of its parts have their own: a row would be kept once for each.
     """
     found: list[Any] = [
         module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)
@@ -148,7 +148,7 @@ def torso(
     """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the
     observations themselves.
 
-    ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and
+    ``auto``: ``nature`` if ``is_screen`` holds for a part, else an MLP. ``hidden`` and
     ``activation`` are the MLP's. ValueError says what is wrong with a ``kind`` or with an
     observation that does not fit it.
     """

@@ -186,9 +186,9 @@ class Blueprint:
 
     @property
     def replaceable(self) -> bool:
-        """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a
-        policy's past, or weights on a device, or its part of the parameters, or where learners are
-        on several machines.
+        """Can a learner that is lost be replaced? Not if rows of a replay are lost with it, or a
+        policy's past, or weights on a device, or its part of the parameters, or if learners are on
+        several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
         whole = self.program.placement.shard == "none"
@@ -260,7 +260,7 @@ class Blueprint:
 
     @property
     def rows_device(self) -> str:
-        """The device that rows may lie on where all workers are in one process, so that a learner
+        """The device that rows may lie on if all workers are in one process, so that a learner
         reads them without a copy.
         """
         return self.acting_device if self.rolls_out and not self.replays else "cpu"
@@ -291,7 +291,7 @@ class Blueprint:
 
     @property
     def shards(self) -> list[tuple[str, int]]:
-        """(policy, number) of each worker that keeps rows of a replay; none where the learners'
+        """(policy, number) of each worker that keeps rows of a replay; none if the learners'
         processes keep them.
 
         Shard k is learner k % learners'.

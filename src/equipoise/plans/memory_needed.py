@@ -52,7 +52,7 @@ TOO_LARGE = re.compile(
     r"allocate memory|out of memory|overflow|[Ss]torage size|too large", re.ASCII
 )
 
-# the parts of the sum, in bytes by name; ValueError where there is no such run
+# the parts of the sum, in bytes by name; ValueError if there is no such run
 Size = int | tuple[int, ...]  # of a setting
 Measure = Callable[[Program], dict[str, int]]
 
@@ -62,7 +62,7 @@ Measure = Callable[[Program], dict[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Memory of this machine, in bytes; None where the system does not tell."""
+    """Memory of this machine, in bytes; None if the system does not tell."""
 
     total: int | None
     free: int | None
@@ -70,7 +70,7 @@ class Machine:
 
 
 def machine(root: Path = Path("/")) -> Machine:
-    """The machine, or its cgroup where that has less. ``root``: where ``proc`` and ``sys`` are
+    """The machine, or its cgroup if that has less. ``root``: where ``proc`` and ``sys`` are
     found.
     """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
@@ -98,14 +98,14 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
                 place = mount / path.strip("/")
                 for directory in (place, *place.parents):
                     text = _text(directory / file).strip()
-                    if text.isdigit():  # "max" where there is no limit
+                    if text.isdigit():  # "max" if there is no limit
                         yield int(text)
                     if directory == mount:
                         break
 
 
 def _text(path: Path) -> str:
-    """A file of the system, or nothing where there is none (another system, a container without
+    """A file of the system, or nothing if there is none (another system, a container without
     it).
     """
     return path.read_text() if path.is_file() and os.access(path, os.R_OK) else ""
@@ -253,8 +253,8 @@ def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> di
 
 
 def counted(build: Callable[[], nn.Module]) -> int:
-    """Bytes of the parameters and buffers of a network, without allocating any; ValueError where
-    only building it tells.
+    """Bytes of the parameters and buffers of a network, without allocating any; ValueError if only
+    building it tells.
     """
     try:
         with torch.device("meta"):
@@ -268,8 +268,8 @@ def counted(build: Callable[[], nn.Module]) -> int:
 
 
 def built(build: Callable[[], nn.Module]) -> nn.Module:
-    """The network; ValueError where this machine has no room for it, of one that could not be
-    counted before.
+    """The network; ValueError if this machine has no room for it, of one that could not be counted
+    before.
     """
     try:
         return build()
@@ -308,15 +308,15 @@ def _rows(plan: ReplayPlan) -> int:
 
 
 def check_memory(program: Program, measure: Measure) -> None:
-    """ValueError where the run does not fit: expected, got, the parts of the sum, the nearest
-    setting that fits.
+    """ValueError if the run does not fit: expected, got, the parts of the sum, the nearest setting
+    that fits.
     """
     if (told := problem(program, measure, machine())) is not None:
         raise ValueError(told)
 
 
 def problem(program: Program, measure: Measure, has: Machine) -> str | None:
-    """The sentence of that refusal; None where the run fits."""
+    """The sentence of that refusal; None if the run fits."""
     found = measure(program)
     limit, name, needed = has.total, has.name, sum(found.values())
     if limit is None or needed <= limit:
@@ -370,7 +370,7 @@ def size(count: int, *, least: bool = False) -> str:
 
 
 def _number(value: object) -> int:
-    """The largest whole number of a setting; 0 where it is something else."""
+    """The largest whole number of a setting; 0 if it is something else."""
     numbers = [one for one in (value if isinstance(value, tuple) else (value,)) if type(one) is int]
     return max(numbers, default=0)
 
@@ -398,7 +398,7 @@ def _fits(with_: Callable[[int], Program], measure: Measure, has: Machine, numbe
 
 
 def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
-    """The largest multiple of ``step`` below ``value`` that fits; 0 where there is none."""
+    """The largest multiple of ``step`` below ``value`` that fits; 0 if there is none."""
     low, high = 0, value // step + 1  # in steps: ``low`` fits, ``high`` does not
     while high - low > 1:
         middle = (low + high) // 2

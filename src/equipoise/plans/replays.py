@@ -43,14 +43,14 @@ def pace_of(program: Program, roles: Mapping[str, Role]) -> Pace:
 
 
 def room(program: Program, name: str) -> str:
-    """What stands in front of a setting of this policy; empty where it is the only one."""
+    """What stands in front of a setting of this policy; empty if it is the only one."""
     return f"policies.{name}." if len(program.policies) > 1 else ""
 
 
 def replays_of(
     program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace
 ) -> dict[str, ReplayPlan]:
-    """The replays of the policies that learn; ValueError where one could hold too little."""
+    """The replays of the policies that learn; ValueError if one could hold too little."""
     envs, learners, plans = program.placement.group_envs, program.placement.learners, {}
     for name, policy in learning(program).items() if program.actors else ():
         if policy.replay is None:

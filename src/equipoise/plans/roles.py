@@ -70,7 +70,7 @@ class Role:
     writes.
     """
 
-    algorithm: Algorithm  # Learns, and Acts where it acts in an env
+    algorithm: Algorithm  # Learns, and Acts if it acts in an env
     spec: Any  # EnvSpec or TextSpec
     row: RowSpec
     noise: Noise

@@ -246,7 +246,7 @@ def named(program: Program, key: str) -> list[Setting]:
 
 
 def why_unread(program: Program, setting: Setting) -> str:
-    """Why nothing reads this setting while the others are as they are; "" where something does."""
+    """Why nothing reads this setting while the others are as they are; "" if something does."""
     for read in setting.fact.reads:
         if isinstance(setting.part, Placement) and read.setting in setting.part.auto:
             continue  # it is not known yet

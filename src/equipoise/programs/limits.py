@@ -66,7 +66,7 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
 
 
 def check_devices(place: Placement) -> None:
-    """ValueError where this machine has not the devices that the learners are to compute on."""
+    """ValueError if this machine has not the devices that the learners are to compute on."""
     if place.device == "cpu":
         return
     if not torch.cuda.is_available():
@@ -81,7 +81,7 @@ def check_devices(place: Placement) -> None:
 
 
 def check_nvtx(place: Placement) -> None:
-    """ValueError where profilers cannot be shown the parts of the work."""
+    """ValueError if profilers cannot be shown the parts of the work."""
     if place.nvtx and torch.version.cuda is None:
         raise ValueError(
             "placement.nvtx: expected false, since this torch has no CUDA, got true; "
@@ -97,7 +97,7 @@ def _files_allowed() -> int | None:
 
 
 def _files_open() -> int:
-    """Files that this process has open now; 3 where the system does not list them."""
+    """Files that this process has open now; 3 if the system does not list them."""
     place = Path("/dev/fd")
     return len(list(place.iterdir())) if place.is_dir() else 3
 

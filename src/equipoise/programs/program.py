@@ -244,7 +244,7 @@ def to_plain(value: object, where: str) -> object:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        # JSON has no infinity; as a text it comes back as a number where the field is one, which an
+        # JSON has no infinity; as a text it comes back as a number if the field is one, which an
         # env's argument is not.
         if math.isfinite(value):
             return value

@@ -358,7 +358,7 @@ def unread(program: Program, settings: Collection[str]) -> list[str]:
 
 
 def check_replays(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError for a setting (KEY each) of a replay where no learning policy has one."""
+    """Raise ValueError for a setting (KEY each) of a replay if no learning policy has one."""
     learn = learning(program)
     if any(policy.replay is not None for policy in learn.values()):
         return

@@ -248,7 +248,7 @@ def convert(value: object, kind: object, where: str) -> Any:
 
 
 def asked(value: object, fact: Fact, where: str) -> object:
-    """``convert`` to a setting's type, or ``auto`` where it may be measured."""
+    """``convert`` to a setting's type, or ``auto`` if it may be measured."""
     if not (fact.auto and isinstance(value, str)):
         return convert(value, fact.kind, where)
     if value.lower() == AUTO.word:

@@ -57,7 +57,7 @@ def block_problems(program: Program, net: nn.Module) -> list[str]:
 
 
 def check_shard_on(program: Program, on: On) -> None:
-    """ValueError where the learners have no process each on one machine."""
+    """ValueError if the learners have no process each on one machine."""
     if program.placement.shard != "none" and program.placement.learners > 1 and on != "process":
         raise ValueError(
             f"placement.shard: expected none with on={on}, or on=process, where each learner has a "

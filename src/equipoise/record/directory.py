@@ -373,7 +373,7 @@ class RunDirectory:
         )
 
     def best_mean(self) -> float:
-        """The mean return of that evaluation; -infinity where there was none."""
+        """The mean return of that evaluation; -infinity if there was none."""
         best = self.best_evaluation()
         return -math.inf if best is None else best.mean
 
@@ -423,7 +423,7 @@ class RunDirectory:
         return found
 
     def newest_whole(self, damaged: Mapping[Path, str]) -> Source | None:
-        """The same; None where there is none."""
+        """The same; None if there is none."""
         skipped: list[str] = []
         found = checkpoint.choose(self.checkpoints, passed=damaged, skipped=skipped)
         _warn(skipped, None if found is None else found.path)

@@ -177,7 +177,7 @@ def _shares(one: Shares | None) -> dict[str, float] | None:
 
 
 def read_live(directory: Path) -> dict[str, Any]:
-    """What ``live.json`` says; OSError where there is none, ValueError where it is damaged."""
+    """What ``live.json`` says; OSError if there is none, ValueError if it is damaged."""
     told: dict[str, Any] = check(read_json(directory / LIVE), SCHEMA, str(directory / LIVE))
     return told
 

@@ -120,7 +120,7 @@ class Store:
             self.fs.mv(aside, path)
 
     def read(self, name: str, most: int = LARGEST_JSON) -> bytes:
-        """The bytes of a small file; ValueError where it is larger than ``most``."""
+        """The bytes of a small file; ValueError if it is larger than ``most``."""
         data = self._taken(name, lambda source: source.read(most + 1))
         if len(data) > most:
             raise ValueError(f"{self.url}/{name}: expected at most {most:,} bytes, got more")

@@ -81,7 +81,7 @@ def policy_json(
 
 
 def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, object]:
-    """``spec.json`` with these policies, signed where it names code of the user's."""
+    """``spec.json`` with these policies, signed if it names code of the user's."""
     data = {"format": FORMAT, "precision": precision, "policies": policies}
     return data | {"signature": trust.signature(data)}
 

@@ -100,7 +100,7 @@ class Endpoint:
     """Serves the metrics of one run until it is closed; ``update`` gives it a report."""
 
     def __init__(self, address: Address) -> None:
-        """Begin to listen; ValueError where that cannot be."""
+        """Begin to listen; ValueError if that cannot be."""
         client = load()
         self._metrics, self._totals = client.metrics_core, Totals()
         self._report: Report | None = None

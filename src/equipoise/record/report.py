@@ -223,7 +223,7 @@ class Report(Learned, Measured):
     verdict: str  # the sentence that begins with it
     remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
     remaining_s: float | None
-    # how many actors act and the bound on lag, where they change meanwhile
+    # how many actors act and the bound on lag, if they change meanwhile
     governor: Mapping[str, int | None] | None = None
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report

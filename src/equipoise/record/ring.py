@@ -69,7 +69,7 @@ class Station:
 class Arrow:
     """What flows from a station to the next. A rate is 0 if nothing flows, or none is known."""
 
-    name: str = ""  # of what flows, where the stations do not tell
+    name: str = ""  # of what flows, if the stations do not tell
     steps_per_s: float = 0.0  # env steps that were taken
     updates_per_s: float | None = None
     bytes_per_s: float = 0.0
@@ -78,7 +78,7 @@ class Arrow:
 
     @property
     def level(self) -> int:
-        """How thick the arrow is drawn: 0 where nothing flows, 1 and more by the bytes a second."""
+        """How thick the arrow is drawn: 0 if nothing flows, 1 and more by the bytes a second."""
         return (
             1 + sum(self.bytes_per_s >= least for least in THICKER)
             if self.bytes_per_s or self.steps_per_s

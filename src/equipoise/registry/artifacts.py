@@ -62,8 +62,8 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an artifact; ValueError where it is none, names a file outside of the folder,
-    or is too large.
+    """The manifest of an artifact; ValueError if it is none, names a file outside of the folder, or
+    is too large.
     """
     path = folder / MANIFEST
     data = read_plain(path, LARGEST_MANIFEST)
@@ -114,7 +114,7 @@ def opened(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """The bytes of a plain file that is no link; ValueError where it holds more than ``most``."""
+    """The bytes of a plain file that is no link; ValueError if it holds more than ``most``."""
     with opened(path) as (handle, size):
         if size > most:
             raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
@@ -137,8 +137,8 @@ def copy(source: Path, manifest: Manifest, to: Path) -> None:
 
 
 def place(whole: Path, folder: Path) -> None:
-    """Give a folder that is whole its name; where one that is half copied or damaged has it,
-    replace its files one by one.
+    """Give a folder that is whole its name; if one that is half copied or damaged has it, replace
+    its files one by one.
     """
     if folder.is_symlink():
         raise ValueError(
@@ -160,7 +160,7 @@ def set_aside(folder: Path) -> Path:
 
 def look(folder: Path, version: str) -> Manifest:
     """The manifest of a version whose files are all there, by their sizes; ``Incomplete`` or
-    ValueError where they are not.
+    ValueError if they are not.
 
     Their contents are for ``problems``, and for what loads them.
     """
@@ -219,8 +219,8 @@ def problems(folder: Path, version: str) -> list[str]:
 
 
 def _read_through(path: Path, about: tuple[str, int], copy_to: int | None = None) -> None:
-    """Read a file to its end, and copy it to a descriptor; ValueError where it is not as the
-    manifest says.
+    """Read a file to its end, and copy it to a descriptor; ValueError if it is not as the manifest
+    says.
     """
     sha256, size = about
     with opened(path) as (handle, got):

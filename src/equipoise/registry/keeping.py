@@ -75,7 +75,7 @@ def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str |
     """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller
     holds the lock.
 
-    ValueError, and nothing is removed, where a record is damaged: it may name a version.
+    ValueError, and nothing is removed, if a record is damaged: it may name a version.
     """
     now_s = time.time()
     states = {

@@ -32,7 +32,7 @@ class RegistryReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """ValueError where ``path`` is no registry."""
+        """ValueError if ``path`` is no registry."""
         self.path = Path(path)
         about = self.path / ABOUT
         if not about.is_file():
@@ -111,9 +111,9 @@ class RegistryReader:
         """The version of an alias, or of the first digits of a version, and the folder of its
         artifact.
 
-        ``Incomplete`` where its files are still being copied here: ask again. ValueError where
-        there is none. The sizes of the files are looked at, and their contents are not: whoever
-        loads the artifact checks those.
+        ``Incomplete`` if its files are still being copied here: ask again. ValueError if there is
+        none. The sizes of the files are looked at, and their contents are not: whoever loads the
+        artifact checks those.
         """
         now = self.known(name)
         version = self.version_of(name, now, which)
@@ -159,7 +159,7 @@ class RegistryReader:
         """What is known of one version: lineage, files (sizes in bytes), aliases, and who added it
         when.
 
-        ``problem``: a sentence where a file is not there, or not of its size; None where all are.
+        ``problem``: a sentence if a file is not there, or not of its size; None if all are.
         """
         now = self.known(name)
         version = self.version_of(name, now, which)
@@ -222,7 +222,7 @@ class RegistryReader:
         return self.path / "artifacts" / version
 
     def audit_folder(self, name: str) -> Path:
-        """The folder of a policy's records; ValueError where ``name`` cannot be a policy's."""
+        """The folder of a policy's records; ValueError if ``name`` cannot be a policy's."""
         if not POLICY.fullmatch(name):
             got = repr(name) if len(name) <= 100 else f"{len(name):,} letters, {name[:20]!r}..."
             raise ValueError(
@@ -234,7 +234,7 @@ class RegistryReader:
         return folder
 
     def listing(self, folder: str) -> Sequence[str]:
-        """The names in a folder of the registry; none where there is no such folder yet."""
+        """The names in a folder of the registry; none if there is no such folder yet."""
         try:
             return os.listdir(self.path / folder)
         except FileNotFoundError:

@@ -61,8 +61,8 @@ class Record:
 
     @classmethod
     def named(cls, name: str) -> Record | None:
-        """Read the name of a file; None where it is no record's, such as one that is being written
-        or copied.
+        """Read the name of a file; None if it is no record's, such as one that is being written or
+        copied.
         """
         if (found := NAME.fullmatch(name)) is None:
             return None

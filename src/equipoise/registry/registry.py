@@ -45,7 +45,7 @@ class Registry(RegistryReader):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        """``create``: make a registry where there is none, in a new or an empty folder."""
+        """``create``: make a registry if there is none, in a new or an empty folder."""
         about = Path(path) / ABOUT
         if create and not about.exists():
             _create(about)
@@ -158,7 +158,7 @@ class Registry(RegistryReader):
             return to
 
     def _added(self, name: str, now: State, version: str) -> Any:
-        """The lineage with which a version was added; None where it was not, or where the record is
+        """The lineage with which a version was added; None if it was not, or if the record is
         damaged.
         """
         with suppress(ValueError):
@@ -168,7 +168,7 @@ class Registry(RegistryReader):
         return None
 
     def _whole(self, name: str, which: str) -> str:
-        """The version that is meant; ValueError where a file of it is damaged."""
+        """The version that is meant; ValueError if a file of it is damaged."""
         version, folder = self.resolve(name, which)
         for problem in artifacts.problems(folder, version):
             raise ValueError(problem)
@@ -185,7 +185,7 @@ class Registry(RegistryReader):
         reason: str,
         who: str | None,
     ) -> None:
-        """Refuse a move, with a record, where the alias is not at what its mover expects."""
+        """Refuse a move, with a record, if the alias is not at what its mover expects."""
         current = now.aliases.get(alias)
         if expect in (ANY, current):
             return

@@ -77,7 +77,7 @@ def of(names: Iterable[str]) -> State:
 
 
 def heads(moves: Sequence[Record], read: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    """The moves of an alias that no other move followed: one, or several where it was moved in two
+    """The moves of an alias that no other move followed: one, or several if it was moved in two
     copies of a registry.
 
     ``read``: the contents of the records, by name; those of a damaged one are missing.

@@ -27,10 +27,10 @@ def nstep(
     arXiv:1602.01783, Algorithm S3.
 
     ``value`` is V of obs[0..T], or max_a Q, or Q at the online net's best action for double
-    Q-learning; ``discount`` is gamma where it may be used and else 0. A row with ``mask`` False (a
+    Q-learning; ``discount`` is gamma if it may be used and else 0. A row with ``mask`` False (a
     seam) has the target V.
 
-    No gradient flows out. Raises ValueError where a shape is wrong or n < 1.
+    No gradient flows out. Raises ValueError if a shape is wrong or n < 1.
     """
     check(mask=mask, value=value, reward=reward, discount=discount)
     if n < 1:

@@ -27,7 +27,7 @@ def token_gae(
     """``gae`` over the chosen tokens of each sample, [N]; 0 elsewhere.
 
     ``value`` is V of what was seen when the token was drawn. Nothing is worth anything after a
-    sample's last token, also where a limit cut it. Rewards of tokens that were not chosen count
+    sample's last token, even if a limit cut it. Rewards of tokens that were not chosen count
     nowhere: see ``at_last``. A sample's tokens lie together.
 
     No gradient flows out. Raises ValueError on a wrong shape.

@@ -88,7 +88,7 @@ class RewardStep(RewardPart):
         }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where only one side has statistics."""
+        """Load a state; ValueError if only one side has statistics."""
         if bool(state) != (self._norm is not None):
             had, has = ("statistics" if state else "none"), self._settings.normalize
             raise ValueError(

@@ -34,7 +34,7 @@ class Attempt:
             self.runtime.examined(version)
 
     def failed(self, error: WorkerFailed, give_up_s: float) -> str:
-        """Count the failure -> why another attempt has no hope; empty where it has."""
+        """Count the failure -> why another attempt has no hope; empty if it has."""
         # what fails at one version would fail there for ever
         reached = self.runtime.stats().version
         self.streak.add(error.death, progress=reached > self.furthest)

@@ -25,8 +25,8 @@ class Evaluations:
         self.last: Evaluation | None = None
 
     def enter(self, evaluation: Evaluation) -> str | None:
-        """Note one more evaluation -> a warning where it is far below the best one, once for each
-        best one.
+        """Note one more evaluation -> a warning if it is far below the best one, once for each best
+        one.
         """
         self.count += 1
         self.first, self.last = self.first or evaluation, evaluation

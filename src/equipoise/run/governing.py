@@ -26,8 +26,8 @@ FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
 def check_on(program: Program, on: On) -> None:
-    """Refuse what cannot run there: worlds over a cluster, a governor where there is nothing that
-    it could balance.
+    """Refuse what cannot run there: worlds over a cluster, a governor if there is nothing that it
+    could balance.
     """
     if on == "ray" and program.outside:
         raise ValueError(

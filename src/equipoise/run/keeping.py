@@ -27,7 +27,7 @@ from equipoise.runtime.messages import Cut
 from equipoise.schema import check
 from equipoise.sources.source import source_of
 
-CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
+CHECKPOINT_S = 120.0  # between two checkpoints, if the program does not say
 
 
 def told_of(line: Mapping[str, Any]) -> bool:
@@ -77,8 +77,8 @@ class Checkpointing:
         self.asked.lost()
 
     def keep(self, cut: Cut, reporter: Reporter, evaluations: EvaluationSchedule) -> bool:
-        """Add the driver's part to a cut, and name the checkpoint once all is written -> False
-        where it could not be.
+        """Add the driver's part to a cut, and name the checkpoint once all is written -> False if
+        it could not be.
 
         Whether the run goes on is for the caller: after the last one it does not, so that what is
         summed up is what was saved.

@@ -13,12 +13,12 @@ from equipoise.types import Program
 
 
 class Worlds:
-    """The worlds of a run; none where its envs are stepped here. ``run``: when it is gone, nobody
+    """The worlds of a run; none if its envs are stepped here. ``run``: when it is gone, nobody
     listens any more.
     """
 
     def __init__(self, program: Program, run: object) -> None:
-        """ValueError for an address or a setting that cannot work; OSError where the address is
+        """ValueError for an address or a setting that cannot work; OSError if the address is
         taken.
         """
         self._hub: Any = None

@@ -122,7 +122,7 @@ class Reporter:
         self._remedies = self._cause = None
 
     def failed(self, error: Exception) -> None:
-        """Note what ends the run, where that is an alarm: an update that was not finite."""
+        """Note what ends the run, if that is an alarm: an update that was not finite."""
         if said := not_finite(error):
             wall_s = time.monotonic() - self._began
             self.note(f"warning: {self._alarms.failed(said, step=self.step, wall_s=wall_s).text}")
@@ -315,7 +315,7 @@ class Reporter:
         return [*self._alarms_before, *map(asdict, self._alarms.raised)][-MOST_NOTES:]
 
     def _look_for_ends(self, stats: RunStats) -> None:
-        """Say so, once, where no episode has ended for very long."""
+        """Say so, once, if no episode has ended for very long."""
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
                 f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is "
@@ -386,7 +386,7 @@ class Reporter:
         )
 
     def _governed(self, program: Program) -> dict[str, int | None] | None:
-        """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
+        """How many actors act, and the bound on lag; None if nothing is changed meanwhile."""
         if not self._governs:
             return None
         return {"actors": program.placement.actors, "max_lag": program.placement.max_lag}

@@ -125,9 +125,9 @@ class Run:
         """Write a checkpoint of the whole run now -> its directory, which ``resume`` and
         ``init_from`` can begin from.
 
-        The run goes on until the next version, where it holds still; a run that has not begun
-        begins. What is reported meanwhile comes with the next reports. OSError where the checkpoint
-        could not be written.
+        The run goes on until the next version, if it holds still; a run that has not begun begins.
+        What is reported meanwhile comes with the next reports. OSError if the checkpoint could not
+        be written.
         """
         if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
             raise RuntimeError(
@@ -183,7 +183,7 @@ class Run:
             self._nodes.disconnect()
 
     def _begin(self, began: float) -> tuple[Runtime, Reporter, EvaluationSchedule]:
-        """Start the workers, from the checkpoint ``_source`` where there is one."""
+        """Start the workers, from the checkpoint ``_source`` if there is one."""
         blue, source = replace(self._blue, resume=self._source), self._source
         try:
             runtime = start(blue, self.on, self._kinds, self._nodes)
@@ -247,7 +247,7 @@ class Run:
 
     def _fall_back(self, why: str) -> None:
         """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed``
-        where there is none.
+        if there is none.
         """
         assert self._source is not None
         self._damaged[self._source.path] = why
@@ -368,7 +368,7 @@ class Run:
             yield attempt.reporter.report()
 
     def _last_cut(self, attempt: Attempt) -> bool:
-        """Save the whole run before it ends early; False where there is nothing to save yet, or it
+        """Save the whole run before it ends early; False if there is nothing to save yet, or it
         took too long or failed.
         """
         if attempt.runtime.stats().version == 0:
@@ -421,7 +421,7 @@ class Run:
                 yield from self._by_time(attempt)
 
     def _by_time(self, attempt: Attempt) -> Iterator[Report]:
-        """A report where the last one has grown old, recorded where the last recorded one has or an
+        """A report if the last one has grown old, recorded if the last recorded one has or an
         evaluation has ended.
         """
         if attempt.reporter.due or (attempt.reporter.untold and not attempt.evaluations.solved):

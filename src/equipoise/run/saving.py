@@ -100,8 +100,8 @@ def doubts(blue: Blueprint, version: int) -> list[str]:
 
 
 def schedules_over(blue: Blueprint, version: int) -> str | None:
-    """A warning where a run begins with schedules that are at their end; ``version``: that it goes
-    on from, -1 for none.
+    """A warning if a run begins with schedules that are at their end; ``version``: that it goes on
+    from, -1 for none.
     """
     done = (blue.before or 0) + max(version, 0)
     changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())

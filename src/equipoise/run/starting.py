@@ -45,7 +45,7 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
     """Connect to the cluster of a run on Ray; None for one elsewhere. ``cluster``: settings
     (``Cluster``) by name.
 
-    ValueError where a setting makes no sense, or there is no such cluster.
+    ValueError if a setting makes no sense, or there is no such cluster.
     """
     if on != "ray":
         if given := ", ".join(f"{name}={value}" for name, value in cluster.items()):

@@ -217,9 +217,9 @@ class Meter:
     def add(self, tick: Tick) -> float:
         """Count the time since the last call as this state -> now.
 
-        Where a process works in ticks that follow each other closely, one call in ``EVERY`` counts
-        all of them. So does the call after which there is nothing to do any more: a tick finds that
-        out at once.
+        If a process works in ticks that follow each other closely, one call in ``EVERY`` counts all
+        of them. So does the call after which there is nothing to do any more: a tick finds that out
+        at once.
         """
         if self._skip > 1 and tick is Tick.WORKED:
             self._skip -= 1

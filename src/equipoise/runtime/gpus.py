@@ -1,8 +1,8 @@
 """The NVIDIA GPUs of this machine: how busy they are, their memory and their power, by the package
 ``nvidia-ml-py``.
 
-Nothing is said where the run's device is none, or the package (extra ``gpu``) or the driver's
-library is not there.
+Nothing is said if the run's device is none, or the package (extra ``gpu``) or the driver's library
+is not there.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ class Channels:
 
 
 class Event:
-    """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe,
-    which takes two descriptors.
+    """``Ringer``. It stays set until it is cleared: an eventfd if there is one, else a pipe, which
+    takes two descriptors.
     """
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ def _attach_event(read: Handle, write: Handle | None) -> Event:
 class Ringer(Protocol):
     """What wakes a worker."""
 
-    # ``always``: also where it says that it is awake
+    # ``always``: even if it says that it is awake
     def ring(self, *, always: bool = False) -> None: ...
 
 

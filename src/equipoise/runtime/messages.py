@@ -152,7 +152,7 @@ def to_json(message: Message) -> dict[str, object]:
 
 
 def from_json(data: Mapping[str, object]) -> Message:
-    """Read a message; ValueError where it is none."""
+    """Read a message; ValueError if it is none."""
     given = dict(data)
     name = given.pop("message", None)
     if not isinstance(name, str) or name not in _TYPES:

@@ -11,8 +11,7 @@ Any number of runs may be under way, iterated in turn, in any thread, and ended 
 - Python calls one function at the program's end, which closes the runs that are still open, the
   newest first.
 - The fork servers (``forkserver``) are shared by all runs and kept until the program ends, since a
-  start takes seconds. The one of env workers ends earlier where measuring found that none is
-  needed.
+  start takes seconds. The one of env workers ends earlier if measuring found that none is needed.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Interrupt:
     """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where
     it falls.
 
-    So does the first one where it is ``eager``: while a run starts, which may take minutes and has
+    So does the first one if it is ``eager``: while a run starts, which may take minutes and has
     nothing to save yet.
     """
 

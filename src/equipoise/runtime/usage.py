@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
 
 def usage(pid: int) -> Usage | None:
-    """The usage of a process; None where it has ended, or the kernel does not tell."""
+    """The usage of a process; None if it has ended, or the kernel does not tell."""
     try:
         stat, statm = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "statm"))
     except (FileNotFoundError, ProcessLookupError):

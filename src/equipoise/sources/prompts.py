@@ -19,7 +19,7 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
 
 KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
-COMPLETION = 256  # tokens, where nobody says how many
+COMPLETION = 256  # tokens, if nobody says how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Text:
 
 
 def read(source: TaskSource, seed: int) -> Text:
-    """Read a task and the facts about its model; ValueError where they do not go together.
+    """Read a task and the facts about its model; ValueError if they do not go together.
 
     What was read is kept, unless its file has changed since.
     """

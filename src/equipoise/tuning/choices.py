@@ -1,12 +1,12 @@
-"""Choices by measurement: what a run takes where a setting is ``auto``.
+"""Choices by measurement: what a run takes if a setting is ``auto``.
 
 A setting of the placement may be ``auto`` (``AUTO`` in its annotation); ``placement.auto`` names
 those that are still to be chosen. ``settled`` measures them before a run begins, for ``BUDGET_S``
 in all:
 
 1. In lockstep, on one thread and for small networks nothing is measured: the usual value is taken.
-2. The learner's update alone is timed by device, precision and threads (``updates.py``). Where no
-   way is clearly faster than the usual one, that is taken.
+2. The learner's update alone is timed by device, precision and threads (``updates.py``). If no way
+   is clearly faster than the usual one, that is taken.
 3. The few ways that are left, and the values of every other setting, are measured as whole runs in
    turns (``runs.py``).
 
@@ -40,7 +40,7 @@ from equipoise.tuning.updates import Took, Way
 from equipoise.types import PRECISIONS, Inference, Program, learning
 
 BUDGET_S = 30.0  # at most, for all settings of a run together
-SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
+SHARE = 0.1  # of the time that the run will take, at most, if nobody asked
 SHORT_S = 20.0  # an estimated length of a run for which nothing more is measured
 TIE = 1.05  # of whole runs: what is less than so many times faster is as fast
 ALONE = 1.1  # the same of updates alone, which say less
@@ -53,7 +53,7 @@ GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
 # settings are accepted.
 USUAL = {"inference": "local"}
 COMPILE = "compile"  # not chosen, but judged
-DEFAULT = ("precision", "threads")  # measured where nobody says anything
+DEFAULT = ("precision", "threads")  # measured if nobody says anything
 
 Tell = Callable[[str], object]
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def settled(
 
 
 def _fixed(program: Program, on: str) -> str:
-    """The reason why nothing is measured; "" where it may be."""
+    """The reason why nothing is measured; "" if it may be."""
     if on == "serial":
         return "in one thread nothing is measured"
     if program.placement.max_lag == 0:
@@ -176,7 +176,7 @@ class _Search:
         def is_short(took: Took) -> bool:
             return not self._patient and took.update_s * blue.updates < SHORT_S
 
-        # where other load has the cores, many threads take for ever
+        # if other load has the cores, many threads take for ever
         guessed = sorted(ways, key=lambda way: way.threads)
         took, wrong = updates.timed(blue, guessed, self._interrupt, until=until, enough=is_short)
         if wrong:
@@ -249,7 +249,7 @@ class _Search:
 
 
 def taken(race: Race, values: Sequence[object]) -> Choice:
-    """The value that a race decides for; the usual one, which is the first, where none learned."""
+    """The value that a race decides for; the usual one, which is the first, if none learned."""
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
     label = most_usual(best, list(by_label), tie=TIE) if best else alive[0]
@@ -350,7 +350,7 @@ def candidates(program: Program, name: str, on: str) -> tuple[list[object], str]
 
 
 def _problem(program: Program) -> str:
-    """The reason why a program cannot run here; "" where it can."""
+    """The reason why a program cannot run here; "" if it can."""
     place = program.placement
     try:
         check(program)

@@ -1,5 +1,5 @@
-"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused
-where it cannot pay.
+"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused if
+it cannot pay.
 
 | figure | how it is known |
 |---|---|

@@ -70,7 +70,7 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
 
 
 def untuned(program: Program) -> str:
-    """A sentence where an Atari game has no recipe for its algorithm; "" for all else."""
+    """A sentence if an Atari game has no recipe for its algorithm; "" for all else."""
     one = next(iter(learning(program).values()), None)
     if (
         program.source.played is None
@@ -253,7 +253,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
             envs = 1 if pace.reset_s >= SLOW_RESET_S or pace.step_s >= 10 * SLOW_STEP_S else 4
         # each agent is a stream, as an env of one agent is
         envs = max(min(envs, place.envs_per_actor // pace.agents), 1)
-    if policy.replay is not None:  # an update for each row, as where one env is stepped alone
+    if policy.replay is not None:  # an update for each row, as for one env that is stepped alone
         rows = actors * envs * policy.unroll
         changed = replace(policy, replay=replace(policy.replay, updates=rows))
     else:

@@ -68,11 +68,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """Seconds of one update, and of one act for an actor's envs; 0 where nothing acts."""
+    """Seconds of one update, and of one act for an actor's envs; 0 if nothing acts."""
 
     update_s: float
     act_s: float
-    compiler_s: float = 0.0  # CPU time of the imports of torch's compiler, where the run compiles
+    compiler_s: float = 0.0  # CPU time of the imports of torch's compiler, if the run compiles
     cached: bool = False  # has torch anything that was compiled before?
 
 

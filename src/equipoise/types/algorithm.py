@@ -89,7 +89,7 @@ class Optimizer:
     ] = 0.5
 
     def rate(self, group: str, progress: float) -> float:
-        """The learning rate of a group where the share ``progress`` of the schedule is done."""
+        """The learning rate of a group when the share ``progress`` of the schedule is done."""
         base = self.rates.get(group, self.learning_rate)
         if progress < self.warmup:
             return base * (progress / self.warmup)
@@ -152,7 +152,7 @@ class Learns(ABC):
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
     # mean lag in versions that its correction bears; None: any (docs/lag.md)
     max_sensible_lag: ClassVar[float | None] = None
-    # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
+    # rows of a minibatch at least, if a large batch is cut into more of them; 0: never
     minibatch_rows: ClassVar[int] = 0
 
     epochs: Annotated[PositiveInt, Help("Passes over a batch.")] = 1
@@ -292,11 +292,11 @@ class Acts(ABC):
     def propensity(
         self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
     ) -> Tensor | None:
-        """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by
-        ``explore``, as a logarithm.
+        """[B], how likely ``act`` is to choose ``action`` [B, ...] if it explores by ``explore``,
+        as a logarithm.
 
-        A probability; a density, in the env's terms, where a Box is among the actions. None:
-        ``act`` draws nothing. Noise that is held for several rows counts as not known.
+        A probability; a density, in the env's terms, if a Box is among the actions. None: ``act``
+        draws nothing. Noise that is held for several rows counts as not known.
         """
         return None
 

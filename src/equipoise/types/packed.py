@@ -41,8 +41,8 @@ class Packed:
     # [N] int64, the sample that it is part of; -1: part of the prompt before the group's samples
     sample: Array
     chosen: Array  # [N] bool, drawn by the model; False: of the prompt, or written by a tool
-    logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 where not chosen
-    version: Array  # [N] int64, the weights that drew it; -1 where not chosen
+    logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 if not chosen
+    version: Array  # [N] int64, the weights that drew it; -1 if not chosen
     reward: Array  # [N] float32, a sample's reward at its last token, 0 elsewhere
     prompt: Array  # [M] int64, tokens of its prompt
     group: Array  # [M] int64, 0..G-1, ascending
@@ -98,7 +98,7 @@ class Example:
 
     prompt: Prompt
     columns: Mapping[str, object] = field(default_factory=dict)  # what JSON has, by name
-    completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
+    completion: str = ""  # the wanted one, if the task knows it; ``sft`` learns it
     # arguments of the chat template, such as tools
     template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors
@@ -143,6 +143,6 @@ class Task(Protocol):
     # that reward takes microseconds and is ours: no process, no deadline
     @property
     def quick(self) -> bool: ...
-    # tokens of a sample at most, where nobody says otherwise; 0: it does not know
+    # tokens of a sample at most, if nobody says otherwise; 0: it does not know
     @property
     def completion(self) -> int: ...

@@ -134,7 +134,7 @@ class ReplaySettings:
         return self.codec not in ("", "none")
 
     def recorded(self, batch: int) -> int:
-        """Items of a batch that are a data set's, where there is one beside live experience."""
+        """Items of a batch that are a data set's, if there is one beside live experience."""
         return round(self.dataset_share * batch)
 
 
@@ -507,7 +507,7 @@ class Program:
 
     @property
     def env(self) -> EnvFactory:
-        """The env that is stepped, or that evaluation plays; ValueError where there is none."""
+        """The env that is stepped, or that evaluation plays; ValueError if there is none."""
         if self.source.played is None:
             raise ValueError(
                 "source.env: expected an env, got none: this run knows recorded rows alone"
@@ -521,12 +521,12 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The env's target, or the task or the data set where there is no env."""
+        """The env's target, or the task or the data set if there is no env."""
         return self.source.title
 
     @property
     def actors(self) -> int:
-        """Actors that run: none where rows are recorded."""
+        """Actors that run: none if rows are recorded."""
         return 0 if self.source.recorded else self.placement.actors
 
     @property

@@ -18,12 +18,12 @@ class Env(Protocol):
     The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False).
     After a terminated or truncated row the next action of that stream is ignored and answered by
     the reset row (Gymnasium's NEXT_STEP). An env that resets in the same step shows that row's
-    reset observation already, ``first`` and valid, where it terminated. At a truncation one extra
-    row is sent for all streams: the reset stream has its new observation, the others repeat theirs
-    with ``valid`` False.
+    reset observation already, ``first`` and valid, if it terminated. At a truncation one extra row
+    is sent for all streams: the reset stream has its new observation, the others repeat theirs with
+    ``valid`` False.
 
-    Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the
-    reset of all, and ``send`` takes the actions [n, ...] of any streams [n] that have answered.
+    If streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the reset
+    of all, and ``send`` takes the actions [n, ...] of any streams [n] that have answered.
     """
 
     spec: EnvSpec
@@ -41,8 +41,8 @@ class Env(Protocol):
 
 
 class DealtEnv(Protocol):
-    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also
-    where there is only one.
+    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, even if
+    there is only one.
 
     The mapping that ``recv`` returns, and the time steps in it, are the same objects each time.
     """

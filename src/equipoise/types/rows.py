@@ -61,10 +61,10 @@ class TimeStep:
     # stream's hold)
     valid: Array
     stream: Array  # [B] int64, which streams these rows are
-    # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
+    # [B, ...] the actions that were really taken, in a policy's form, if an env may say so
     taken: Tree | None = None
     differs: Array | None = None  # [B] bool, the rows whose action was another than the one sent
-    # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
+    # [B, M] float64, the numbers of Program.metrics from the last step, nan if absent
     info: Array | None = None
     # [B] bool, the rows that are new; the others tell of nothing. None: all of them are
     answered: Array | None = None
@@ -102,7 +102,7 @@ class EnvSpec:
     mask: tuple[str, ...] = ()
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
-    # by the path of the observation's leaf, "" where it is one array
+    # by the path of the observation's leaf, "" if it is one array
     stacks: Mapping[str, Stack] = field(default_factory=dict)
     # what an adapter could not preserve, e.g. "truncation treated as termination"
     notes: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class Trajectory:
     context: Tree  # [B, ...] always {"stream", "start"}; start: the stream's row number of row 0
 
     def discount(self, gamma: float) -> Array:
-        """[T, B], ``gamma`` where the value of the next observation may be used, else 0."""
+        """[T, B], ``gamma`` if the value of the next observation may be used, else 0."""
         return gamma * self.bootstrap
 
     def fields(self) -> dict[str, Tree]:
@@ -165,7 +165,7 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 class Batch:
     """The input of a learner's step. A minibatch by rows has T = 1 and obs [1, N, ...]."""
 
-    data: Any  # a Trajectory; a Packed where text is learned from
+    data: Any  # a Trajectory; a Packed if text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
     targets: Tree  # [T, B], or [N] of a Packed: what Learns.targets computed once, else {}
@@ -182,7 +182,7 @@ class Slot:
 
 
 def stream_ids(group: int, envs: int) -> npt.NDArray[np.int64]:
-    """[E] int64, the envs of one group; where an env has one agent they are its streams."""
+    """[E] int64, the envs of one group; if an env has one agent they are its streams."""
     import numpy as np
 
     return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)

@@ -176,8 +176,8 @@ class Weights(Versions):
         return None if found is None else (found[0], self._copy.numpy())
 
     def publish_bytes(self, version: int, data: Buffer) -> None:
-        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the
-        size is another.
+        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError if the size
+        is another.
         """
         given = np.frombuffer(data, np.uint8)
         if len(given) != self.plan.flat:

@@ -112,7 +112,7 @@ def _agent(
 
 
 def compile_torso(blue: Blueprint, name: str, net: nn.Module, rows: int) -> str | None:
-    """Compile a policy's torso of images for so many rows, where the program says so; a note where
+    """Compile a policy's torso of images for so many rows, if the program says so; a note where
     that cannot be.
     """
     if not blue.program.placement.compile:

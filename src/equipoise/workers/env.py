@@ -117,7 +117,7 @@ class EnvKind(SteppingKind, ExchangingKind, Torchless, Wakes, BeginsAnew):
 
 
 def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
-    """The seed of a group's envs: another one where episodes cannot go on, since none is to come a
+    """The seed of a group's envs: another one if episodes cannot go on, since none is to come a
     second time.
     """
     if not life and (blue.resume is None or blue.spec.env.resume != "restart"):

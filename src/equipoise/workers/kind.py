@@ -101,7 +101,7 @@ class Kind(ABC):
 
     @abstractmethod
     def build(self, job: Any, site: Site) -> Worker:
-        """Make the worker, where it is to work; ``site.load`` it where the run goes on from a
+        """Make the worker, where it is to work; ``site.load`` it if the run goes on from a
         checkpoint. ``job``: a ``Job``, or what ``Prepares.job`` made.
         """
 
@@ -352,7 +352,7 @@ def held_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:
-    """All workers of a run, kind by kind; ValueError where two would have one name."""
+    """All workers of a run, kind by kind; ValueError if two would have one name."""
     members = tuple(Member(kind, index) for kind in kinds for index in range(kind.count(blue)))
     titles = [member.title for member in members]
     for title in titles:

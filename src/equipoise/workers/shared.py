@@ -28,7 +28,7 @@ class PolicyMemory:
     weights: Weights
     episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
-    rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
+    rounding: Sequence[Rounding] = ()  # one a group of envs, if acting is with rounded weights
     # the weights that are acted with, where they lie on the learner's device
     device: DeviceWeights | None = None
 

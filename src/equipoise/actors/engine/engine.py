@@ -34,7 +34,7 @@ class Engine(Protocol):
     """Draws groups of samples, each group of one prompt.
 
     A sample depends on the seed, its group and index, the prompt and the weights. It does not
-    depend on which engine draws it nor on what else is drawn at the same time (to the bit where the
+    depend on which engine draws it nor on what else is drawn at the same time (to the bit if the
     logits agree to the bit).
     """
 
@@ -65,6 +65,6 @@ class Engine(Protocol):
         likes.
 
         The old weights draw until the last part is there, and go on if ``params`` are not ``whole``
-        then. Where no sample is drawn or waits all is one part, which takes the place of the old
+        then. If no sample is drawn or waits all is one part, which takes the place of the old
         weights: if it is not whole, a step needs others first.
         """

@@ -4,8 +4,8 @@ new tensors.
 ``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came
 up. Views are then made for good. Operations that depend on weights alone run when the weights
 change; operations that no output needs are left out. Each other operation becomes one call with
-bound arguments and output: NumPy's where arrays are small (0.3 us to torch's 0.7), else torch's
-with ``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
+bound arguments and output: NumPy's if arrays are small (0.3 us to torch's 0.7), else torch's with
+``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
 
 Some things cannot be recorded and raise ``Refused``: sizes or branches that depend on data, random
 numbers, and operations without an output argument.
@@ -30,7 +30,7 @@ Step = Callable[[], object]
 SMALL = 4096  # up to so many elements NumPy reduces, copies and clips faster than torch
 # up to so many multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18 on
 DOT = 2**16
-DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
+DOT_VECTOR = 2**13  # the same if one of the three sizes is 1: from 9,216 on
 CONSTANT, WEIGHTS, ACT = range(3)  # when a value changes: never, with the weights, with each call
 
 # operations that read only the size of their argument
@@ -226,9 +226,7 @@ def _when(calls: list[Call], entered: Collection[int], weights: Collection[int])
 
 
 def steps(call: Call) -> list[Step]:
-    """Turn an operation into calls that write into its outputs' memory;
-    ``Refused`` where none can.
-    """
+    """Turn an operation into calls that write into its outputs' memory; ``Refused`` if none can."""
     if len(call.outs) == 1 and all(_array(x) is not None for x in call.ins):
         out = _array(call.outs[0])
         if out is not None and (found := _numpy(call, out)):
@@ -237,7 +235,7 @@ def steps(call: Call) -> list[Step]:
 
 
 def _numpy(call: Call, out: np.ndarray) -> list[Step]:
-    """Turn an operation into NumPy calls; [] where torch is faster or the only choice."""
+    """Turn an operation into NumPy calls; [] if torch is faster or the only choice."""
     args: list[Tree] = [_array(x) if isinstance(x, Tensor) else x for x in call.args]
     name, kwargs = call.name, call.kwargs
     small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)

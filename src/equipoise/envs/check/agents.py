@@ -31,7 +31,7 @@ READERS = (
     "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's "
     "wrappers among it."
 )
-CYCLES = 200  # steps of each of the two episodes of parallel_api_test, where there is time
+CYCLES = 200  # steps of each of the two episodes of parallel_api_test, if there is time
 
 
 def joint_actions(joint: Joint, count: int, seed: int) -> Array:
@@ -69,10 +69,10 @@ def judge_agents(found: Findings, joint: Joint) -> None:
 
 
 def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -> str:
-    """Run PettingZoo's ``parallel_api_test``; OutOfTime where a few steps would take too long.
+    """Run PettingZoo's ``parallel_api_test``; OutOfTime if a few steps would take too long.
 
     A broken rule is a finding in the test's words, an exception one with the env's line. Returns
-    why the test was not made, such as a missing package; "" where it was.
+    why the test was not made, such as a missing package; "" if it was.
     """
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):

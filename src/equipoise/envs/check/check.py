@@ -432,6 +432,6 @@ class _Check:
 
 
 def numbers(row: Flat, place: str, streams: int) -> Array:
-    """Numbers [B] of one outcome; 0 where the env gave nothing readable, which is a finding."""
+    """Numbers [B] of one outcome; 0 if the env gave nothing readable, which is a finding."""
     array = row.get(place, np.zeros(0))
     return array.reshape(-1) if array.size == streams else np.zeros(streams)

@@ -48,7 +48,7 @@ class Clock:
         self.news()
 
     def call(self, where: str) -> None:
-        """Say that the env is about to be called; OutOfTime where there is no time left for it."""
+        """Say that the env is about to be called; OutOfTime if there is no time left for it."""
         now = time.monotonic()
         if now > self.limit:
             raise OutOfTime

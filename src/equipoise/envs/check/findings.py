@@ -54,7 +54,7 @@ class Finding:
 
 
 class Broken(Exception):
-    """Raised where the env cannot be stepped any further; the reason is among the findings."""
+    """Raised if the env cannot be stepped any further; the reason is among the findings."""
 
 
 class Findings:
@@ -105,7 +105,7 @@ def bounds(space: spaces.Space[object]) -> tuple[Array, Array]:
 def judge_spaces(
     found: Findings, observation: spaces.Space[object], action: spaces.Space[object], part: str = ""
 ) -> None:
-    """Judge bounds and dtypes. ``part``: "/agents/NAME" where the spaces are one agent's."""
+    """Judge bounds and dtypes. ``part``: "/agents/NAME" if the spaces are one agent's."""
     for place, space in tree.items(tree.parts(observation), f"obs{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
@@ -328,7 +328,7 @@ def judge_observation(
 
 
 def judged(found: Findings, place: str, value: Array, lead: tuple[int, ...], where: str) -> Array:
-    """A reward or a flag as training takes it, [*lead]; a finding and None where it does not."""
+    """A reward or a flag as training takes it, [*lead]; a finding and None if it does not."""
     expected = NUMBER if place == "reward" else FLAG
     try:
         if place == "reward":

@@ -111,7 +111,7 @@ def core(env: object) -> object:
 
 
 def words(error: BaseException) -> str:
-    """What an error says, cut where it is long."""
+    """What an error says, cut if it is long."""
     text = said(error)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 

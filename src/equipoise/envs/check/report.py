@@ -58,7 +58,7 @@ class Report:
     findings: tuple[Finding, ...]  # errors first
     facts: dict[str, str]  # in reading order
     step_s: Times | None = None
-    reset_s: Times | None = None  # None, too, where a vector env resets within its steps
+    reset_s: Times | None = None  # None, too, if a vector env resets within its steps
     streams: int = 1  # streams that one call steps
     left_out: tuple[str, ...] = ()  # what was not looked at, probe by probe
     why: str = ""

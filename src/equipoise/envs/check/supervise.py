@@ -140,7 +140,7 @@ def supervise(
     """Check an env as ``check_env`` does, in a child process that is gone when this returns.
 
     ``show`` is called twenty times a second, ``warn`` with each Python warning. After Ctrl-C the
-    report holds what was found. Errors as from ``make``; OSError also where no process can start.
+    report holds what was found. Errors as from ``make``; OSError even if no process can start.
     """
     check_arguments(steps, seconds)
     given = {
@@ -282,7 +282,7 @@ def look_at_stack(child: subprocess.Popen[bytes], state: State) -> None:
 
 
 def hang(state: State) -> list[Finding]:
-    """The finding of a call that does not return; none where the env is merely slow."""
+    """The finding of a call that does not return; none if the env is merely slow."""
     call_s = time.monotonic() - state.since - state.waited_s
     if not state.where or call_s < max(HANG_S, HANG_RATIO * state.longest_s):
         return []

@@ -89,7 +89,7 @@ def receive(env: SyncEnv, action: Tree) -> None:
 
 
 def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
-    """The recorded actions one by one; ValueError where they are not of this env's form."""
+    """The recorded actions one by one; ValueError if they are not of this env's form."""
     given = tree.leaves(capsule.actions)
     if not given or not len(given[0]):
         return []

@@ -183,7 +183,7 @@ class Checks:
         try:
             if not isfinite(self._dot(self._small)):
                 return False
-        except RuntimeWarning:  # inf - inf, where warnings are errors
+        except RuntimeWarning:  # inf - inf, if warnings are errors
             return False
         self._steps += 1
         due = begins or self._steps % self.every == 0

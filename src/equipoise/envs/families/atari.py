@@ -10,10 +10,10 @@ generator (``noop_max=1`` draws none). Gymnasium's bare env, with its own argume
 
 Rewards are raw, so that returns are the game's: to learn from clipped ones, set ``rewards.clip``.
 
-The order of things is ALE's: a reset of the console, FIRE for one frame where the game has it,
-no-ops, one screen. A step: the action for ``frameskip`` frames, their rewards added, the maximum of
-the last two grey screens, shrunk by area to ``img_height`` x ``img_width``, below the ``stack_num -
-1`` before it. An episode that ends within a step shows the screens kept so far.
+The order of things is ALE's: a reset of the console, FIRE for one frame if the game has it, no-ops,
+one screen. A step: the action for ``frameskip`` frames, their rewards added, the maximum of the
+last two grey screens, shrunk by area to ``img_height`` x ``img_width``, below the ``stack_num - 1``
+before it. An episode that ends within a step shows the screens kept so far.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ KINDS = (11, 6, 4)
 class Grid:
     """A registered id; called, it makes one env with ``kwargs`` of the env or of Gymnasium.
 
-    ``codes``: how a cell is seen; ``tile``: pixels of its side, where it is drawn.
+    ``codes``: how a cell is seen; ``tile``: pixels of its side, if it is drawn.
     """
 
     id: str

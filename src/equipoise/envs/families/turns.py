@@ -1,7 +1,7 @@
 """PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again
 in each episode.
 
-``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act
+``at_once`` picks the way. If the metadata has ``is_parallelizable`` the agents of a round act
 together, through ``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one
 move a step. An agent that waits also has a row: what it sees, what the move paid it, and a mask
 that allows the first choice alone, which does nothing. So a policy learns nothing from the actions
@@ -82,7 +82,7 @@ class Turns(AgentsWrapper):
     """A parallel env of an AEC env: each step is one move, and waiting agents see it happen.
 
     An observation with an ``action_mask`` keeps its space; any other becomes {"obs", "action_mask"}
-    where the action can be masked. A ``Box`` action is ignored while its agent waits.
+    if the action can be masked. A ``Box`` action is ignored while its agent waits.
     """
 
     def __init__(self, env: Any) -> None:

@@ -1,7 +1,7 @@
 """One Python env as arrays, so that another from the same ``make`` goes on bit for bit. Never
 pickle.
 
-An env is *exact* where everything about it is known, from the outermost wrapper to the bare env:
+An env is *exact* if everything about it is known, from the outermost wrapper to the bare env:
 
 - its wrappers are among ``WRAPPERS``, or name what they keep in ``snapshot_attributes`` (``()`` for
   nothing);

@@ -84,7 +84,7 @@ def generator_dict(env: object) -> dict[str, object] | None:
 
 
 def generator_of(state: dict[str, object]) -> np.random.Generator:
-    """Restore a generator from plain numbers; ValueError where they are no such state."""
+    """Restore a generator from plain numbers; ValueError if they are no such state."""
     bits = np.random.PCG64(0)
     try:
         bits.state = known(state)

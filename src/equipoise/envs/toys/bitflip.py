@@ -105,7 +105,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
         return _observation(self.bits, self.goal), reward, terminated, truncated, {}
 
     def _start(self) -> None:
-        """Begin a new episode where the last step ended one."""
+        """Begin a new episode if the last step ended one."""
         if count := int(self.done.sum()):
             self.bits[self.done], self.goal[self.done] = _drawn(
                 self.np_random, count, self.bits.shape[1]

@@ -3,8 +3,8 @@ each world has said one.
 
 A world that has not answered holds the other streams of its env up, for at most its grace. After
 that its episode is aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a
-harmless observation) until another world, or the same, begins an episode there. Where no stream has
-a world nothing is told: there would be nothing to learn from::
+harmless observation) until another world, or the same, begins an episode there. If no stream has a
+world nothing is told: there would be nothing to learn from::
 
                 world gone, longer than its grace     gone, and another came      the world began anew by itself
     obs         o0  o1  -   -   p0  p1                o0  o1  p0  p1              o0  o1  p0  p1
@@ -51,7 +51,7 @@ class BegunAnew(RuntimeError):
 
 
 class RemoteEnv(SyncEnv):
-    """``TimeStep.taken`` has the actions that worlds say they took, where ``TimeStep.differs`` from
+    """``TimeStep.taken`` has the actions that worlds say they took, if ``TimeStep.differs`` from
     those that were sent.
     """
 

@@ -50,8 +50,8 @@ class Plan:
 
     ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor;
     ``batch``: the envs of one learner step. ``span``: the streams of an actor are numbered from a
-    multiple of it on; it is not ``block`` where an env has several agents. ``learners``: how many
-    have a queue; of so many actors that follow each other one writes here.
+    multiple of it on; it is not ``block`` if an env has several agents. ``learners``: how many have
+    a queue; of so many actors that follow each other one writes here.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class Queue:
 
         ``freed``: had it freed the batch of ``version``? Then what it had taken is learned from
         again -> None. Else -> the keys of what is left of that batch, which is to be finished; None
-        where nothing is.
+        if nothing is.
         """
         read = np.flatnonzero(self._word % 4 == READ)
         if freed:
@@ -335,8 +335,8 @@ class Queue:
         return self._keys(sequences)
 
     def coming(self) -> Array | None:
-        """The keys that ``take`` gives next, once their blocks are complete; None where blocks have
-        no order.
+        """The keys that ``take`` gives next, once their blocks are complete; None if blocks have no
+        order.
         """
         sequences = self._ordered() if self._plan.ordered else None
         return None if sequences is None else self._keys(sequences)
@@ -354,8 +354,8 @@ class Queue:
         return keys
 
     def batches(self, keys: Array) -> dict[str, Batch]:
-        """The taken batches by policy: views where the blocks lie together, else copies that the
-        next call overwrites.
+        """The taken batches by policy: views if the blocks lie together, else copies that the next
+        call overwrites.
         """
         fields = self._fields(self.places(keys))
         return {
@@ -411,7 +411,7 @@ class Queue:
         self._ready = [*known, *(s for s in full if s not in order)]
 
     def _fields(self, places: Sequence[int]) -> dict[str, dict[str, Tree]]:
-        """The fields as tensors: a view where the places are one group, else gathered into a buffer
+        """The fields as tensors: a view if the places are one group, else gathered into a buffer
         made once.
         """
         together = self._plan.ordered or self._plan.per_batch == 1

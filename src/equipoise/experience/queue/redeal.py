@@ -1,6 +1,6 @@
 """A run's queues dealt anew: it goes on with another number of learners than it was saved with.
 
-Blocks that were complete and not sampled are kept where the law of the queue allows: a block may be
+Blocks that were complete and not sampled are kept if the law of the queue allows: a block may be
 learned from at the version that it was written for, or before, never later. The others are dropped,
 and count as dropped.
 """

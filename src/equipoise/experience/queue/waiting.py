@@ -83,8 +83,8 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
 
 
 def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
-    """Write rows that waited at a site over the mark; ValueError, and nothing is written, where
-    these are no such bytes.
+    """Write rows that waited at a site over the mark; ValueError, and nothing is written, if these
+    are no such bytes.
     """
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")

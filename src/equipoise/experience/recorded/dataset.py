@@ -130,7 +130,7 @@ class Dataset:
         return found.hexdigest()
 
     def fits(self, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
-        """Raise ValueError where the rows do not fit these spaces of the env."""
+        """Raise ValueError if the rows do not fit these spaces of the env."""
         for what, mine, other in (
             ("observation", self.observation, observation),
             ("action", self.action, action),
@@ -258,8 +258,8 @@ def write(
 def writable(
     name: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]
 ) -> Path:
-    """The directory for a new data set; ValueError where something is there already, or Minari
-    cannot keep such a space.
+    """The directory for a new data set; ValueError if something is there already, or Minari cannot
+    keep such a space.
     """
     _minari()
     path, forms = _files(name), importlib.import_module("minari.serialization")
@@ -311,7 +311,7 @@ def _files(name: str) -> Path:
 
 
 def _registered(env: EnvFactory | None) -> Registered | None:
-    """The Gymnasium spec that makes the env; None where Gymnasium has no name for it."""
+    """The Gymnasium spec that makes the env; None if Gymnasium has no name for it."""
     if env is None or env.target.startswith("envpool:"):
         return None
     found = resolve(env.target.removeprefix("python:"))

@@ -54,7 +54,7 @@ class RecordedRows:
         pinned: bool = False,
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """Read all episodes; ``Faulty`` where one is not what ``dataset.Episode`` says. It may take
+        """Read all episodes; ``Faulty`` if one is not what ``dataset.Episode`` says. It may take
         minutes: ``pulse`` is called every ``CHUNK`` rows or so.
         """
         self._settings = settings
@@ -190,8 +190,8 @@ def beside(live: Batch, recorded: Batch) -> Batch:
 
 
 def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
-    """Check a data set before a run: ValueError where a row needs what no data set has, or the
-    first episode is ``Faulty``.
+    """Check a data set before a run: ValueError if a row needs what no data set has, or the first
+    episode is ``Faulty``.
     """
     if missing := [
         f"{name} ({path})"

@@ -44,7 +44,7 @@ class Codec(Protocol):
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
         """Decode into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row are
-        undefined. n >= 1, and n == 1 where rows are shorter than ``SHORTEST``.
+        undefined. n >= 1, and n == 1 if rows are shorter than ``SHORTEST``.
         """
 
 
@@ -125,7 +125,7 @@ def chosen(setting: str, large: Collection[str], small: Collection[str]) -> dict
 
 
 def installed(names: Iterable[str]) -> None:
-    """Raise ImportError, saying what to install, where the library of one of these codecs is
+    """Raise ImportError, saying what to install, if the library of one of these codecs is
     missing.
     """
     for name in names:

@@ -11,7 +11,7 @@ a new one.
 Back-pressure: a round that would overwrite what the thread has yet to write stays in the inbox
 until it has. So a disk that is slower than insertion holds the run back to its own speed while a
 save is under way, and no more than that; the learner is starved then, but no call waits. Besides
-the ring it takes ``CHUNK`` bytes of memory, or a block's where that is more.
+the ring it takes ``CHUNK`` bytes of memory, or a block's if that is more.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Journal:
         self, chunks: Tree, segments: Mapping[str, Entry], read: Callable[[str], bytes]
     ) -> None:
         """Load the blocks of a ring, after its ``state``, from the segments that the checkpoint
-        names. ``read`` returns the bytes of a segment. ValueError where they are not what the ring
+        names. ``read`` returns the bytes of a segment. ValueError if they are not what the ring
         held.
         """
         if chunks.keys() != segments.keys():

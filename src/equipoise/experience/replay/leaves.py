@@ -38,7 +38,7 @@ class Cursor:
         self.data, self.at = data, 0
 
     def read(self, dtype: DTypeLike, count: int) -> Array:
-        """Read the next bytes; ValueError where there are fewer."""
+        """Read the next bytes; ValueError if there are fewer."""
         size = np.dtype(dtype).itemsize * count
         if size > (left := len(self.data) - self.at):
             raise ValueError(

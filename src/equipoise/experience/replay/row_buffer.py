@@ -148,8 +148,8 @@ class RowBuffer:
     def insert(self, data: Trajectory, column: int) -> list[tuple[Where, Flags]]:
         """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> where (slots
         and streams, as slices) windows may begin from now on, or not any more, for
-        ``Selector.put``; the next call overwrites these flags. ValueError where frames are stacked
-        and a row shows its stack again.
+        ``Selector.put``; the next call overwrites these flags. ValueError if frames are stacked and
+        a row shows its stack again.
         """
         actor = column // self.block
         unroll = self.unroll
@@ -317,7 +317,7 @@ class RowBuffer:
 
     def load_blocks(self, actor: int, first: int, count: int, lost: int, data: Cursor) -> None:
         """Load the bytes of those arrays, one after the other; the first ``lost`` blocks stay as
-        they are. ValueError where there are too few.
+        they are. ValueError if there are too few.
         """
         at, columns = self._block_at(actor, first, count)
         records, states = self._small_of(at, count, columns)
@@ -365,9 +365,7 @@ class RowBuffer:
         return slots * self.streams + columns  # type: ignore[no-any-return]
 
     def load(self, state: Tree) -> None:
-        """Load a state, after which the blocks are to be loaded;
-        ValueError where a size differs.
-        """
+        """Load a state, after which the blocks are to be loaded; ValueError if a size differs."""
         mine = self.state()
         blocks = schema.Array(self.blocks.shape, str(self.blocks.dtype), 0, schema.MOST)
         schema.check(state, schema.like(mine) | {"blocks": blocks}, "replay")
@@ -444,7 +442,7 @@ class _Window:
             )
         if not self._frames:
             return self._plain
-        # two rows of a window see different frames where an episode begins between them
+        # two rows of a window see different frames if an episode begins between them
         if self._first[1:].any():
             return self._trajectory(
                 self._leaves | {path: torch.from_numpy(self._apart(path)) for path in self._frames}

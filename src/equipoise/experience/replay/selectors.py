@@ -38,8 +38,8 @@ class Selector(Protocol):
         """
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError
-        where there are too few.
+        """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError if
+        there are too few.
         """
 
     def update(self, places: Array, priority: Array) -> None:

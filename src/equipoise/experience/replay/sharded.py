@@ -11,7 +11,7 @@ priority of any shard.
 A shard that dies loses its rows and nothing else. Rows that it had taken in count as lost and weigh
 nothing from then on. Blocks that it had not taken in are requested from its successor, which begins
 empty. A batch that it owed is drawn anew. Priorities for its rows are ignored, as its successor has
-none of them. The learner waits for the successor where it is to take blocks, which is at the next
+none of them. The learner waits for the successor if it is to take blocks, which is at the next
 round: windows need rows of each stream again.
 """
 
@@ -150,7 +150,7 @@ class Sharded(Replayed):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw each shard's number of items in the batch, where any shard has items."""
+        """Draw each shard's number of items in the batch, if any shard has items."""
         edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._mailbox.shards)])
         if not edges[-1] > 0:
             return
@@ -240,7 +240,7 @@ class Sharded(Replayed):
         to.put(self.state(), numbered(self._file, self._plan.learner))
 
     def restore(self, source: StateReader, learners: int) -> None:
-        """Where there were other learners their shards come whole, with the counts of their actors'
+        """If there were other learners their shards come whole, with the counts of their actors'
         blocks.
         """
         mine, now = self._plan.learner, self._plan.learners

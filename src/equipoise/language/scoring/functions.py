@@ -1,8 +1,8 @@
 """Reward functions of text: named as data, called as TRL calls them, and their answers looked at.
 
 A function is ``reward(prompts, completions, completion_ids=..., **columns) -> list[float | None]``,
-plain or async. It gives each sample a number, or None where it does not apply; a sample to which
-all functions give None is in no baseline. It is told, where its signature names them or takes any::
+plain or async. It gives each sample a number, or None if it does not apply; a sample to which all
+functions give None is in no baseline. It is told, if its signature names them or takes any::
 
     prompts         [M] texts, or lists of messages
     completions     [M] texts; where the prompt is messages, lists with the assistant's message
@@ -98,7 +98,7 @@ def load(name: str) -> Callable[..., object]:
 
 
 def check_columns(name: str, function: Callable[..., object], columns: Collection[str]) -> None:
-    """``WrongReward`` where an argument is in no sample of a task with these columns."""
+    """``WrongReward`` if an argument is in no sample of a task with these columns."""
     try:
         _accepted(function, dict.fromkeys((*columns, *TOLD)))
     except WrongReward as error:

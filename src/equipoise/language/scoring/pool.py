@@ -109,7 +109,7 @@ class ProcessScorer:
         return []
 
     def _wrong(self, process: _Process, ended: bool) -> str:
-        """Why the process is to be replaced; "" where it is well."""
+        """Why the process is to be replaced; "" if it is well."""
         if ended:
             return "ended, by itself or by the system"
         took = process.took_s()

@@ -28,7 +28,7 @@ class Parameters(ABC):
     """The parameters of a network by optimiser group, with their gradients and what the optimisers
     remember.
 
-    Where several learners share them, all learners call each method at the same time, apart from
+    If several learners share them, all learners call each method at the same time, apart from
     ``like`` and ``retune``.
     """
 

@@ -2,7 +2,7 @@
 pickle.
 
 A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory,
-JSON where it is words.
+JSON if it is words.
 """
 
 from __future__ import annotations

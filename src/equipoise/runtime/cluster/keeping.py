@@ -82,7 +82,7 @@ class RemoteShard:
 
     def answer(self, number: int, life: int, body: Body) -> bool:
         """Write the answer to a request -> is it news? ValueError, and nothing is said to the
-        learner, where it is none.
+        learner, if it is none.
         """
         mail = self._mail
         if life != self._life or life != int(mail["life"][0]) or number < int(mail["answered"][0]):
@@ -172,7 +172,7 @@ class RemoteLearner:
         """Pass a request on to the shard, unless it has this one -> the place of a block that is to
         be taken in now.
 
-        ValueError, and nothing is passed on, where it is no request.
+        ValueError, and nothing is passed on, if it is no request.
         """
         mail = self._mail
         if life != int(mail["life"][0]):

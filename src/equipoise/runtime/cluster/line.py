@@ -159,7 +159,7 @@ class Line:
         return None
 
     def _whole(self, frame: Frame) -> Frame | None:
-        """The message with its pieces; None where this is only one of them, or says nothing."""
+        """The message with its pieces; None if this is only one of them, or says nothing."""
         if frame.kind is Kind.BEAT:
             return None
         if frame.kind is Kind.TAKEN:

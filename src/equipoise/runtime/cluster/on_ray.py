@@ -123,7 +123,7 @@ class RayNodes:
         return sorted(found, key=lambda node: (not node.home, node.name))
 
     def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, object]:
-        """The settings of the cluster, for run.json; ValueError where it has no room for such a
+        """The settings of the cluster, for run.json; ValueError if it has no room for such a
         run.
         """
         self.deal(blue, kinds)
@@ -131,7 +131,7 @@ class RayNodes:
 
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
         """Deal a run's workers to the machines that there are -> the titles of each site;
-        ValueError where there is no room.
+        ValueError if there is no room.
         """
         at, learning = self.cluster.inference_at, blue.learners * blue.program.placement.threads
         members = crew(blue, kinds)
@@ -250,7 +250,7 @@ class RayNodes:
         return found
 
     def _how(self, name: str, reference: ray.ObjectRef[str]) -> str:
-        """Why a site has ended; ``WorkerFailed`` where it would end so again."""
+        """Why a site has ended; ``WorkerFailed`` if it would end so again."""
         try:
             why: str = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
@@ -286,7 +286,7 @@ class RayNodes:
             self._ask()
 
     def disconnect(self) -> None:
-        """Leave the cluster, or end it where it was begun for this run."""
+        """Leave the cluster, or end it if it was begun for this run."""
         self.close()
         if self._ours:
             self._ours = False
@@ -329,7 +329,7 @@ def _answers(address: str, port: int) -> bool:
 
 
 def _reach(where: str) -> None:
-    """ValueError where nobody listens at HOST:PORT; Ray itself would try for long."""
+    """ValueError if no server listens at HOST:PORT; Ray itself would try for long."""
     name, _, port = where.rpartition(":")
     if not port.isdecimal() or not name:
         raise ValueError(

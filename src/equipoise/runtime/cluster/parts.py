@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
+STATISTICS_S = 0.25  # between two reports of what workers count, if no rows take them along
 
 
 class Part(Protocol):

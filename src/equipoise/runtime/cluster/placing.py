@@ -120,7 +120,7 @@ def groups_of_shard(blue: Blueprint, index: int) -> range:
 
 
 def check_inference(blue: Blueprint) -> None:
-    """ValueError where nothing acts that could be at the learner."""
+    """ValueError if nothing acts that could be at the learner."""
     if not blue.inferences:
         got = blue.program.placement.inference
         raise ValueError(
@@ -130,7 +130,7 @@ def check_inference(blue: Blueprint) -> None:
 
 
 def check_learners(blue: Blueprint, inference_at: At) -> None:
-    """ValueError where no learner can be on another machine."""
+    """ValueError if no learner can be on another machine."""
     wrong = ""
     if blue.learners == 1:
         wrong = "a run with --learners 2 or more, got one with 1"
@@ -157,7 +157,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
 
 
 def check_shards(blue: Blueprint, inference_at: At) -> None:
-    """ValueError where no shard can be on another machine."""
+    """ValueError if no shard can be on another machine."""
     replays = [policy.replay for policy in blue.policies.values() if policy.replay is not None]
     wrong = ""
     if not blue.shards:
@@ -193,7 +193,7 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
     """Deal the cells of a run to home and to the other machines, so that all have alike many free
     cores left.
 
-    ``learners``: threads that home needs for learning. ValueError where there is no room, with what
+    ``learners``: threads that home needs for learning. ValueError if there is no room, with what
     would work.
     """
     home = next(node for node in nodes if node.home)
@@ -296,7 +296,7 @@ def _bundles(left: Sequence[Cell], size: int) -> list[tuple[str, ...]]:
 
 
 def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
-    """ValueError where no machine has a label that is asked for."""
+    """ValueError if no machine has a label that is asked for."""
     if cluster.autoscale:
         return
     for key, value in cluster.labels.items():

@@ -315,7 +315,7 @@ class RemoteCrew:
             self._queues.by_learner[learner].cancel(self.blue.streams(group))
 
     def _let_go(self, site: _Site) -> None:
-        """Ask a site for its actors, before its machine is taken away; where it is vital, make a
+        """Ask a site for its actors, before its machine is taken away; if it is vital, make a
         checkpoint.
         """
         name = site.expected.name
@@ -336,7 +336,7 @@ class RemoteCrew:
         """All workers of a site have handed over what they are: they go on elsewhere, and nothing
         is lost.
 
-        Where a file of theirs could not be written they begin anew.
+        If a file of theirs could not be written they begin anew.
         """
         kept, folder = dict[str, bytes](), Path(self._handed.name)
         for one in site.members:

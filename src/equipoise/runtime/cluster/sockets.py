@@ -93,9 +93,9 @@ class _Monitored:
     def _ends(self, event: int, value: int) -> bool:
         """Count what gets no connection -> has another one ended?
 
-        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. Where
-        that is wrong, the end of a site's connection is seen by its silence. What closes without a
-        word of a handshake did not speak ZeroMQ.
+        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. If that
+        is wrong, the end of a site's connection is seen by its silence. What closes without a word
+        of a handshake did not speak ZeroMQ.
         """
         failed, self._failed = self._failed, bool(event & FAILED)
         if event & zmq.EVENT_ACCEPTED:

@@ -50,7 +50,7 @@ class Rows:
         ]
         self._last: list[Array] = []  # the sender's, from the first that it keeps
         self._known = False
-        # where all follow
+        # if all follow
         self.least = self._plain.nbytes + sum(
             len(stack) + stack[:, 0].nbytes for stack in self._stacks
         )
@@ -71,7 +71,7 @@ class Rows:
         return b"".join(parts)
 
     def write(self, data: Body) -> None:
-        """The receiver's; ValueError, and nothing is written, where these are no such rows."""
+        """The receiver's; ValueError, and nothing is written, if these are no such rows."""
         body = np.frombuffer(data, np.uint8)
         at, found = self._plain.nbytes, list[tuple[Array, Array, Array]]()
         for stack in self._stacks:
@@ -138,7 +138,7 @@ class RemoteEnvs:
 
     def answer(self, asked: int, anew: bool, rows: Body) -> bool:
         """Hand the rows to the inference worker; False: it does not wait for them any more.
-        ValueError where they are none.
+        ValueError if they are none.
         """
         if not self.waits(asked):
             return False
@@ -239,8 +239,8 @@ class RemoteInference:
         publish(self._words["asked"], self._g, self._words["answered"][self._g])
 
     def answers(self) -> tuple[int, bool, bytes | None] | None:
-        """(ask, are the episodes new, rows) that home does not have yet; rows are None where the
-        envs were lost.
+        """(ask, are the episodes new, rows) that home does not have yet; rows are None if the envs
+        were lost.
         """
         if not (self._owed and self._called) or self.asked is None:
             return None

@@ -101,7 +101,7 @@ class Frame:
 
 
 def read(message: Message) -> dict[str, object]:
-    """The body as JSON; ``Refused`` where it is none."""
+    """The body as JSON; ``Refused`` if it is none."""
     body = bytes(message.body)
     try:
         found = json.loads(body)
@@ -128,7 +128,7 @@ def lookup(message: Message, noun: str, number: int, among: Mapping[int, T]) -> 
 
 
 def parse(head: Body, body: Body, most: Mapping[Kind, int]) -> Frame:
-    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those
+    """Read a message; ``Refused`` if it is none. ``most``: the bytes of a body by kind, of those
     that may come.
 
     Nothing of the body is read or copied.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 3.0  # for a hanging worker to write its stack
-LOAD_S = 3600.0  # instead, where episodes may have to be played again
+LOAD_S = 3600.0  # instead, if episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 RAISED = "raised an exception"
 LOOK_S = 1.0  # how often the driver looks for workers that hang
@@ -252,7 +252,7 @@ class Crew:
         )
         connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
         for child in alive:
-            code = child.process.exitcode  # before reading: where it has ended nothing can follow
+            code = child.process.exitcode  # before reading: if it has ended nothing can follow
             for message in child.outbox.receive():
                 self._take(child, from_json(message))
             if code is not None:
@@ -299,7 +299,7 @@ class Crew:
                 self._lost(child, Death(said, said.partition(" for ")[0]))
 
     def _ask_for_stack(self, child: _Child) -> str:
-        """Return the worker's stack from its faulthandler; empty where it does not answer."""
+        """Return the worker's stack from its faulthandler; empty if it does not answer."""
         assert child.pid, "0 is the whole group"
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGUSR1)

@@ -26,7 +26,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def shipped(program: Program) -> bytes | None:
-    """The things of ``__main__`` that a program names, pickled by value; None where it names none.
+    """The things of ``__main__`` that a program names, pickled by value; None if it names none.
 
     ValueError for one that cannot be pickled, with the reason.
     """
@@ -58,7 +58,7 @@ def _in_main(name: str) -> bool:
 
 
 def _annotated(value: object) -> Iterator[str]:
-    """The words in the annotations of a class and its bases, where those are texts."""
+    """The words in the annotations of a class and its bases, if those are texts."""
     for cls in value.__mro__ if isinstance(value, type) else ():
         for text in vars(cls).get("__annotations__", {}).values():
             if isinstance(text, str):

@@ -30,7 +30,7 @@ WAIT_S = 30.0  # that a cut waits at most for workers that are not there
 
 
 def shared_device(blue: Blueprint) -> Share | None:
-    """The way to share the learner's GPU memory with acting processes; None where it is not used or
+    """The way to share the learner's GPU memory with acting processes; None if it is not used or
     cannot be shared.
     """
     on_wsl = "microsoft" in platform.release().lower()  # WSL has no CUDA IPC

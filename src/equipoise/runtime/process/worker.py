@@ -29,7 +29,7 @@ class Assignment(Duty):
 
     member: Member
     job: object  # of ``Member.job``
-    queues: Sequence[SharedQueue | SiteSlots] | None  # None where the process has no torch
+    queues: Sequence[SharedQueue | SiteSlots] | None  # None if the process has no torch
     bells: Mapping[Hashable, Ringer]  # of the workers that this one wakes itself (``Wakes``)
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
