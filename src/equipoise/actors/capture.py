@@ -1,5 +1,5 @@
 """Ways to run an unroll: operation by operation, as a CUDA graph, or with a compiled row. If a
-graph or a compiled row fails, a note says why and the operations run one by one.
+graph or a compiled row fails, a note gives the reason and the operations run one by one.
 
 A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all
 of it can be replayed: a launch an unroll instead of some fifty a row. On the CPU one row (policy

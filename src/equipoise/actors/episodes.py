@@ -141,7 +141,7 @@ class Episodes:
         self._forget(ended)
 
     def _rows_of(self, answered: Array) -> int:
-        """Whole rows of all streams, as soon as the answers of some come to so many."""
+        """Whole rows of all streams, as soon as enough streams have answered."""
         rows, self._answers = divmod(self._answers + int(np.count_nonzero(answered)), self._streams)
         return rows
 
@@ -168,7 +168,7 @@ class Episodes:
                 self._return[:] = 0.0
 
     def _note_first(self, ended: Array) -> None:
-        """Add the returns of those of the ``ended`` streams whose episode is one of their first."""
+        """Add the returns of the ``ended`` streams whose episode is one of their first."""
         new = ended[self._ended[ended] < self._firsts]
         self._ended[new] += 1
         returns = self._return[new]
@@ -181,7 +181,7 @@ class Episodes:
             self._numbers.forget(streams)
 
     def counted(self) -> tuple[list[Array], list[Array]]:
-        """The arrays that what acts writes, and those that the env writes."""
+        """The arrays that the acting side writes, and the arrays that the env writes."""
         env = ("failures", "causes")
         acting = {name: part for name, part in self._views.items() if name not in env}
         return tree.leaves(acting), tree.leaves({name: self._views[name] for name in env})
@@ -194,7 +194,7 @@ class Episodes:
         return {"shared": tree.map(np.array, self._views), "running": dict(self._running)}
 
     def schema(self) -> schema.Schema:
-        """What a saved state is."""
+        """The schema of a saved state."""
         counts = {
             name: schema.Array((1,), "int64", 0, schema.MOST)
             for name in ("ticks", "count", "next_row", "acted")
@@ -234,7 +234,7 @@ class Episodes:
 
     @property
     def causes(self) -> Causes:
-        """What aborted this actor's episodes; its env writes them."""
+        """The causes of this actor's aborted episodes; its env writes them."""
         return Causes(self._views["causes"])
 
     @property
@@ -276,7 +276,7 @@ def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None
 
 
 def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
-    """{"name/last", "name/mean": mean over those of the last ``RECENT`` episodes that had the name;
+    """{"name/last", "name/mean": mean over those of the last ``RECENT`` episodes with the name;
     None before the first}.
     """
     metrics = actors[0].metrics if actors else ()
@@ -285,8 +285,8 @@ def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
 
 
 def mean_info(metrics: Sequence[str], rows: Array) -> dict[str, float | None]:
-    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none
-    of them had.
+    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that is in
+    no episode.
     """
     names = [f"{name}/{statistic}" for name in metrics for statistic in STATISTICS]
     if not len(rows):

@@ -32,8 +32,8 @@ class Examiner:
         limit: int,
         full: float = 1.0,
     ) -> None:
-        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward
-        of one that is right.
+        """``numbers``: the prompts' numbers; ``limit``: the most tokens of an answer; ``full``: the
+        reward of a right answer.
         """
         self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0

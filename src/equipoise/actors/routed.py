@@ -1,4 +1,4 @@
-"""The policies beside one env: each acts for its own streams, and the rows of all of them share one
+"""The policies of one env: each acts for its own streams, and the rows of all of them share one
 block.
 """
 

@@ -129,7 +129,7 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
 
 
 def unrolled(net: ActorCritic, data: Trajectory) -> ActorCriticOutput:
-    """The outputs [T, B] for the rows of ``data``, without the one that only bootstraps."""
+    """The outputs [T, B] for the rows of ``data``, without the last row, which only bootstraps."""
     rows = data.reward.shape[0]
     return net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
 

@@ -27,7 +27,7 @@ from equipoise.types import (
 
 
 class Shape(TypedDict):
-    """What the networks of an algorithm have in common."""
+    """The parts that the networks of one algorithm share."""
 
     hidden: tuple[int, ...]
     activation: str
@@ -104,8 +104,8 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
 
         R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
 
-    obs_k of an episode that a clock cut is its true final observation, which stands at the seam;
-    one that terminated has the discount 0. Row 0 is real.
+    obs_k of an episode that a clock cut is its true final observation, which stands at the seam; an
+    episode that terminated has the discount 0. Row 0 is real.
     """  # noqa: E501
     reward = data.reward[:n]
     rows, items = reward.shape

@@ -60,7 +60,7 @@ Sums = dict[str, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class TextLearns(Learns):
-    """What every algorithm for text has: how text is drawn, and which network learns."""
+    """The base of every algorithm for text: how text is drawn, and which network learns."""
 
     default_optimizer: ClassVar[Optimizer] = Optimizer(
         schedule="constant", epsilon=1e-8, max_grad_norm=1.0
@@ -93,7 +93,7 @@ class TextLearns(Learns):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyText(TextLearns):
-    """What learns from rewards."""
+    """The base of algorithms that learn from rewards."""
 
     has_target: ClassVar[bool] = True
 
@@ -195,7 +195,7 @@ class PolicyText(TextLearns):
         """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the
         divergence at each.
 
-        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a
+        ``kept`` [N]: the tokens that count; ``seen``: the result of ``look``. The reward of a
         sample that no function judged is nan, and its advantage does not matter.
         """
 
@@ -344,10 +344,10 @@ def divergence(gap: Tensor, kind: str) -> Tensor:
     """Estimators of KL(pi || reference) from ``gap`` = log pi - log reference, of samples of pi
     (Schulman 2020, Approximating KL divergence).
 
-    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are those
-    of nothing, of KL(pi || reference) and of KL(reference || pi). That of KL(pi || reference) comes
-    also from k1 in the reward, and from k1 or k3 as a loss times the ratio (DeepSeek-AI 2025,
-    arXiv:2512.02556).
+    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are zero,
+    the gradient of KL(pi || reference), and the gradient of KL(reference || pi). That of KL(pi ||
+    reference) comes also from k1 in the reward, and from k1 or k3 as a loss times the ratio
+    (DeepSeek-AI 2025, arXiv:2512.02556).
     """
     if kind == "k1":
         return gap
@@ -405,7 +405,7 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[s
 
 @torch.no_grad()
 def of_samples(data: Packed, targets: Tree) -> Sums:
-    """Metrics that are means over samples, those of skipped groups too."""
+    """Metrics that are means over samples, including samples of skipped groups."""
     samples = data.reward.new_full((), len(data.prompt))
     judged = ~per_sample(data.reward, data).isnan()
     sums = {

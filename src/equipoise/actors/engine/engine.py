@@ -1,4 +1,4 @@
-"""What a generator asks of an engine, whichever library computes in it."""
+"""The interface between a generator and its engine, whatever library computes in the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.types.packed import Stop
 
-# what becomes of keys and values that older weights have computed
+# the fate of keys and values that older weights have computed
 OnUpdate = Literal["keep", "recompute", "finish"]
 
 
@@ -56,7 +56,7 @@ class Engine(Protocol):
         """
 
     def step(self) -> list[Sampled]:
-        """Draw one token of every live sample; return those that ended with it."""
+        """Draw one token of every live sample; return the samples that it ended."""
 
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]

@@ -175,7 +175,7 @@ class Forward:
 
 
 class LeanForward(Forward):
-    """The forward by a recording of the first row; recorded anew if weights or exploration change
+    """The forward by a recording of the first row; recorded again if weights or exploration change
     place or shape.
 
     ``lean.Refused`` if ``act`` cannot be recorded.
