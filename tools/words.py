@@ -60,7 +60,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
             "those",  # a pronoun for a subject
             rf"\b(?:those|the ones?|that one) (?:of|that|which|who|whose|whom|in|with|without|it|"
             rf"they|from|at|on|by|for|to|{IS})\b|{START}(?:the )?others? {IS}\b|"
-            rf"{START}the others?[ ,]|"
+            rf"{START}the others[ ,]|"
             rf"(?:^|[;:,(] ?|\b(?:if|when|where|but|and|than|as|for|of|by|with|from|to|in|or|like) "
             rf")one (?:that|which|who|whose|{IS}|of (?:it|its|them|these|those))\b|"
             rf"(?:^|[;:] )(?:those|others|one)(?: \w+)? {IS}\b",

@@ -1,5 +1,5 @@
-"""The faults. Each one attacks a run and says what must follow; that every row is accounted for is
-judged for all of them.
+"""The faults. Each one attacks a run and states what must follow; for all of them every row must be
+accounted for.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
     attack.train(*settings, algorithm="Replayed", actors=SHARDS)
     every = [f"shard {k}" for k in range(SHARDS)]
     n = kill_in_turn(attack, every, seconds)
-    # most likely amid a round
+    # most likely during a round
     for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:
         attack.replaced(worker, pid)
         n += 1

@@ -32,7 +32,7 @@ from equipoise.types import Array, TimeStep, Tree
 
 Autoreset = Literal["next_step", "same_step"]
 MODES: tuple[Autoreset, ...] = ("next_step", "same_step")
-TRUNCATION = "truncation treated as termination"  # as ``envs/final.py`` says it
+TRUNCATION = "truncation treated as termination"  # the same word as in ``envs/final.py``
 
 
 class DeviceEnv(Protocol):
@@ -62,8 +62,8 @@ class DeviceEnv(Protocol):
     def exact(self) -> bool: ...
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
-        """Begin all streams [B] int64 anew: the same (seed, stream) gives the same episodes,
-        whoever else is in the batch.
+        """Begin all streams [B] int64 again: the same (seed, stream) gives the same episodes,
+        whatever other streams are in the batch.
         """
 
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
@@ -119,7 +119,7 @@ def where(flag: Tensor, one: Tree, other: Tree) -> Tree:
 
 
 def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
-    """The env as a NEXT_STEP one; ValueError if it does not say how it resets."""
+    """The env as a NEXT_STEP one; ValueError if its way to reset is not given."""
     said = foreign.attribute(env, "autoreset")
     if said not in MODES:
         raise ValueError(

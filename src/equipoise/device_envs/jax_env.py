@@ -7,7 +7,7 @@ the env's own state, and each stream's PRNG key, so a checkpoint has them and a 
 
 A stream's key is ``fold_in`` of the seed and the stream's number. Each row splits it: one half is
 the next row's key, the env's step takes the other, or in a seam the env's reset. So a stream's
-episodes do not depend on which streams are beside it.
+episodes do not depend on which other streams are in the batch.
 
 A reset costs much in some envs (Craftax makes a world), and in most rows few streams need one. So
 each row resets a sixteenth of the streams at a time, until no stream is left.
@@ -258,7 +258,8 @@ def _seen(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-# ---------------------------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------------------------- the checked
+# value
 
 
 def _traced(name: str, world: World) -> tuple[Form, Pytree]:
@@ -283,7 +284,7 @@ def _traced(name: str, world: World) -> tuple[Form, Pytree]:
 def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pytree:
     try:
         return jax.eval_shape(function, *shapes)
-    # what JAX raises if a shape or a branch depends on values
+    # JAX's error if a shape or a branch depends on values
     except (TypeError, IndexError) as error:
         raise ValueError(
             f"{where}: expected a function of fixed shapes, which jax.jit can trace, got "

@@ -217,7 +217,7 @@ def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
 
 
 def device_of(device: str) -> jax.Device:
-    """JAX's device for one of torch's; ValueError if this JAX has none."""
+    """JAX's device for one of torch's; ValueError if this JAX has no such device."""
     kind, _, number = device.partition(":")
     try:
         return jax.devices(kind)[int(number or 0)]

@@ -1,5 +1,5 @@
-"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of
-which is imported here.
+"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis. Neither
+package is imported here.
 
 Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``;
 ``device:module:function`` names the function::
@@ -31,7 +31,7 @@ from equipoise.types import TimeStep, Tree
 
 
 class Simulator:
-    """What both have in common: flags, dtypes, and one group of a dict of observations."""
+    """The part that both have in common: flags, dtypes, and one group of a dict of observations."""
 
     autoreset: ClassVar[Autoreset] = "same_step"
     exact: ClassVar[bool] = False

@@ -1,10 +1,10 @@
-"""Task files: prompts with what their rewards are told, from JSONL and parquet.
+"""Task files: prompts with the arguments of their rewards, from JSONL and parquet.
 
 A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, if there
-is one, is what ``sft`` learns. All other columns go to the rewards by their names; if a row lacks
-one that others have, it is None. Beside messages the columns ``tools`` and ``chat_template_kwargs``
-are also arguments of the chat template. verl's files are such rows: the ``ground_truth`` in their
-``reward_model`` also becomes a column.
+is one, is what ``sft`` learns. All other columns go to the rewards by their names; if a row lacks a
+column of another row, its value is None. Next to messages the columns ``tools`` and
+``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
+``ground_truth`` in their ``reward_model`` also becomes a column.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Example]:
 
 
 def wrong_end(path: Path) -> str:
-    """What is wrong with the end of a name, and how such a file becomes one of prompts."""
+    """The fault in the end of a name, and how to turn such a file into a file of prompts."""
     fix = (
         "; write a line of JSON for each row, such as pandas' to_json(orient='records', lines=True)"
     )

@@ -259,7 +259,7 @@ class Learner:
             out = self._loss(group, part, step)
             if out is None:
                 break
-            step.add(out.metrics)  # also those of a minibatch that turns out to be the last
+            step.add(out.metrics)  # also the metrics of a minibatch that turns out to be the last
             if number < len(parts) - 1:
                 self.clock.lap("loss", "backward")
                 self._fill(out.loss)
@@ -396,7 +396,7 @@ class Learner:
         ``load``.
 
         The same batches make the same next weights, to the bit: parameters, optimisers, target
-        network, statistics, random numbers and the share of the schedule are those of the other.
+        network, statistics, random numbers and the share of the schedule equal the other learner's.
         """
         if self.encoding is not None and (left := self.encoding.left):
             raise ValueError(

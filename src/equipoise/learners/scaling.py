@@ -21,7 +21,7 @@ FIRST, LEAST, EVERY = 65536.0, 1.0, 2000
 
 
 class Scaling(Protocol):
-    """What becomes of a loss before backward, and of the gradient after it."""
+    """The treatment of a loss before backward, and of the gradient after it."""
 
     slots: Mapping[str, Tensor]  # its state, a part of the learner's
 
@@ -63,7 +63,9 @@ class Scaled:
 
     @torch.no_grad()
     def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
-        """At the least scale, what is not finite is an error and not skipped as an overflow."""
+        """At the least scale, a value that is not finite is an error, and is not skipped as an
+        overflow.
+        """
         scale, good = self.slots["scale"], self.slots["good"]
         norms = [torch.linalg.vector_norm(part.div_(scale)) for part in gradient]
         over: Tensor = ~torch.stack(norms).isfinite().all() & (scale > LEAST)
