@@ -68,7 +68,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         ),
         (
             "none",
-            rf"\bnone (?:of|{IS})\b|\bNone of\b|\b[Nn]either (?:of|{IS})\b|"
+            rf"\bnone (?:of|{IS})\b|\bNone of\b|\b[Nn]either (?:of|is|has|does|can)\b|"
             rf"(?<!there )\b(?:{IS}|expected|got|gave|with|or) (?:none|neither)\b",
             0,
         ),

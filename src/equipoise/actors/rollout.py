@@ -240,8 +240,7 @@ class Rollout:
         }
         return {"env": env, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
 
-    # ----------------------------------------------------------------------------- the values
-    # written
+    # ------------------------------------------------------------------------------- written values
 
     def _check(self, ts: TimeStep, before: Tree, after: Tree) -> None:
         """Check the first step's rows and state: later steps run the same code."""

@@ -258,8 +258,7 @@ def _seen(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-# ---------------------------------------------------------------------------------- the checked
-# value
+# ------------------------------------------------------------------------------------------- checks
 
 
 def _traced(name: str, world: World) -> tuple[Form, Pytree]:

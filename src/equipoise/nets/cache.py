@@ -16,7 +16,7 @@ SMALL = 1024  # keys of padding that cost less than another batch
 
 
 class Written(Protocol):
-    """What ``Decoder.prefill`` writes keys and values into."""
+    """The memory for the keys and values of ``Decoder.prefill``."""
 
     def places(self, slots: Tensor, position: Tensor) -> Tensor: ...
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None: ...

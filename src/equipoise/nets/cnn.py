@@ -26,7 +26,7 @@ SMALLEST = 36  # sides: below it the Nature CNN's strides leave nothing
 
 
 def planes(shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of an image of this shape; ValueError if it is none."""
+    """(channels, height, width) of an image of this shape; ValueError if it is no image."""
     if len(shape) == 2:
         return 1, shape[0], shape[1]
     if len(shape) == 3:

@@ -72,7 +72,9 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tree:
-        """noise [..., k] -> action. Box actions are reparametrised, others have no gradient."""
+        """noise [..., k] -> action. Box actions are reparametrised; other actions have no
+        gradient.
+        """
 
     @abstractmethod
     def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
@@ -326,8 +328,8 @@ class SquashedGaussian(DiagonalGaussian):
 class MultiCategorical(Distribution):
     """Independent choices, as many as ``shape`` has elements; actions int64 [..., *shape].
 
-    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, those with fewer are
-    filled up with ``MASKED``. ``start`` [k] int64 is their first values, None if all are 0.
+    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, choices with fewer
+    are filled up with ``MASKED``. ``start`` [k] int64 is their first values, None if all are 0.
     """
 
     __slots__ = ("_choices", "shape", "start")

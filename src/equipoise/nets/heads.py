@@ -1,8 +1,8 @@
 """Heads: from the outputs of one linear layer to a distribution over any action space, without the
 actions that a mask forbids.
 
-A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first,
-``torso.columns``), ``rows`` the shape that N stands for: B, or T and B.
+A head has its slice of the layer's outputs; ``y`` is [size, N] (outputs first, ``torso.columns``),
+``rows`` the shape that N stands for: B, or T and B.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array
     """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, if a bound is
     infinite.
 
-    ``instead``: what else may help.
+    ``instead``: another way that may help.
     """
     low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
     wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
@@ -260,7 +260,7 @@ class Constant:
 
     def on(self, device: torch.device) -> Tensor:
         if device not in self._on:
-            with torch.inference_mode(False):  # kept, and used with gradients, too
+            with torch.inference_mode(False):  # kept, and also used with gradients
                 self._on[device] = torch.as_tensor(self._array, device=device)
         return self._on[device]
 

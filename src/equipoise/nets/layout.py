@@ -1,8 +1,8 @@
-"""Where the tokens of a ``Packed`` stand in the batches of attention.
+"""The places of the tokens of a ``Packed`` in the batches of attention.
 
 Letters: ``N`` tokens, ``M`` samples, ``G`` groups, ``H`` query heads, ``K`` key heads. A *sequence*
 is a prompt or a sample: rows that lie one behind the other. A token sees the earlier tokens of its
-sequence and itself; one of a sample sees its prompt, too.
+sequence and itself; a token of a sample also sees its prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from equipoise.types import Array, Tree
 from equipoise.types.packed import Packed
 
-WASTE = 0.25  # share of padding in a batch of sequences at most
+WASTE = 0.25  # most padding in a batch of sequences, as a share
 SMALL = 2048  # tokens of padding that cost less than another batch
 SHORT = 128  # tokens of a group, on average, up to which it is faster as one sequence with a mask
 

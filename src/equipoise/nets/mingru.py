@@ -22,7 +22,7 @@ class MinGRU(nn.Module):
     The state is ``{"h"}``, float32 [B, layers, size], zeros at the start of an episode. Weights
     orthogonal, biases 0; ``span``: as of ``Core``, here the bias of z. The recurrence is computed
     as it stands, not by logarithms as in the paper's appendix B: coefficients between 0 and 1 need
-    none in float32, and W_h x may be negative.
+    no logarithms in float32, and W_h x may be negative.
     """
 
     def __init__(self, size_in: int, size: int, *, layers: int = 1, span: int = 0) -> None:

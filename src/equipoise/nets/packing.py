@@ -1,8 +1,8 @@
 """Text in a queue's slots as ``Packed`` tokens, and packed tokens cut into parts.
 
-A slot has a row for each sample of a group, since what a run counts are samples; the tokens of a
-sample lie along an axis of its leaves, as many as a sample may have at most. ``pack`` leaves out
-what is not there, and keeps a group's prompt once.
+A slot has a row for each sample of a group, since a run counts samples; the tokens of a sample lie
+along an axis of its leaves, whose length is the most tokens of a sample. ``pack`` leaves out what
+is not there, and keeps a group's prompt once.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
 
 
 def under_budget(batch: Batch, tokens: int) -> list[Batch]:
-    """The batch in parts of at most so many tokens, in order; a sample with its prompt is never
+    """The batch in parts of at most ``tokens`` tokens, in order; a sample with its prompt is never
     cut, however long.
 
     The batch itself if it fits, or where ``tokens`` is 0.

@@ -78,7 +78,7 @@ class Vision(nn.Module):
 
 
 class Latent(nn.Module):
-    """Hidden layers over the latents of images, beside the other parts."""
+    """Hidden layers over the latents of images, next to the other parts."""
 
     def __init__(self, vision: Vision, hidden: Sequence[int], activation: str) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ class Latent(nn.Module):
 
 
 def encoders(net: nn.Module) -> dict[str, Encoder]:
-    """The encoders of a network by the paths of their images within an observation; {}: it has
-    none.
+    """The encoders of a network by the paths of their images within an observation; {} if it has no
+    encoder.
 
     ValueError if several of its parts have their own: a row would be kept once for each.
     """
@@ -149,8 +149,8 @@ def torso(
     observations themselves.
 
     ``auto``: ``nature`` if ``is_screen`` holds for a part, else an MLP. ``hidden`` and
-    ``activation`` are the MLP's. ValueError says what is wrong with a ``kind`` or with an
-    observation that does not fit it.
+    ``activation`` are the MLP's. ValueError describes a wrong ``kind``, or an observation that does
+    not fit it.
     """
     if ":" in kind:
         return custom(kind, observation)

@@ -1,5 +1,5 @@
-"""What a new run takes from a checkpoint of another one: the weights alone, or all that its learner
-had.
+"""The start of a new run from a checkpoint of another run: the weights alone, or the learner's
+whole state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def new_learner(
     pool: Learners = ALONE,
 ) -> Learner:
     """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``:
-    those that it learns with.
+    the learners that it learns with.
 
     Several learners on CUDA have a device each.
     """

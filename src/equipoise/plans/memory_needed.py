@@ -1,9 +1,9 @@
 """Memory that a run takes, summed up before anything is allocated, and the memory that this machine
 has.
 
-The sum is a lower bound: what an env keeps for itself, what a backward pass needs and the
-interpreters are not in it. A run whose lower bound does not fit is refused in one sentence, with
-the parts of the sum and the nearest setting that fits.
+The sum is a lower bound: it leaves out an env's own memory, the memory of a backward pass, and the
+interpreters. A run whose lower bound does not fit is refused in one sentence, with the parts of the
+sum and the nearest setting that fits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Measure = Callable[[Program], dict[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Memory of this machine, in bytes; None if the system does not tell."""
+    """Memory of this machine, in bytes; None if the system does not report it."""
 
     total: int | None
     free: int | None
@@ -240,21 +240,22 @@ def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
 
 
 def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
-    """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``:
-    of a policy's.
+    """Bytes of the learner's networks, counting networks that may be huge, before any is built;
+    ``count``: of a policy's.
     """
     found = 0
     for name, policy in learning(program).items() if program.source.played is not None else ():
         observation = tree.leaves(observation_spec(spec.policies[name].observation))
         if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
-            with contextlib.suppress(ValueError):  # it cannot be counted: building it tells
+            # it cannot be counted: building it shows the size
+            with contextlib.suppress(ValueError):
                 found += learner_copies(policy) * count(name)
     return {"networks": found}
 
 
 def counted(build: Callable[[], nn.Module]) -> int:
     """Bytes of the parameters and buffers of a network, without allocating any; ValueError if only
-    building it tells.
+    building it shows the number.
     """
     try:
         with torch.device("meta"):
@@ -268,8 +269,8 @@ def counted(build: Callable[[], nn.Module]) -> int:
 
 
 def built(build: Callable[[], nn.Module]) -> nn.Module:
-    """The network; ValueError if this machine has no room for it, of one that could not be counted
-    before.
+    """The network; ValueError if this machine lacks the room for a network that could not be
+    counted before.
     """
     try:
         return build()
@@ -287,7 +288,7 @@ def nbytes(net: nn.Module) -> int:
 
 
 def disk(plan: ReplayPlan) -> list[str]:
-    """What the disk of a mapped replay has no room for."""
+    """The parts of a mapped replay that its disk has no room for."""
     if not plan.settings.file:
         return []
     path = Path(plan.settings.file).absolute()  # and what is there of it already
@@ -410,7 +411,7 @@ def _candidates(program: Program) -> Iterator[tuple[str, Size, int, int, Callabl
     """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with
     another value).
 
-    The weight orders them: what was set to a large number is what a person meant to be told of.
+    The weight orders them: a setting with a large number is the likely cause.
     """
     # they have the unroll in common, and without a replay the batch
     policy, *_ = learning(program).values()

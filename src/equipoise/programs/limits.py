@@ -16,7 +16,8 @@ from equipoise.types import Placement, Policy, Program, learning
 if sys.platform != "win32":
     import resource
 
-# descriptors that Python's forkserver can hand to a process (251), less those of every run
+# descriptors that Python's forkserver can hand to a process (251), less the descriptors that every
+# run needs
 DESCRIPTORS = 240
 # files that the driver opens: its own and the servers', and for each worker
 FILES, WORKER_FILES = 18, 6
@@ -35,7 +36,9 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
-        """Descriptors of the worker that needs most: pipes, all doorbells, those that it rings."""
+        """Descriptors of the worker that needs most: pipes, all doorbells, the doorbells that it
+        rings.
+        """
         rung = shards + learners - 1  # a learner rings the others and its shards
         here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers

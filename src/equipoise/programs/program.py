@@ -240,7 +240,9 @@ def algorithm_from_json(data: object, where: str) -> Algorithm:
 
 
 def to_plain(value: object, where: str) -> object:
-    """Turn a value into JSON's types; ValueError says where there is one that JSON cannot hold."""
+    """Turn a value into JSON's types; ValueError names the place of a value that JSON cannot
+    hold.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -260,7 +262,9 @@ def to_plain(value: object, where: str) -> object:
 
 
 def from_json(data: Mapping[str, object]) -> Program:
-    """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
+    """The inverse of ``to_json``; unknown, missing and wrong values are errors that name the
+    place.
+    """
     if "env" in data and "source" not in data:
         raise ValueError(
             "program: expected source, policies, placement, schedule and evaluation, got the "

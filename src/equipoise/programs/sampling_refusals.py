@@ -8,7 +8,7 @@ from equipoise.types import Program
 
 
 def partial_problems(program: Program) -> list[str]:
-    """What cannot go with streams that answer some at a time."""
+    """The settings that exclude streams that answer some at a time."""
     place, key, got = (
         program.placement,
         "placement.partial_streams",
@@ -36,7 +36,7 @@ def partial_problems(program: Program) -> list[str]:
 
 
 def device_env_problems(program: Program) -> list[str]:
-    """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
+    """The settings that exclude an env on a device: its rows are tensors, an unroll at a time."""
     source, env, problems = program.source, program.source.played, []
     if env is None or not env.on_device or source.recorded:
         return []

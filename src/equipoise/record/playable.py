@@ -89,7 +89,7 @@ def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, ob
 def from_json(
     data: object, file: Path | str, *, trusted: Sequence[str] = ()
 ) -> dict[str, Playable]:
-    """Read the policies of a ``spec.json``; ValueError if it is none.
+    """Read the policies of a ``spec.json``; ValueError if it is not such a file.
 
     ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
     """
@@ -123,7 +123,9 @@ TEXT: Schema = {
 
 
 def text_spec(data: object, policy: str, where: str) -> TextSpec:
-    """What ``spec.json`` says of a policy that writes, without its weights; else ValueError."""
+    """The description in ``spec.json`` of a policy that writes text, without its weights;
+    ValueError for another policy.
+    """
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None
     if not isinstance(one, Mapping) or "text" not in one:

@@ -34,7 +34,7 @@ class Series:
     label: str = ""  # of the curve in a figure
 
     def read(self, report: Report) -> float | None:
-        """The number, or None if the report has none."""
+        """The number, or None if the report lacks it."""
         field, _, key = self.name.partition(".")
         found = getattr(report, field)
         number: float | None = getattr(found, key) if key and found is not None else found

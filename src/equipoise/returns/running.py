@@ -1,4 +1,4 @@
-"""The discounted return so far, forwards in time: what rewards are scaled by the spread of."""
+"""The discounted return so far, forwards in time; its spread scales the rewards."""
 
 import torch
 from jaxtyping import Bool, Float

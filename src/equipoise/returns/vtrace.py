@@ -37,8 +37,8 @@ def vtrace(
     ``value`` is V of obs[0..T] under the target policy, ``log_rho`` log(target / behaviour) of the
     actions taken (``log_ratio``), ``discount`` gamma if V(obs[t+1]) may be used and else 0. A row
     with ``mask`` False (a seam) neither gives nor passes on anything: its target is V, its
-    advantage 0, and the truncated row before it bootstraps from the seam's V, which is that of the
-    true final observation.
+    advantage 0, and the truncated row before it bootstraps from the seam's V, the value of the true
+    final observation.
 
     No gradient flows out. Raises ValueError if a shape is wrong.
     """

@@ -1,5 +1,5 @@
-"""The governor of a run (``balance/governor.py``): what it is told of the run, and where the values
-that it chooses go.
+"""The governor of a run (``balance/governor.py``): its inputs from the run, and the use of the
+values that it chooses.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Governing:
         }
         self._learners = {one.title for one in members if isinstance(one.kind, LearningKind)}
         self._runtime: Runtime | None = None  # that has the values
-        # have all its workers begun? One that is replaced later is part of what is measured
+        # have all its workers begun? A worker that is replaced later is part of the measurement
         self._began = False
         self._looked_at, self._since, self._waited = 0.0, add(()), 0.0
         self._written = 0
 
     def look(self, attempt: Attempt, *, disturbed: bool) -> None:
-        """``disturbed``: do workers save, or does an evaluation go on beside them?"""
+        """``disturbed``: do workers save, or does an evaluation run at the same time?"""
         if (governor := self._governor) is None:
             return
         at = time.monotonic() - attempt.reporter.began

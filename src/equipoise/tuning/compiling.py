@@ -1,5 +1,5 @@
-"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused if
-it cannot pay.
+"""What ``torch.compile`` costs a run and can save within it, reported before the run begins;
+refused if it cannot pay.
 
 | figure | how it is known |
 |---|---|
@@ -26,8 +26,9 @@ from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
-GAIN = 2.0  # compiled code that is more than so many times faster was not seen (docs/gpu.md)
-BUDGET_S = 60.0  # of the measurement, at most: imports are slow on machines where compiling is, too
+GAIN = 2.0  # no compiled code was seen to be faster by more than this factor (docs/gpu.md)
+# most seconds of the measurement: imports are also slow on machines on which compiling is slow
+BUDGET_S = 60.0
 
 
 def judged(
