@@ -1,4 +1,6 @@
-"""Attributes of objects that a user's code or another package made: asking for one may raise anything."""  # noqa: E501
+"""Attributes of objects that a user's code or another package made: reading them may raise
+anything.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def optional(thing: object, name: str, default: object = None) -> Any:
 
 
 def has(thing: object, *names: str) -> bool:
-    """Does the object have all of these attributes, none of which raises?"""
+    """Does the object have all of these attributes, without an error?"""
     return all(optional(thing, name, ABSENT) is not ABSENT for name in names)
 
 

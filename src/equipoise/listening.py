@@ -1,5 +1,5 @@
-"""Listening: sockets of a server, at a TCP address or at a path, where a place that is taken is
-said in one sentence.
+"""Listening: sockets of a server, at a TCP address or at a path, with one sentence for a taken
+place.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def listen_at(path: str | os.PathLike[str]) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(os.fspath(path))
-        os.chmod(path, 0o600)  # nobody can connect before it listens
+        os.chmod(path, 0o600)  # no process can connect before it listens
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
@@ -74,7 +74,7 @@ def listen_at(path: str | os.PathLike[str]) -> socket.socket:
 
 
 def _unused(path: Path) -> None:
-    """Remove a socket on which nobody listens any more."""
+    """Remove a socket without a listener."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -7,8 +7,8 @@ A path is the keys to a leaf, joined by '/': "arm/tilt". In a key '/' is written
 ``keys_of`` are the only places that join and split.
 
 A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape
-and dtype of an array that is still to be allocated). ``{}`` is the empty tree. Nothing here imports
-torch before a torch function is called.
+and dtype of an array still to be allocated). ``{}`` is the empty tree. Nothing here imports torch
+before a torch function is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Tree = Any
 T = TypeVar("T")
 path_of = edge.path_of
-ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
+ALIGN = 64  # bytes; a cache line, and the best alignment for torch's vector loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ def named(root: str, tree: Tree) -> dict[str, Tree]:
 
 def like(tree: Tree, flat: Mapping[str, object], root: str = "") -> Tree:
     """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With
-    a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError if one is missing or too many.
+    a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError for a leaf that is missing or
+    unexpected.
     """
     wanted = named(root, tree)
     got = [path for path in flat if not root or path == root or path.startswith(f"{root}/")]
@@ -277,8 +278,8 @@ def to(tree: Tree, device: torch.device | str, *, non_blocking: bool = False) ->
 
 
 def on_host(tree: Tree) -> Tree:
-    """Numpy arrays of leaves that are numpy arrays, themselves, or tensors of any device, which are
-    copied from there.
+    """Numpy arrays of leaves: numpy arrays are returned themselves, tensors of any device are
+    copied.
     """
     return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().cpu().numpy(), tree)
 

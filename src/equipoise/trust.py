@@ -46,11 +46,11 @@ CLASS = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}")  # module:Class
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
 # tasks without a module
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
-PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
+PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
-Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
+Names = Sequence[tuple[str, str]]  # (its kind, module:callable), such as ("env", "my_envs:make")
 
 
 class Untrusted(ValueError):
@@ -131,7 +131,7 @@ def of_env(env: object) -> tuple[Names, object]:
 
 
 def of_text(task: object, rewards: Sequence[object]) -> Names:
-    """The code that the name of a task and those of reward functions name."""
+    """The code that the name of a task and the names of reward functions refer to."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
     return [
@@ -216,7 +216,7 @@ def check(
 
 
 def _modules_of_users() -> list[str]:
-    """Names of modules that may hold a user's env or algorithm: all but those of Python itself."""
+    """Names of modules that may hold a user's env or algorithm: all but Python's own."""
     names = (one.name for one in pkgutil.iter_modules())
     return [name for name in names if name not in sys.stdlib_module_names and name[0] != "_"]
 
@@ -254,13 +254,13 @@ def sign(names: Names, signed: object, *, make: bool = False) -> str | None:
 
 
 def signature(program: object) -> str | None:
-    """What shows that this user's run wrote the names of code in a program, if there are any."""
+    """The proof that this user's run wrote the names of code in a program, if there are any."""
     names, signed = of_program(program)
     return sign(names, signed, make=True) if names else None
 
 
 def _place(module: str) -> str | None:
-    """Where Python finds the top package of a module, without importing; short if installed."""
+    """The place of a module's top package, without importing; short if installed."""
     top = module.partition(".")[0]
     if top == "__main__":
         found: str | None = vars(sys.modules[top]).get("__file__")  # none with -c, or a notebook

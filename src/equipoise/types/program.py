@@ -134,7 +134,9 @@ class ReplaySettings:
         return self.codec not in ("", "none")
 
     def recorded(self, batch: int) -> int:
-        """Items of a batch that are a data set's, if there is one beside live experience."""
+        """Items of a batch that are a data set's, if there is a data set next to live
+        experience.
+        """
         return round(self.dataset_share * batch)
 
 
@@ -189,10 +191,10 @@ Overlapping = Read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What runs where, and how far acting and learning may be apart.
+    """The placement of workers, and the greatest distance between acting and learning.
 
     ``max_lag`` stands here and not in the schedule: it decides with the actors and their envs how
-    many unrolls are under way at once, so a reader of one needs the other.
+    many unrolls are under way at once, so a reader of either setting needs the other.
     """
 
     actors: Annotated[
@@ -414,7 +416,9 @@ class Placement:
 
     @property
     def halves(self) -> int:
-        """Groups of envs of an actor: two if one is stepped during inference for the other."""
+        """Groups of envs of an actor: two if an actor steps a group during inference for the other
+        group.
+        """
         return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
 
     @property
@@ -425,7 +429,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long a run is, what it draws its random numbers from, and when it is saved."""
+    """The length of a run, the seed of its random numbers, and the times of its checkpoints."""
 
     steps: Annotated[
         PositiveInt,
@@ -490,11 +494,12 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A run as data: where experience comes from, what learns from it, what runs where, how long,
-    and how it is judged.
+    """A run as data: the source of experience, its learning and placement, its length, and its
+    evaluation.
 
-    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot
-    work. A setting without ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` lists the settings
+    that cannot work. A setting without ``FREE`` is what a saved state is of: a run that goes on
+    keeps it.
     """
 
     source: SourceSettings

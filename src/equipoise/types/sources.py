@@ -47,7 +47,7 @@ class EnvFactory:
 
     @property
     def on_device(self) -> bool:
-        """Is it stepped beside the policy, on the policy's device?"""
+        """Is it stepped with the policy, on the policy's device?"""
         return self.target.startswith((DEVICE, JAX))
 
 

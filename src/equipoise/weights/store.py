@@ -34,8 +34,8 @@ class WeightPlan:
     def __init__(
         self, params: Mapping[str, Tensor], *, dtype: str | None = None, buffers: int = BUFFERS
     ) -> None:
-        """``dtype``: what numbers of floating point are stored as (None: as they are). ``buffers``:
-        at least 2.
+        """``dtype``: the stored type of floating point numbers (None: as they are). ``buffers``: at
+        least 2.
         """
         if buffers < 2:
             raise ValueError(

@@ -164,7 +164,7 @@ class BlockPacker:
 
     def unpack(self, body: Array, to: Mapping[str, Slot], last: LastRows) -> None:
         """Write the block that has come into the slots of a queue; ValueError, and nothing is
-        written, if it is none.
+        written, if it is no block.
         """
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
@@ -229,7 +229,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def stack_paths(stacks: Mapping[str, Stack]) -> dict[str, Stack]:
-    """The stacks of observations by their paths in a row; one of a single frame is none."""
+    """The stacks of observations by their paths in a row; a single frame is no stack."""
     return {
         f"obs/{path}" if path else "obs": stack
         for path, stack in stacks.items()
@@ -270,7 +270,7 @@ def _fixed(body: Array, one: _Stacked) -> tuple[Array, Array]:
 
 
 def _put(body: Array, at: int, part: Array) -> int:
-    """Append to the tails -> where the next part begins."""
+    """Append to the tails -> the start of the next part."""
     end: int = at + part.nbytes
     np.ndarray(part.shape, part.dtype, body, at)[...] = part
     return end

@@ -4,7 +4,7 @@ that they are complete.
 At the site they lie by the places of home's queue, so that a shard reads them as it would read the
 queue. At home such a block holds whose rows they are, and a mark instead of the rows: ``start`` is
 -1 less the block's sequence, which no real row has. An actor or a checkpoint that writes rows there
-writes over the mark. So the block itself says where its rows are, whatever process dies.
+writes over the mark. So the block itself has the place of its rows, whatever process dies.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A *round* is one batch of the queue; if the policies have replays it is one bloc
 Each policy's experience takes its part of a round, and all of them learn from a round together. The
 law of the limiter, with U updates of N items to a round of R rows:
 
-    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),
+    updates done = U x rounds taken (after the rounds that reach ``starts_at`` and fill a window),
     samples per insert = U N / R
 
 The learner never samples more than was paid for: after U updates it waits for the next round. The
@@ -229,7 +229,9 @@ class Branch(ABC):
 
     @abstractmethod
     def restore(self, source: StateReader, learners: int) -> None:
-        """Load what ``save`` put by each of so many ``learners``; the queue is loaded already."""
+        """Load the state that ``save`` put at each of ``learners`` learners; the queue is loaded
+        already.
+        """
 
     @abstractmethod
     def close(self) -> None:

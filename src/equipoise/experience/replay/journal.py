@@ -2,9 +2,9 @@
 copy.
 
 A row does not change from its insertion until it is overwritten. So a save copies no row while the
-run holds still: a thread reads those that no save before has written from the ring itself, the
+run holds still: a thread reads from the ring itself the rows that no save has written yet, the
 oldest first, and appends them to files, the *segments*. A checkpoint names the segments that hold
-anything of its ring, each with its length and hash of that moment. What is named never changes: a
+anything of its ring, each with its length and hash of that moment. A named part never changes: a
 segment only grows, up to ``SEGMENT`` bytes; after a save that failed, and after a resume, there is
 a new one.
 
@@ -87,7 +87,7 @@ class Journal:
         """Save the ring as it is now and ``state``, the rest of its store, with all that was put
         before.
 
-        ``room``: the folder of the ring's segments, among those of the worker.
+        ``room``: the folder of the ring's segments, within the worker's folder.
         """
 
         def finish(chunks: Tree) -> dict[str, Entry]:

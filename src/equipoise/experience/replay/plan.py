@@ -86,7 +86,7 @@ class ReplayPlan:
         return None if np.array_equal(found, np.arange(len(found))) else found
 
     def actor(self, stream: int) -> int:
-        """The actor of a stream, counted among those whose rows are kept here."""
+        """The actor of a stream, counted among the actors whose rows are kept here."""
         return stream // (self.span * self.learners)
 
     def of_shard(self, shard: int) -> int:

@@ -9,8 +9,8 @@ of them.
 
 A block is ``unroll`` rows of one actor's streams. The block's ``obs[T]`` is written where the next
 block will begin, so the oldest block is given up before that: of ``slots`` rows a stream, ``slots -
-unroll`` are held. A block's records are put together beside the ring, in the cache, and moved there
-in one piece: the ring is in no cache, and each leaf would wait for it.
+unroll`` are held. A block's records are put together outside the ring, in the cache, and moved
+there in one piece: the ring is in no cache, and each leaf would wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from equipoise.experience.replay.selectors import Where
 from equipoise.types import TRAJECTORY_EDGES, Array, Stack, Trajectory, Tree
 
 NOWHERE = -1  # the row number of an empty place
-OLDEST = 255  # the greatest age that is told apart
+OLDEST = 255  # the greatest age with a class of its own
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # [slots, streams]
@@ -39,7 +39,7 @@ Flags = NDArray[np.bool_]  # [slots, streams]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How many rows a buffer holds, and of whom."""
+    """The number of rows in a buffer, and their streams."""
 
     slots: int  # rows of a stream: a multiple of ``unroll``
     block: int  # streams of an actor
@@ -115,7 +115,7 @@ class RowBuffer:
         self._flat = self._records.reshape(self.places, layout.record)
         self._rows = self._small["row"].reshape(self.places)
         # A block as it is put together. The unwritten fields of the last row, which holds
-        # ``obs[T]``, say: no row.
+        # ``obs[T]``, mean: no row.
         self._block = np.zeros((unroll + 1, block, layout.record), np.uint8)
         parts = {path: _field(self._block, at, spec) for path, (at, spec) in layout.small.items()}
         parts["row"][unroll] = NOWHERE
@@ -146,8 +146,8 @@ class RowBuffer:
     # ------------------------------------------------------------------------------------------- in
 
     def insert(self, data: Trajectory, column: int) -> list[tuple[Where, Flags]]:
-        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> where (slots
-        and streams, as slices) windows may begin from now on, or not any more, for
+        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> the places
+        (slots and streams, as slices) at which windows may begin from now on, or not any more, for
         ``Selector.put``; the next call overwrites these flags. ValueError if frames are stacked and
         a row shows its stack again.
         """
@@ -256,7 +256,7 @@ class RowBuffer:
         return columns if self._numbers is None else self._numbers[columns]
 
     def row(self, places: Ints) -> Ints:
-        """Return the row number at each place: it tells whether the row of a key is still there."""
+        """Return the row number at each place; a key's row is still there if the numbers agree."""
         return self._rows[places]  # type: ignore[no-any-return]
 
     def leaf(self, path: str, places: Ints) -> Array:
@@ -353,8 +353,8 @@ class RowBuffer:
         }
 
     def _edge(self) -> tuple[Array, Array]:
-        """The place after every stream's last block: the observation there belongs to that block,
-        too.
+        """The place after every stream's last block: the observation there also belongs to that
+        block.
         """
         heads = self.blocks * self.unroll % self.slots
         return np.repeat(heads, self.block), np.arange(self.streams)

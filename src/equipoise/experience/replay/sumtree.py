@@ -7,7 +7,7 @@ nodes, so there are up to ``ROOTS`` roots with one sorted running sum. Measured 
 10^6 places: nodes of 8 to 64 children that keep running sums of their own, so that a level is a
 comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
 
-A sum is always added up anew from the two below it, and never moved by a difference. So nothing
+A sum is always added up again from the two below it, and never moved by a difference. So nothing
 drifts, and a tree is a function of its masses: loaded from them, it finds the same places bit for
 bit. It also makes no difference when: sums over whole ranges of places, which insertion writes, are
 left until they are asked for, and are slices then.
