@@ -1,6 +1,6 @@
 """Attributes of objects that a user's code or another package made: reading them may raise
 anything.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

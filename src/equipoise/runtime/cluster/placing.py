@@ -3,8 +3,8 @@ the settings of the cluster.
 
 A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it
 acts for, or a learner or a shard with the actors that feed it. A *site* is some cells that are
-moved together: those of one machine at the start. A site keeps its cells as long as the run lives,
-and goes to another machine when its own is lost.
+moved together: the cells of one machine at the start. A site keeps its cells as long as the run
+lives, and goes to another machine when its own is lost.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Cell:
     """Workers that share memory, and so a machine."""
 
     titles: tuple[str, ...]
-    actors: int  # those of them that step envs
+    actors: int  # the cells among them that step envs
     cores: int  # one for each thread that they compute with
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What the machines do at the start."""
+    """The work of the machines at the start."""
 
     sites: Mapping[str, tuple[str, ...]]  # the titles of the workers of each site
     nodes: Mapping[str, str]  # the machine of each site that has one
@@ -66,7 +66,7 @@ def cells(
     shards_at: At = "home",
 ) -> list[Cell]:
     """The cells of a run: in the order of their first envs, then kinds that are ``Movable``, and
-    those with learners last.
+    cells with learners last.
 
     Inference workers that stay with the learner are in none, nor are learners and shards that stay
     at home.
@@ -259,7 +259,7 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
 def _no_room(
     run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster
 ) -> str:
-    """Why these cells have no machine, and what would work."""
+    """The reason why these cells have no machine, and working settings."""
     wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
     add = "add machines (with an autoscaler: --cluster autoscale=true)"
     if all(len(cell.titles) == cell.cores == 1 for cell in run):
@@ -314,7 +314,7 @@ def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
 
 
 def placed(waiting: Mapping[str, int], nodes: Sequence[Node], cluster: Cluster) -> dict[str, str]:
-    """Give sites that have no machine one of those with room for all its workers. ``waiting``: the
+    """Give sites that have no machine a machine with room for all their workers. ``waiting``: the
     cores of each.
     """
     free = {node.name: node.free for node in nodes if fits(node, cluster)}

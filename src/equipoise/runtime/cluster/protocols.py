@@ -37,7 +37,7 @@ class Store(Protocol):
 
 
 class Heard(Protocol):
-    """What is done with the messages that concern the driver alone."""
+    """The handling of the messages that concern the driver alone."""
 
     # of a worker of that site
     def said(self, site: str, title: str, message: Mapping[str, object]) -> None: ...

@@ -148,8 +148,8 @@ class Crew:
         )
 
     def start(self, queues: Sequence[SharedQueue | SiteSlots]) -> None:
-        """Give every worker its process. ``queues``: of each learner, as the workers see it, or
-        what stands for it here.
+        """Give every worker its process. ``queues``: of each learner, as the workers see it, or its
+        stand-in here.
         """
         self._queues = queues
         try:
@@ -187,7 +187,7 @@ class Crew:
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
-        self._board.say(child.name, "its process begins")  # until the worker itself says more
+        self._board.say(child.name, "its process begins")  # until the worker itself reports more
         assignment = worker.Assignment(
             name=child.name,
             board=self._board,
@@ -236,7 +236,7 @@ class Crew:
     # ----------------------------------------------------------------------------------- as it runs
 
     def poll(self, timeout_s: float, *others: int) -> list[tuple[str, Message | Died]]:
-        """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others``
+        """Wait at most ``timeout_s`` for messages of workers, or for a descriptor among ``others``
         -> by their titles.
         """
         now = time.perf_counter()
@@ -275,7 +275,7 @@ class Crew:
     # ---------------------------------------------------------------------------------- supervision
 
     def _look_for_hangs(self) -> None:
-        """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
+        """Kill workers that hang (by the rules of ``hangs.py``), after asking for their stack."""
         now = time.perf_counter()
         if now - self._looked < LOOK_S:
             return
@@ -365,7 +365,7 @@ class Crew:
 
 
 def ring(bells: Mapping[str, Bell], names: Sequence[str], *, always: bool = True) -> None:
-    """Wake these workers; not ``always``: those of them that sleep."""
+    """Wake these workers; not ``always``: only sleeping workers."""
     for name in names:
         bells[name].ring(always=always)
 

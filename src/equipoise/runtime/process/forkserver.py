@@ -110,7 +110,7 @@ def _ensure_running(central: bool, torch: bool) -> None:
 
 
 def release() -> None:
-    """End the server of env workers if none of them runs. A later need starts another."""
+    """End the server of env workers if no env worker runs. A later need starts another."""
     if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
         stop(_envs)
 

@@ -1,5 +1,5 @@
-"""The log of a worker process: what the worker, its env and their C libraries print, in a file of
-bounded size.
+"""The log of a worker process: the output of the worker, its env and their C libraries, in a file
+of bounded size.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def log_of(directory: str, title: str) -> Path:
 
 class Log:
     """Turns what this process prints into its log, from ``begin`` on. Programs that an env starts
-    print there, too.
+    also print there.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def begin(self) -> None:
-        """Send stdout and stderr, those of C libraries included, to the end of the file; OSError if
-        it cannot be opened.
+        """Send stdout and stderr, including the output of C libraries, to the end of the file;
+        OSError if it cannot be opened.
         """
         sys.stdout.flush()
         sys.stderr.flush()
