@@ -1,4 +1,5 @@
-"""A Gymnasium ``VectorEnv`` as an ``Env``: native vector envs, and what a user's callable returns.
+"""A Gymnasium ``VectorEnv`` as an ``Env``: native vector envs, and the envs that a user's callable
+returns.
 
 Row by row (d: the row ended an episode; t: a clock cut it)::
 
@@ -20,12 +21,12 @@ clocks strike together; if they do not, and B is no longer small beside an episo
 half of the rows. NEXT_STEP costs one row of one stream instead.
 
 If the env gives no final observation, a truncation counts as a termination, and a note says so. For
-Gymnasium's own vector envs this is known before; for others the first truncation tells.
+Gymnasium's own vector envs this is known before; for other envs the first truncation shows it.
 
 Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch``
-names: on the row that ends an episode they are those of ``final_info`` in SAME_STEP.
+names: on the row that ends an episode they are the numbers of ``final_info`` in SAME_STEP.
 
-One stream of a vector env cannot be made anew. If its episode has to be aborted (``on_nonfinite``
+One stream of a vector env cannot be made again. If its episode has to be aborted (``on_nonfinite``
 "drop", a value that is invalid) its rows are masked until its next episode begins: ``valid`` False,
 ``first`` True, reward 0, a harmless observation. An exception cannot be attributed to one stream,
 so it is raised.
@@ -52,7 +53,8 @@ from equipoise.envs.values import flags, numbers, taken
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
-EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
+# steps between two snapshots of an exact env: the steps that a capsule has to play
+EXACT_ACTIONS = 256
 # most bytes of actions kept of an env that is not exact; with more a capsule cannot replay
 OTHER_ACTIONS = 1 << 26
 
@@ -176,7 +178,7 @@ class GymnasiumEnv(SyncEnv):
         np.copyto(ts.reward, numbers(reward, count, "reward"))
         observe(ts.obs, obs)
         if self._wrapped and not self.same_step:
-            ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
+            ts.reward[ts.first] = 0.0  # a wrapper of rewards does not handle seams
         if self.mend is not None:
             self.mend(ts.obs, ts.first)
 
@@ -258,7 +260,7 @@ class GymnasiumEnv(SyncEnv):
         ts = self.ts
         self.failures.aborted(error)
         done = bool(ts.terminated[i] or ts.truncated[i])
-        if self._held[i]:  # what is wrong was the end of the old one
+        if self._held[i]:  # the fault was the end of the old one
             self._show([i])
         # then either the reward is wrong or the reset
         begins = self.same_step and done
@@ -325,7 +327,8 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
             try:
                 part = member(obs, name)
             except (LookupError, ValueError):
-                part = taken(tree.spec(target), obs, None, key)[name]  # it says what is missing
+                # the error names the missing key
+                part = taken(tree.spec(target), obs, None, key)[name]
             observe(inner, part, f"{key}/{name}")
     elif (
         type(obs) is np.ndarray

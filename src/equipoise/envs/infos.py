@@ -1,9 +1,8 @@
-"""Numbers from an env's ``info``, by name, as one array a step: what ``Program.source.metrics``
-asks for.
+"""Numbers from an env's ``info``, by name, as one array a step: the numbers that
+``Program.source.metrics`` asks for.
 
-A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is
-found, too. A name that is absent (or None) in a step gives nan. Nothing of an ``info`` dict is
-kept.
+A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is also
+found. A name that is absent (or None) in a step gives nan. Nothing of an ``info`` dict is kept.
 """
 
 from __future__ import annotations

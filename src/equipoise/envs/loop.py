@@ -84,7 +84,7 @@ class LoopEnv(SyncEnv):
         self._incarnation, self._barren = (
             [0] * count,
             [0] * count,
-        )  # times that each env was made anew; failures since its last real step
+        )  # times that each env was made again; failures since its last real step
         self._troubled = False  # any of these counts is not 0
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
@@ -167,7 +167,9 @@ class LoopEnv(SyncEnv):
                     raise wrong.placed(self._where(i))
 
     def _gather(self) -> None:
-        """Copy every env's answer into the rows; one that does not fit is that env's failure."""
+        """Copy every env's answer into the rows; an answer that does not fit is that env's
+        failure.
+        """
         sure = NUMBERS.issuperset(map(type, self._reward))
         sure = (
             sure
@@ -208,7 +210,7 @@ class LoopEnv(SyncEnv):
         """
         failures, error = self.failures, self._placed(i, error)
         if failures is None:
-            if not isinstance(error, WrongValue):  # a WrongValue says it in its message
+            if not isinstance(error, WrongValue):  # a WrongValue has it in its message
                 error.add_note(f"in {self._where(i)}")
             raise error
         # a new env would not help, and a capsule could not be written
@@ -319,11 +321,11 @@ class Log:
     """The envs' latest actions and observations: enough to write a capsule of a failure.
 
     A generator's state is costly, so it is kept at the first reset ``SPAN`` steps after the last
-    one: a capsule may hold a few episodes before the one that failed.
+    one: a capsule may hold a few episodes before the failed one.
     """
 
     SPAN = 1000  # steps
-    ACTIONS = 1 << 26  # bytes, at most; an episode that is longer cannot be played again
+    ACTIONS = 1 << 26  # most bytes; a longer episode cannot be played again
     # rows of observations that are kept; only the last one above this many bytes
     SHOWN, SMALL = 32, 1 << 17
 
@@ -437,5 +439,5 @@ def gather(target: Tree, observations: list[Tree]) -> None:
         or (isinstance(observations[0], np.ndarray) and observations[0].dtype == target.dtype)
     ):
         np.stack(observations, out=target, casting="same_kind")
-    else:  # a small integer in a large dtype, say
+    else:  # a small integer in a large dtype, for example
         np.stack(observations, out=target, casting="safe")

@@ -153,7 +153,7 @@ def named(target: str) -> Any:
 
 
 def parallel(name: str, **kwargs: object) -> object:
-    """Make an env of PettingZoo's registry: the parallel one, else the one in turns."""
+    """Make an env of PettingZoo's registry: the parallel env, else the env in turns."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
     from pettingzoo.env_registry.registration import aec_registry, parallel_registry, spec

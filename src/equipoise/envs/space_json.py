@@ -8,8 +8,8 @@
     Tuple           {"type": "Tuple", "spaces": [{...}, ...]}
 
 An array whose numbers are all the same is one number. A number is written so that its dtype reads
-the same bits; infinities are the texts "inf" and "-inf". A subclass of one of these spaces is
-written as that space.
+the same bits; infinities are the texts "inf" and "-inf". A subclass of such a space is written as
+that space.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _array(value: object, shape: tuple[int, ...], dtype: np.dtype, place: str) -
         return said
 
     try:
-        with np.errstate(over="ignore"):  # a bound beyond the dtype's is none
+        with np.errstate(over="ignore"):  # a bound beyond the dtype's is no bound
             read = np.array(number(value), dtype)
         if 0 in shape and not read.size:
             return read.reshape(shape)  # lists end at the first axis without elements

@@ -1,10 +1,10 @@
 """Spaces as trees of ``ArraySpec``, the preallocated arrays that a worker's envs write into, and
 actions as the env wants them.
 
-What reaches a network: a ``Box`` of any float as float32, all else in the dtype of its space;
-``Dict`` and ``Tuple`` as dicts, a Tuple's keys being "0", "1", .... What a policy gives: int64 from
-``start`` (``Discrete``, ``MultiDiscrete``), int8 (``MultiBinary``), float32 (``Box``), in dicts of
-the same keys; ``ActionForm`` makes of it what ``env.step`` expects.
+The arrays that reach a network: a ``Box`` of any float as float32, all else in the dtype of its
+space; ``Dict`` and ``Tuple`` as dicts, a Tuple's keys being "0", "1", .... The arrays that a policy
+gives: int64 from ``start`` (``Discrete``, ``MultiDiscrete``), int8 (``MultiBinary``), float32
+(``Box``), in dicts of the same keys; ``ActionForm`` turns them into the argument of ``env.step``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 
 
 def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
-    """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
+    """The arrays of one stream's observation; UnsupportedSpace names the place of a space without
+    arrays.
 
     Some arrays may be empty, but not all.
     """

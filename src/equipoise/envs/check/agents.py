@@ -43,7 +43,7 @@ def joint_actions(joint: Joint, count: int, seed: int) -> Array:
 
 
 class JointMasks:
-    """Replaces forbidden actions of agents by allowed ones, as their observations say."""
+    """Replaces forbidden actions of agents by allowed ones, as their observations allow."""
 
     def __init__(self, joint: Joint, choice: str) -> None:
         keys = [
@@ -135,7 +135,8 @@ def _raised(found: Findings, error: Exception, joint: Joint) -> None:
         if any(frame.name.endswith("AnnouncedEnv.reset") for frame in of_error(error))
         else "step"
     )
-    mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
+    # training gives no such argument
+    mild = isinstance(error, TypeError) and "options" in str(error)
     seen = f"{words(error)} ({line_of(error, joint, method)})"
     what = f"{method}() raises {type(error).__name__} in PettingZoo's parallel_api_test"
     found.add(
@@ -144,7 +145,7 @@ def _raised(found: Findings, error: Exception, joint: Joint) -> None:
 
 
 def _state(error: AssertionError) -> str:
-    """What the test held when its rule was broken: the agents, and the keys of the last answer."""
+    """The test's state when its rule was broken: the agents, and the keys of the last answer."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     local = frame.f_locals
     shown = {"env.agents": list(foreign.optional(local.get("par_env"), "agents", ()))}

@@ -37,7 +37,7 @@ class Comparisons:
         """Compare with a fresh env, given the same seed and actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
-        # its spec may say so
+        # its spec may have it
         itself = foreign.optional(foreign.optional(probe.env, "spec"), "nondeterministic")
         severity: Severity = "note" if itself else "error"
         if probe.touched:
@@ -114,7 +114,9 @@ class Comparisons:
     def seams_ignore_actions(
         self, rows: Rows, actions: Tree, endings: Endings, space: spaces.Space[object]
     ) -> None:
-        """Check that NEXT_STEP ignores the action after an end: others give the same rows."""
+        """Check that NEXT_STEP ignores the action after an end: other actions give the same
+        rows.
+        """
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:
             if step < self.steps:

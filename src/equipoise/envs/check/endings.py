@@ -1,4 +1,4 @@
-"""How episodes end: the truth table of terminated and truncated, time limits, and what follows an
+"""How episodes end: the truth table of terminated and truncated, time limits, and the rows after an
 end in a vector env.
 """
 

@@ -1,4 +1,4 @@
-"""Findings: what is wrong with an env's answers (form, values against spaces), each said once.
+"""Findings: the faults of an env's answers (form, values against spaces), each reported once.
 
 A place is "obs" or "obs/key", "reward", "terminated", "truncated". ``lead`` is the shape in front
 of one stream's: () for an env of one stream, (B,) for a vector env.

@@ -96,7 +96,7 @@ class Probe:
         """A seeded reset, then N steps with ``actions`` [N, *lead, ...], made allowed ones.
 
         A Python env is reset without a seed after an end, as in ``LoopEnv``; if none has ended
-        before step ``reset_at``, once there. OutOfTime if the clock's time is up.
+        before step ``reset_at``, also there. OutOfTime if the clock's time is up.
         """
         answer = self._reset("reset(seed)", self.seed)
         yield answer
@@ -172,7 +172,9 @@ class Probe:
         return over
 
     def judge_masks(self, answer: Answer) -> None:
-        """Judge the action masks among the observations; what is no array is a finding already."""
+        """Judge the action masks among the observations; a mask that is no array is a finding
+        already.
+        """
         if not self.mask:
             return
         spec = tree.prepend(

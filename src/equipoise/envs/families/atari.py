@@ -58,7 +58,7 @@ class AtariSpec:
     frameskip: int = 4  # frames a step
     maxpool: bool = True  # the maximum of a step's last two frames, since games flicker
     max_num_frames_per_episode: int = 108_000  # then it is truncated: half an hour of play
-    full_action_space: bool = False  # all 18 actions, not only those that the game knows
+    full_action_space: bool = False  # all 18 actions, not only the game's own
     grayscale: bool = True
     img_height: int = 84
     img_width: int = 84
@@ -281,7 +281,7 @@ def of_pool(
 
 
 class AtariGame(gymnasium.Wrapper):
-    """One game with ALE's Python interface; its rows equal those of ALE's vector env."""
+    """One game with ALE's Python interface; its rows equal the rows of ALE's vector env."""
 
     snapshot_attributes = ("frames", "screens", "lives", "elapsed")
 

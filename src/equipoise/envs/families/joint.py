@@ -47,7 +47,9 @@ class NotParallel(ValueError):
 
 
 def has_agents(env: object) -> bool:
-    """Does an env have several agents, by its attributes? Unreadable if one of them raises."""
+    """Does an env have several agents, by its attributes? Unreadable if reading an attribute
+    raises.
+    """
     space, _ = (foreign.attribute(env, name) for name in ("observation_space", "action_space"))
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
     several = [foreign.attribute(env, name, ABSENT) is not ABSENT for name in names]

@@ -2,7 +2,7 @@
 ``recv``.
 
 Rows as documented and tested here: after an episode's end the next step ignores the action and
-answers the reset with reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives
+answers the reset with reward 0 (NEXT_STEP). A resume starts again. One thing is lost: EnvPool gives
 ``terminated = done & ~truncated``, so an episode that ends by itself on the very step of its time
 limit is reported as truncated only.
 """
@@ -156,7 +156,7 @@ class PartialPool(EnvPoolEnv):
         pool.send(self.form.together(tree.index(self.action, at)), at.astype(np.int32))
 
     def recv(self) -> TimeStep:
-        """The rows of the next batch; its caller sees to it that so many streams are under way."""
+        """The rows of the next batch; its caller ensures that enough streams are under way."""
         self._phase = RESET if self._phase == RESET else SENT
         return super().recv()
 

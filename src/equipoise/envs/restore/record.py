@@ -140,7 +140,8 @@ class Record:
         return {"replay": base() | {"actions": actions}}
 
     def load(self, state: Tree, ts: TimeStep) -> tuple[list[Resume], dict[int, str]]:
-        """Bring every env to where ``state`` has it; ``ts`` holds the rows that were told there.
+        """Bring every env to its place in ``state``; ``ts`` holds the rows that were returned
+        there.
 
         Returns what became of each stream, and {stream: why} for the streams that must restart.
         """

@@ -69,7 +69,7 @@ def state_array(state: Tree) -> NDArray[np.uint8]:
 
 
 def generator(state: Tree) -> np.random.Generator:
-    """Restore a generator that goes on where the other stood."""
+    """Restore a generator that goes on at the other's place."""
     bits = np.random.PCG64(0)
     bits.state = known(json.loads(np.asarray(state, np.uint8).tobytes().decode()))
     return np.random.Generator(bits)

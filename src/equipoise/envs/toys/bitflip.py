@@ -20,7 +20,9 @@ Observation = dict[str, Array]
 
 
 class Goal:
-    """What both say of goals, by Gymnasium-Robotics' convention: of any number of rows at once."""
+    """The part of both that handles goals, by Gymnasium-Robotics' convention: of any number of rows
+    at once.
+    """
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         """[..., n] each -> [...] float32."""

@@ -87,7 +87,8 @@ class Door:
         self._held.callback(conn.close)
         try:
             conn.connect(self.address.private)
-        except (FileNotFoundError, ConnectionRefusedError):  # nobody listens yet: this process does
+        # no process listens yet: this process does
+        except (FileNotFoundError, ConnectionRefusedError):
             self._held.enter_context(listening(target, arguments))
             conn.connect(self.address.private)
         return conn

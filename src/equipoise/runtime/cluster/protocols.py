@@ -1,4 +1,4 @@
-"""What the two ends find on their machines: queues, stores of weights, and the driver."""
+"""The things that the two ends find on their machines: queues, stores of weights, the driver."""
 
 from __future__ import annotations
 
