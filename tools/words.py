@@ -20,6 +20,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 0.01  # share of a corpus's sentences that may have one pattern
+# Verbs of a clause that asks for a place: "where the rows lie".
+LIES = (
+    r"lies?|lay|stands?|stood|stays?|begins?|ends?|starts?|goes|happens|falls|wrote|writes?|written|"
+    r"puts?|prints?|printed|kept|found|fetched|counted|saved|left|belongs|listens?|looked|looks|"
+    r"comes from|finds|runs|stops"
+)
 START = r"(?:^|[;:,(–] ?|\b(?:and|but|or|if|when|where|while|because|as|than|that) )"
 IS = r"(?:is|are|was|were|has|have|had|does|do|can|may|must|will|would|needs?|takes?|gets?|gives?)"
 PEOPLE = (
@@ -43,7 +49,9 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         ),
         (
             "where",  # for a condition
-            rf"(?:^|(?:^|[\s(])(?!{PLACE},? )\S+ )[(]?where\b(?! to\b| CODE (?:\[|is\b))",
+            rf"(?:^|(?:^|[\s(])(?!{PLACE},? )\S+ )[(]?where\b(?! to\b| CODE (?:\[|is\b)|"
+            rf" (?:[^\s.;:,)]+ ){{1,6}}?(?:{LIES})\b| (?:[^\s.;:,)]+ ){{1,4}}?(?:is|are|was)"
+            rf"(?=[.;:,)]|$))",
             re.IGNORECASE,
         ),
         (
@@ -69,7 +77,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         (
             "none",
             rf"\bnone (?:of|{IS})\b|\bNone of\b|\b[Nn]either (?:of|is|has|does|can)\b|"
-            rf"(?<!there )\b(?:{IS}|expected|got|gave|with|or) (?:none|neither)\b",
+            rf"(?<!there )\b(?:{IS}|expected|gave|with|or) (?:none|neither)\b",
             0,
         ),
         (

@@ -53,20 +53,19 @@ def test_sentences_name_their_subject(path: Path) -> None:
 # Sentences that may have a pattern beyond ``words.LIMIT`` of their corpus. A number may only fall:
 # ``python tools/words.py`` counts, ``--list`` prints the sentences.
 MOST: dict[str, dict[str, int]] = {
-    "pages": {"where": 340, "what": 350, "who": 90, "those": 232, "anew": 139, "say": 375},
+    "pages": {"where": 291, "what": 350, "who": 90, "those": 211, "anew": 139, "say": 375},
     "help": {
-        "where": 20,
+        "where": 12,
         "what": 6,
-        "those": 7,
+        "those": 5,
         "none": 5,
         "so many": 9,
         "too": 7,
         "anew": 5,
         "say": 7,
     },
-    "messages": {"where": 29, "none": 131, "say": 51},
-    "docstrings": {"where": 226, "what": 407, "those": 286, "none": 111, "anew": 103, "say": 354},
-    "comments": {"where": 39, "what": 169, "who": 36, "those": 89, "so many": 43, "say": 127},
+    "messages": {"none": 39, "say": 51},
+    "docstrings": {"where": 130, "what": 72, "say": 70},
 }
 
 
@@ -97,6 +96,7 @@ def test_hard_sentences_are_rare(found: list[words.Sentence], corpus: str) -> No
     [
         ("relative", "A row that is read by one that has it.", "A row that is kept."),
         ("where", "ValueError where it is missing.", "The file where it is written."),
+        ("where", "Zero where the flag is set.", "It goes on where the rows lie."),
         ("where", "Where there is none, it ends.", "The place where it stands."),
         ("what", "Read on; what is left is lost.", "Print what you need."),
         ("what", "What the env gave.", "What is an episode?"),
@@ -105,7 +105,7 @@ def test_hard_sentences_are_rare(found: list[words.Sentence], corpus: str) -> No
         ("those", "The rows and those of others.", "It keeps those rows."),
         ("those", "Where one that waits ends.", "One env waits."),
         ("none", "Bytes, if none is left.", "None: no limit."),
-        ("none", "expected a list, got none", "None if there is none."),
+        ("none", "expected none, got it", "expected a list, got none; none if there is none"),
         ("so many", "It takes so many rows.", "There are so many rows that it ends."),
         ("so many", "Ten rows at most.", "At most ten rows."),
         ("too", "It ends, too.", "It is too long."),
