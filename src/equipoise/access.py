@@ -86,7 +86,9 @@ def need_token(host: str, token: str | None, where: str, how: str) -> None:
     ``how`` to give a token.
     """
     if token is None and not is_local(host):
-        raise ValueError(f"{where}: expected a token where others can ask, got none; {how}")
+        raise ValueError(
+            f"{where}: must have a token if other machines can connect, got none; {how}"
+        )
 
 
 def same(one: str | bytes, other: str | bytes) -> bool:

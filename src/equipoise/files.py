@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
         listed = value.tolist()
         # a longdouble's is itself
         return plain(float(listed) if type(listed) is type(value) else listed)
-    raise TypeError(f"expected what JSON can say, got {value!r} of {type(value).__name__}")
+    raise TypeError(f"expected a value that JSON can hold, got {value!r} of {type(value).__name__}")
 
 
 def json_bytes(data: Any) -> bytes:

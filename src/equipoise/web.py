@@ -225,7 +225,7 @@ class LimitedProtocol(H11Protocol):
             and not self.transport.is_closing()
         ):
             self.refuse(
-                408, f"request: expected it whole within {self.request_s:g} s, got a part of it"
+                408, f"request: must be whole within {self.request_s:g} s, got a part of it"
             )
 
 

@@ -68,7 +68,7 @@ def capture(device: torch.device, *, compile_rows: bool, pure: bool, note: Note)
         if compile_rows:
             note(
                 "warning: compile: rows are done operation by operation, since the env's step is "
-                "none of torch's operations"
+                "not an operation of torch"
             )
         return Plainly()  # a simulator's step is code of its own, which a graph would not see
     if device.type == "cuda":

@@ -276,8 +276,8 @@ def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None
 
 
 def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
-    """{"name/last", "name/mean": mean over those of the last ``RECENT`` episodes with the name;
-    None before the first}.
+    """{"name/last", "name/mean": mean over the episodes, of the last ``RECENT`` episodes with the
+    name; None before the first}.
     """
     metrics = actors[0].metrics if actors else ()
     some = metrics and any(a.count for a in actors)

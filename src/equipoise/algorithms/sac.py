@@ -159,7 +159,7 @@ class SAC(OffPolicyAlgorithm):
             )
         if self.sde_every:
             raise ValueError(
-                f"algorithm.sde_every: expected 0 where actions are no Box, got {self.sde_every}"
+                f"algorithm.sde_every: must be 0 unless actions are a Box, got {self.sde_every}"
             )
         categorical = CategoricalActor(spec, **self.shape)
         return self.joined(

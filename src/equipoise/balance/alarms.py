@@ -332,8 +332,7 @@ class Alarms:
                     "engine disagrees",
                     owner,
                     disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
-                    "source.on_update=recompute, where samples span versions; else look at the "
-                    "engine",
+                    "source.on_update=recompute, if samples span versions; else look at the engine",
                 )
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():
@@ -357,8 +356,8 @@ class Alarms:
             entropy, returns, episodes, least=limits.least_entropy, first=now.first, best=self._best
         )
         action = (
-            "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it "
-            "exploring; begin anew"
+            "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it exploring; "
+            "start again"
         )
         yield "entropy collapsed", f"policy {policy}", evidence, action
 
@@ -369,8 +368,8 @@ class Alarms:
             self._scale[policy, name] = before = max(before, value)
         said = exploding(values, max(self._return * factor, 1.0) if self._return else before)
         action = (
-            "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may "
-            "help; begin anew"
+            "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help; "
+            "start again"
         )
         yield "loss exploding", f"policy {policy}", f"{name} came to {said}" if said else "", action
 
@@ -404,7 +403,7 @@ class Alarms:
                 "old weights",
                 who,
                 frozen(since, seen, self._limits.unroll),
-                "it does not take newer weights; begin anew, and report it if no code of yours is "
+                "it does not take newer weights; start again, and report it if no code of yours is "
                 "in its way",
             )
 

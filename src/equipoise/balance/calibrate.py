@@ -41,8 +41,8 @@ class Calibrated:
         if self.missing < MISSING:
             return ""
         return (
-            f"other processes had the cores for {self.missing:.0%} of the time, so what a change "
-            "gains cannot be told from what its workers did; run it while the machine is idle"
+            f"other processes had the cores for {self.missing:.0%} of the time, so its workers' "
+            "times do not show the gain of a change; run it while the machine is idle"
         )
 
     @property
@@ -221,8 +221,7 @@ def changed(known: Calibrated, program: Program) -> Ring:
     before, ring = known.program, known.ring
     if unknown := unpredictable(before, program):
         raise ValueError(
-            f"{unknown[0]}: the model does not know what a change of it does; change it in a short "
-            "run"
+            f"{unknown[0]}: the model does not cover a change of it; change it in a short run"
         )
     old, new = first_learning(before), first_learning(program)
     place, was = program.placement, before.placement

@@ -67,7 +67,7 @@ class Ring:
     max_lag: int | None
     # each one's part of a block: its envs, and without ``servers`` its acting
     actors: tuple[Work, ...]
-    # groups of envs of an actor, of which one is stepped while the other is acted for
+    # groups of envs of an actor, of which one is stepped while actions for the other are chosen
     halves: int = 1
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
     # work on a batch of each learner, then of each shard of a replay, side by side
@@ -338,7 +338,7 @@ class _Run:
         self._arrives(actor, sequence, versions)
 
     def _fetches(self, node: _Node) -> Process:
-        """Wait until the node has today's version; one of its actors fetches it for all."""
+        """Wait until the node has today's version; one of its actors fetches it for all actors."""
         wanted = self._version
         while node.version < wanted:
             if node.fetching:

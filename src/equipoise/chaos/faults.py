@@ -123,7 +123,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
     need(not attack.noted("learner"), "the learner failed as well")
     need(
         attack.summary["rows"]["lost"],
-        f"{n} shards were killed, and the run says that no row was lost",
+        f"{n} shards were killed, and the run reports that no row was lost",
     )
 
 
@@ -202,7 +202,8 @@ def drop_weights(attack: Attack, seconds: float) -> None:
     lag = attack.summary["lag"]["max"]
     need(
         lag >= lossy.LOST // 2,
-        f"{lossy.LOST} publishes in a row were lost, and the run says that no lag was above {lag}",
+        f"{lossy.LOST} publishes in a row were lost, and the run reports that no lag was above "
+        f"{lag}",
     )
 
 
@@ -248,7 +249,7 @@ FAULTS = (
         "kill-inference", "one of 2 inference workers is killed, again and again", kill_inference
     ),
     Fault("kill-driver", "everything is killed at once, and resumed", kill_driver),
-    Fault("terminate-driver", "the run is told to leave (SIGTERM), and resumed", terminate_driver),
+    Fault("terminate-driver", "the run is stopped (SIGTERM), and resumed", terminate_driver),
     Fault("full-disk", "no file can be written for a while", full_disk),
     Fault(
         "torn-checkpoint", "killed, the newest checkpoint cut in half, and resumed", torn_checkpoint

@@ -6,7 +6,7 @@ host nor on the device. The state is a tree of tensors like any device env's. It
 the env's own state, and each stream's PRNG key, so a checkpoint has them and a resume is exact.
 
 A stream's key is ``fold_in`` of the seed and the stream's number. Each row splits it: one half is
-the next row's key, the env's step takes the other, or in a seam the env's reset. So a stream's
+the next row's key, the other goes to the env's step, or in a seam to the env's reset. So a stream's
 episodes do not depend on which other streams are in the batch.
 
 A reset costs much in some envs (Craftax makes a world), and in most rows few streams need one. So

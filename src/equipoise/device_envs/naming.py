@@ -52,7 +52,7 @@ def make_device_env(
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
         if foreign.attribute(made, needed, foreign.ABSENT) is foreign.ABSENT:
-            got = f"{type(made).__name__}, which has none"
+            got = f"{type(made).__name__}, which has no such argument"
             raise ValueError(
                 f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got "
                 f"{got}"

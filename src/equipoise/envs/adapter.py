@@ -17,7 +17,7 @@ Row by row (d: the row ended an episode; t: a clock cut it)::
 
 A hold costs one ignored inference and a row of all B streams, for each step in which some stream
 was truncated, and every return ends there and goes on with a value. That is next to nothing if all
-clocks strike together; if they do not, and B is no longer small beside an episode's steps, up to
+clocks strike together; if they do not, and B is no longer small next to an episode's steps, up to
 half of the rows. NEXT_STEP costs one row of one stream instead.
 
 If the env gives no final observation, a truncation counts as a termination, and a note says so. For
@@ -204,8 +204,7 @@ class GymnasiumEnv(SyncEnv):
             self.spec = replace(self.spec, notes=(*others, final.TRUNCATION))
             warnings.warn(
                 f"{self._where(None)}: {final.TRUNCATION}: expected info['final_obs'] of a "
-                "SAME_STEP env where an episode is "
-                "truncated, got none (said once)",
+                "SAME_STEP env if an episode is truncated, got none (reported once)",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -350,7 +349,7 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     }
     if (mode := next((mode for name, mode in modes.items() if name == said), None)) is None:
         raise ValueError(
-            f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end "
+            f"{env} does not set metadata['autoreset_mode'], its act after an episode's end "
             f"(found {said!r}); "
             "set it to gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, whichever is true"
         )

@@ -176,7 +176,7 @@ class SyncEnv:
                 first = first or error
                 if not raises:
                     said = (
-                        f"{self._where(i)}: close() raised {raised(error)}; what it holds may "
+                        f"{self._where(i)}: close() raised {raised(error)}; its resources may "
                         "stay open"
                     )
                     warnings.warn(said, RuntimeWarning, stacklevel=2)

@@ -19,7 +19,7 @@ from equipoise.types import Array, Tree
 KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
 TRUNCATION = "truncation treated as termination"
 # until the first truncation shows it
-UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"
+UNKNOWN = f"{TRUNCATION}, since the env gives no info['final_obs']"
 
 
 def note(env: VectorEnv) -> tuple[str, ...]:

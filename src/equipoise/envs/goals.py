@@ -58,8 +58,8 @@ class Goals:
         reward = _method(env, "compute_reward")
         if reward is None:
             raise ValueError(
-                f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which has "
-                "none"
+                f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which "
+                "has no such method"
             )
         self._reward, self._terminated = reward, _method(env, "compute_terminated")
         self._try()
@@ -141,10 +141,10 @@ class Goals:
         if (wrong := ~np.isclose(said, rewards, rtol=1e-4, atol=1e-6)).any():
             at = int(wrong.argmax())
             raise ValueError(
-                f"replay.relabel: {raw}: expected compute_reward to say what the step's reward is, "
+                f"replay.relabel: {raw}: expected compute_reward to give the step's reward, "
                 f"{float(rewards[at]):g} at "
-                f"step {at + 1} of an episode, got {said[at]:g}: what changes rewards needs a "
-                "compute_reward that does the same"
+                f"step {at + 1} of an episode, got {said[at]:g}: a wrapper that changes rewards "
+                "needs a compute_reward that does the same"
             )
 
 

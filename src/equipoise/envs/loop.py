@@ -38,7 +38,7 @@ from equipoise.types import Array, Resume, TimeStep, Tree
 PATIENCE = 3  # failures of one stream in a row without a working step
 STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
 MASKED = (
-    f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed "
+    f". Its info has an {KEY!r} without a request: with --action-mask info only allowed "
     "actions are taken"
 )
 
@@ -263,7 +263,7 @@ class LoopEnv(SyncEnv):
         if not self._masked and not self.spec.mask and isinstance(info, Mapping) and KEY in info:
             self._masked = True
             warnings.warn(
-                f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2
+                f"{self._where(i)} failed{MASKED} (reported once)", RuntimeWarning, stacklevel=2
             )
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         self._put(i)

@@ -272,7 +272,7 @@ def with_mask(observation: object, mask: spaces.Space[object]) -> spaces.Dict:
 
 
 def one_of(value: object, i: int) -> object:
-    """Pick one env's mask among those of B; WrongValue if it has no mask."""
+    """Pick one env's mask among the masks of B envs; WrongValue if it has no mask."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}
     if isinstance(value, tuple):  # of parts; a list has one for each env

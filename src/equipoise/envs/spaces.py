@@ -26,8 +26,8 @@ OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
 ACTIONS = "Box (float), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed size
     spaces.Text: "make it a Box of bytes of a fixed length, padded",
-    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements "
-    "are there",
+    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that marks the "
+    "elements that are there",
     spaces.Graph: "pad nodes and edges to a Dict of Boxes of a fixed size",
     spaces.OneOf: "make it a Dict of a Discrete that chooses and of all the choices",
     spaces.Box: "make it a MultiDiscrete",

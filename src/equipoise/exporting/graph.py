@@ -153,7 +153,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
     except Exception as error:  # of torch's exporter, or of a torso of the user's
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ValueError(
-            "expected a policy that ONNX can say, got one that its exporter refuses: "
+            "expected a policy that ONNX can express, got one that its exporter refuses: "
             f"{type(error).__name__}: "
             f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve "
             "it"

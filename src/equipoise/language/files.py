@@ -177,7 +177,7 @@ def _weight_files(directory: Path) -> list[Path]:
         for file in files:
             if file.parent != directory or not file.is_file():
                 raise ValueError(
-                    f"{index}: expected files beside it, got {file.name!r}, which is not there"
+                    f"{index}: expected files next to it, got {file.name!r}, which is not there"
                 )
         return files
     pickles = sorted(

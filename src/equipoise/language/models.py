@@ -97,9 +97,7 @@ def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
     if vocabulary is not None:
         given.setdefault("vocab_size", vocabulary)
     if "vocab_size" not in given:
-        raise ValueError(
-            f"--model {text}: expected vocab_size where no tokenizer says it, got none"
-        )
+        raise ValueError(f"--model {text}: must have vocab_size if it has no tokenizer, got none")
     hidden = given["hidden_size"]
     heads = given.setdefault("num_attention_heads", max(1, hidden // 64))
     given.setdefault("num_key_value_heads", heads)

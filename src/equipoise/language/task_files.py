@@ -159,8 +159,8 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:
             raise ValueError(
-                f"{at}: expected another name than {taken[0]!r}, which tells rewards about the "
-                "samples"
+                f"{at}: expected another name than {taken[0]!r}, which is a name of the rewards' "
+                "own arguments"
             )
         columns = {
             name: value for name, value in row.items() if name not in ("prompt", "completion")

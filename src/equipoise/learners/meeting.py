@@ -112,7 +112,7 @@ class Solo:
     def freed(self, version: int) -> None: ...
 
     def rejoin(self) -> int:
-        raise RuntimeError("a learner alone has nobody to meet again")
+        raise RuntimeError("a single learner has no other learner to meet")
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
         raise RuntimeError("a learner alone has no successor")

@@ -88,7 +88,7 @@ class ActorCritic(nn.Module):
         self.by_state = head.by_state
         if head.by_state and not isinstance(self.head, heads.BoxHead):
             raise ValueError(
-                "algorithm.sde_every: expected 0 where actions are no single Box, got actions of "
+                "algorithm.sde_every: must be 0 unless actions are a single Box, got actions of "
                 f"{spec.action}"
             )
         if self.head.stds:

@@ -240,7 +240,7 @@ def part(x: Tensor, at: int, size: int) -> Tensor:
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """[n, N] with ``MASKED`` where the mask [*rows, ...] of n numbers a row is 0."""
+    """[n, N] with ``MASKED`` if the mask [*rows, ...] of n numbers a row is 0."""
     allowed = mask.reshape(logits.shape[1], logits.shape[0]).t() != 0
     return torch.where(allowed, logits, MASKED)
 
@@ -277,8 +277,8 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
         keys.append(key)
     if not tree.branches(space) and isinstance(space, spaces.Dict):
         raise ValueError(
-            f"observation space {spec.observation}: expected something to see besides the mask, "
-            "got nothing"
+            f"observation space {spec.observation}: must have another part besides the mask, got "
+            "the mask alone"
         )
     return space, tuple(keys)
 

@@ -53,7 +53,7 @@ class Whole:
     """Groups as one sequence each, and which earlier tokens each token sees."""
 
     groups: tuple[Batch, ...]
-    # [count or 1, length, length] float32: 0 where the key is seen, else -inf
+    # [count or 1, length, length] float32: 0 if the key is seen, else -inf
     masks: tuple[Tensor, ...]
     place: Tensor  # [N] the place of each row in ``groups``
 

@@ -212,7 +212,7 @@ def custom(name: str, observation: spaces.Space[object]) -> object:
             got = made(zeros(observation, 2))
         except Exception as error:
             raise ValueError(
-                f"torso {name!r}: expected what takes two rows of {observation}, got "
+                f"torso {name!r}: must take two rows of {observation}, got "
                 f"{type(error).__name__}: {error}"
             ) from error
     if not isinstance(got, Tensor) or got.shape != (2, size):

@@ -92,7 +92,7 @@ def begin_from(learner: Learner, source: Path, name: str) -> int:
         return learner.before
     except KeyError as error:
         raise ValueError(
-            f"{place}: expected the state of the learner of {name!r}, got none of {error}"
+            f"{place}: must have the state of the learner of {name!r}, got none of {error}"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(

@@ -120,7 +120,7 @@ def _pages() -> int | None:
 
 
 def queue_plan(blue: Blueprint) -> Plan:
-    """The queue of a learner, where the rows of the policies that learn lie side by side."""
+    """The queue of a learner, with the rows of the learning policies side by side."""
     block, groups = blue.program.placement.group_envs, blue.groups_of(0)
     return Plan(
         rows={name: role.row for name, role in blue.learns.items()},

@@ -126,7 +126,7 @@ def replaced(program: Program, changes: Mapping[str, object]) -> Program:
         program = dataclasses.replace(program, source=source)
     if program.source.recorded and rest.pop("source.metrics", ()):
         raise ValueError(
-            "source.metrics: expected none with source.dataset, since no env is stepped"
+            "source.metrics: cannot be set with source.dataset, since no env is stepped"
         )
     for key in rest:
         room, _, name = key.partition(".")
@@ -158,7 +158,7 @@ def measurable(program: Program) -> list[str]:
 
 def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
     if part is None:
-        raise ValueError(f"{room}{next(iter(changes))}: expected none without an env")
+        raise ValueError(f"{room}{next(iter(changes))}: cannot be set without an env")
     plain = {key: value for key, value in changes.items() if "." not in key}
     for name in dict.fromkeys(key.partition(".")[0] for key in changes if "." in key):
         deep = {
@@ -269,7 +269,7 @@ def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, obje
     if value is MISSING and not read.setting.startswith("source."):
         near = hint(read.setting, list(values_of(setting.part)))
         raise ValueError(
-            f"{setting.key}: expected a field beside it, or a path of the Program, in "
+            f"{setting.key}: expected a field of the same class, or a path of the Program, in "
             f"{type(read).__name__}(...), got {read.setting!r}{near}"
         )
     return read.setting, "" if value is MISSING else value

@@ -88,7 +88,7 @@ def check_nvtx(place: Placement) -> None:
     if place.nvtx and torch.version.cuda is None:
         raise ValueError(
             "placement.nvtx: expected false, since this torch has no CUDA, got true; "
-            "placement.trace_s=10 needs none"
+            "placement.trace_s=10 works without CUDA"
         )
 
 

@@ -257,7 +257,8 @@ def to_plain(value: object, where: str) -> object:
     elif isinstance(value, list | tuple):
         return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise ValueError(
-        f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}"
+        f"{where}: expected a value that JSON can hold (numbers, texts, lists, dicts), got "
+        f"{value!r}"
     )
 
 
@@ -268,8 +269,8 @@ def from_json(data: Mapping[str, object]) -> Program:
     if "env" in data and "source" not in data:
         raise ValueError(
             "program: expected source, policies, placement, schedule and evaluation, got the "
-            "settings of an older version; "
-            "train anew, or go on with the version that run.json names"
+            "settings of an older version; train again, or go on with the version that run.json "
+            "names"
         )
     _known(data, facts(Program), "program", required=("source", "policies"))
     policies = data["policies"]

@@ -259,7 +259,7 @@ def _source_problems(program: Program) -> list[str]:
             )
         elif policy.replay.dataset:
             problems.append(
-                f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all "
+                f"replay.dataset: cannot be set with source.dataset={recorded}, whose rows are all "
                 f"there is, got {policy.replay.dataset}"
             )
     return problems

@@ -42,8 +42,8 @@ def device_env_problems(program: Program) -> list[str]:
         return []
     if program.placement.inference == "central":
         problems.append(
-            f"placement.inference: expected local with {env.target}, whose policy acts beside it "
-            "on its device, got 'central'"
+            f"placement.inference: expected local with {env.target}, whose policy acts next to "
+            "it on its device, got 'central'"
         )
     if source.on_nonfinite != "stop":
         problems.append(
@@ -52,7 +52,7 @@ def device_env_problems(program: Program) -> list[str]:
         )
     if source.reported:
         problems.append(
-            f"source.metrics: expected none with {env.target}, which has no info, got "
+            f"source.metrics: cannot be set with {env.target}, which has no info, got "
             f"{source.reported[0]!r}"
         )
     if len(program.policies) > 1:

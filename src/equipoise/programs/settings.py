@@ -194,7 +194,7 @@ def env_of(
             mask["action_mask"] = convert(text, str, key)
         else:
             raise ValueError(
-                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, "
+                f"unknown setting {key!r}; settings here are the env's: env.KEY=VALUE, "
                 "source.env.action_mask=CHOICE"
             )
     return EnvFactory(target=target, kwargs=arguments, **mask)

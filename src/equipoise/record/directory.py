@@ -420,8 +420,8 @@ class RunDirectory:
         if found is None:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
-                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin "
-                "anew with 'train', with --init-from where its weights can be read"
+                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; start "
+                "again with 'train', with --init-from if its weights can be read"
             )
         _warn(skipped, found.path)
         return found

@@ -1,4 +1,4 @@
-"""``spec.json``: everything needed to play a run's policies where their env cannot be made.
+"""``spec.json``: everything needed to play a run's policies if their env cannot be made.
 
 A run directory and each of its checkpoints have one. It holds, for each policy, the algorithm with
 its hyper-parameters, the spaces (an action's form follows from its space), where the mask is, which

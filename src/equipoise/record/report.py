@@ -128,7 +128,7 @@ def read_reports(
 def left_out(damaged: Sequence[str]) -> str:
     """A sentence on damaged lines that were not read, of which there is at least one."""
     more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
-    return f"{damaged[0]}{more}; what is damaged is left out"
+    return f"{damaged[0]}{more}; the damaged part is left out"
 
 
 # Fields that a resumed run repeats to the bit with ``max_lag=0``. All other fields, and all fields

@@ -71,7 +71,7 @@ def read_manifest(folder: Path) -> Manifest:
     for name, about in said["files"].items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(
-                f"{path}: files: expected names of files beside it, such as 'policy.onnx', got "
+                f"{path}: files: expected names of files next to it, such as 'policy.onnx', got "
                 f"{name!r}"
             )
         if not VERSION.fullmatch(about["sha256"]):

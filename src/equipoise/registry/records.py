@@ -82,7 +82,7 @@ def read(folder: Path, record: Record) -> dict[str, Any]:
     said_within = check(in_utf8(parse_json(data, path)), SCHEMA, str(path))
     if _name(said_within, data) != record.name:
         raise ValueError(
-            f"{path}: expected the name {_name(said_within, data)}, which its contents say, got "
+            f"{path}: expected the name {_name(said_within, data)}, by its contents, got "
             f"{record.name}"
         )
     return {"lineage": {}} | said_within if record.kind == "added" else dict(said_within)

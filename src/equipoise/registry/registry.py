@@ -87,7 +87,7 @@ class Registry(RegistryReader):
                     _tried(trial, aside, source, version)
             if others := sorted(manifest.files.keys() - set(KNOWN)):
                 raise ValueError(
-                    f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got "
+                    f"{source / MANIFEST}: files: expected no files but {', '.join(KNOWN)}, got "
                     f"{others[0]!r}"
                 )
             said = plain(_lineage(aside / SPEC) | dict(lineage or {}))

@@ -1,4 +1,4 @@
-"""What every return shares: its result, its checks, its precision and the meaning of the mask."""
+"""The parts that all returns share: results, checks, precision and the meaning of the mask."""
 
 from dataclasses import dataclass
 

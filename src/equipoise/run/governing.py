@@ -31,14 +31,14 @@ def check_on(program: Program, on: On) -> None:
     """
     if on == "ray" and program.outside:
         raise ValueError(
-            f"on: expected serial or process with {program.env.target}, where worlds find one "
+            f"on: expected serial or process with {program.env.target}, since worlds need one "
             "machine, got ray"
         )
     check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError(
-            "balance: expected off with on=serial, where actors and learner take turns anyway, got "
+            "balance: expected off with on=serial, since actors and learner take turns anyway, got "
             "auto"
         )
 

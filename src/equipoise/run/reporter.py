@@ -322,8 +322,8 @@ class Reporter:
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
                 f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is "
-                "no return; where the env has no end, --set env.max_episode_steps=N sets one, or "
-                "its step says truncated now and then"
+                "no return; if the env has no end, set one with --set env.max_episode_steps=N, "
+                "or let its step return truncated"
             )
 
     def _of_the_moment(self, stats: RunStats) -> Record:

@@ -82,7 +82,7 @@ def promise(spec: EnvSpec) -> str:
     envs = {
         "exact": "envs go on exactly where they were",
         "replay": "envs are brought back by playing their episodes again",
-        "restart": "envs cannot be restored: their episodes begin anew",
+        "restart": "envs cannot be restored: their episodes start again",
     }[spec.resume]
     return f"weights, optimisers, experience and random generators are exact; {envs}"
 

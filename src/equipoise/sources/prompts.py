@@ -166,8 +166,8 @@ def _tokens(
             raise ValueError(f"{where}: {error}") from error
         if not tokens:
             raise ValueError(
-                f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, "
-                "which has none"
+                f"{where}: prompt: expected a text of at least one token, got "
+                f"{one.prompt!r:.80}, which has no token"
             )
         if len(tokens) <= room:
             kept.append((one, tokens))

@@ -1,5 +1,5 @@
-"""What ``torch.compile`` costs a run and can save within it, reported before the run begins;
-refused if it cannot pay.
+"""The costs of ``torch.compile`` for a run and its possible savings, reported before the run
+begins; refused if it cannot pay.
 
 | figure | how it is known |
 |---|---|
@@ -72,7 +72,7 @@ def judged(
             f"more and saves at most {saves_s:,.0f} s; try placement.compile=false"
         )
     before = f"about {first_s:,.0f} s before the first step and " if acts else ""
-    cached = " (less where torch has it from an earlier run)" if found.cached else ""
+    cached = " (less if torch has it from an earlier run)" if found.cached else ""
     return Choice(
         value=True,
         measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)},

@@ -294,13 +294,12 @@ class Placement:
         Excludes(
             "max_lag",
             0,
-            why="in lockstep, where who answers first may change no bit (max_lag=4 is a lag for "
-            "it)",
+            why="in lockstep, in which the order of answers may change no bit (use max_lag=4)",
         ),
         Excludes(
             "inference",
             "central",
-            why="with inference=central, whose groups of envs wait for nobody",
+            why="with inference=central, whose groups of envs do not wait for each other",
         ),
         Excludes("compile", why="with compile, whose torso has one number of rows"),
     ] = 0
@@ -515,7 +514,7 @@ class Program:
         """The env that is stepped, or that evaluation plays; ValueError if there is none."""
         if self.source.played is None:
             raise ValueError(
-                "source.env: expected an env, got none: this run knows recorded rows alone"
+                "source.env: expected an env, got none: this run has recorded rows alone"
             )
         return self.source.played
 

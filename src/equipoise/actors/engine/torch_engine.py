@@ -112,7 +112,7 @@ class TorchEngine:
                 f"(max_position_embeddings), got {rows:,} of {length:,}"
             )
         if ends.stop and ends.decode is None:
-            raise ValueError("stop: expected a decode function beside the stop strings, got none")
+            raise ValueError("stop: expected a decode function with the stop strings, got none")
         self._length, self._seed, self._temperature = length, seed, temperature
         self._greedy, self._on_update = greedy, on_update
         self._stop, self._decode = tuple(ends.stop), ends.decode

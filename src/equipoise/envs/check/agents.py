@@ -28,8 +28,7 @@ from equipoise.types import Array, Tree
 HARMLESS = ("revived", "exact same space object")
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
 READERS = (
-    "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's "
-    "wrappers among it."
+    "The env breaks its interface: code that relies on it fails, such as PettingZoo's wrappers."
 )
 CYCLES = 200  # steps of each of the two episodes of parallel_api_test, if there is time
 

@@ -171,7 +171,7 @@ class _Check:
                     f"close() raises {type(closing).__name__}",
                     "close()",
                     seen,
-                    "What the env holds may stay open.",
+                    "The env's resources may stay open.",
                 )
         return kind in (Broken, OutOfTime)  # why is among the findings, or in the report
 
@@ -425,8 +425,8 @@ class _Check:
                 )
                 cost = (
                     "Equipoise copies every row before the next step and learns the right thing; "
-                    "what keeps observations "
-                    "(a frame stack, a wrapper, code of yours) sees the past change."
+                    "code that keeps observations (a frame stack, a wrapper, your own) sees the "
+                    "past change."
                 )
                 self.found.note(f"{place} is overwritten in place", where, seen, cost)
 

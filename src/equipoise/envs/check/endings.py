@@ -153,7 +153,7 @@ class Endings:
             if times >= 2 and times == self.kinds["terminated"]:
                 seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
                 self.found.note(
-                    "a clock may be told as terminated",
+                    "a time limit may be reported as terminated",
                     f"step {self.named[name]} of an episode",
                     seen,
                     CLOCK,

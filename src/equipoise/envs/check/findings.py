@@ -34,7 +34,7 @@ from equipoise.types import Array, Tree
 Severity = Literal["error", "note"]
 Flat = dict[str, Array]  # place -> what stands there
 
-STOPS = "In training it costs that episode, and a capsule tells of it; a vector env ends the run."
+STOPS = "In training it costs that episode, and a capsule records it; a vector env ends the run."
 POISON = (
     "It would reach the loss and from there every weight: a run stops at it, or drops or "
     "clamps it (--on-nonfinite)."
@@ -290,8 +290,7 @@ def judge_observation(
         and array.dtype != space.dtype
     ):
         cost = (
-            f"It is cast to {target} at every step, and what {target} cannot hold is lost "
-            "without a word."
+            f"It is cast to {target} at every step, and what {target} cannot hold is lost silently."
         )
         found.note(
             f"{place} has another dtype than its space",
@@ -314,10 +313,10 @@ def judge_observation(
         at, got = _first(outside, array)
         low, high = (np.broadcast_to(b, array.shape)[outside][0] for b in (least, most))
         cost = (
-            "Equipoise neither clips nor scales by these bounds, but wrappers do: what they make "
-            "of it is wrong."
+            "Equipoise does not clip or scale by these bounds, but wrappers do: their results "
+            "are wrong."
             if isinstance(space, spaces.Box)
-            else "A value outside is encoded as zeros: the policy cannot tell such states apart."
+            else "A value outside is encoded as zeros: the policy cannot distinguish such states."
         )
         found.error(
             f"{place} leaves its space",
@@ -392,7 +391,7 @@ def judge_info(found: Findings, info: Tree, terminated: Array, where: str) -> No
         )
     elif _both(info.get("TimeLimit.truncated", False), terminated):
         seen = "expected truncated=True, got terminated=True with info['TimeLimit.truncated']"
-        found.error("a time limit is told as terminated", where, seen, CLOCK)
+        found.error("a time limit is reported as terminated", where, seen, CLOCK)
 
 
 CLOCK = (

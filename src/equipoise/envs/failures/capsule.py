@@ -120,7 +120,9 @@ class Failures:
         first = error.key not in self.warned
         if first:
             self.warned.add(error.key)
-            warnings.warn(f"{error} (said once; the episode goes on)", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{error} (reported once; the episode goes on)", RuntimeWarning, stacklevel=2
+            )
         return first
 
 

@@ -28,8 +28,8 @@ ABSENT = object()  # an attribute that an env does not have
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 ALLOWED = (
-    "at least one action allowed (who cannot act leaves env.agents, or is allowed an action "
-    "that does nothing)"
+    "at least one action allowed (an agent that cannot act leaves env.agents, or may take an "
+    "action that does nothing)"
 )
 
 

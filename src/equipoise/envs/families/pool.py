@@ -31,7 +31,7 @@ from equipoise.envs.spaces import action_spec
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, TimeStep, Tree
 
-NOTE = "an end on the very step of the time limit is told as truncation"
+NOTE = "an end on the very step of the time limit is reported as truncation"
 
 
 def make_pool(
@@ -163,7 +163,8 @@ class PartialPool(EnvPoolEnv):
     def load(self, state: Tree) -> None:
         if self._phase != RESET:
             raise RuntimeError(
-                "load: expected a pool whose reset was not told yet, since some of its streams may "
+                "load: expected a pool whose reset was not returned yet, since some of its "
+                "streams may "
                 "be under way"
             )
         SyncEnv.load(self, state)

@@ -296,7 +296,7 @@ class Hub:
         if refused.code not in self._refused:
             self._refused.add(refused.code)
             self._notes.append(
-                f"warning: a world was refused at {self.address} ({refused}; said once)"
+                f"warning: a world was refused at {self.address} ({refused}; reported once)"
             )
         with contextlib.suppress(OSError):
             greeting.conn.send(encode(refused.message))

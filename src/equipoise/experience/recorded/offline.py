@@ -217,7 +217,8 @@ def blocks(
         if part is None:
             if (left := rows + 1 - start - held) <= 0:
                 raise Faulty(
-                    f"{dataset.name}: expected the {dataset.steps:,} steps that it says, got more"
+                    f"{dataset.name}: expected the {dataset.steps:,} steps that it declares, got "
+                    "more"
                 )
             part = _seams(row, left)
         edges.append(part)

@@ -230,8 +230,8 @@ class RowBuffer:
             if (~parts["mask"] & ~parts["first"][1:]).any():
                 raise ValueError(
                     "expected stacks of frames that shift by one a row, got rows that show an "
-                    "observation again (a SAME_STEP "
-                    "env, where an episode was truncated): make the env in NEXT_STEP"
+                    "observation again (a SAME_STEP env, in which an episode was truncated): "
+                    "make the env in NEXT_STEP"
                 )
             age, steps = self._age[columns], self._steps
             # the step at which its episode began

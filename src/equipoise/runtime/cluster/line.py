@@ -164,7 +164,7 @@ class Line:
             return None
         if frame.kind is Kind.TAKEN:
             if not self._under_way:
-                raise Refused("taken: expected it for a piece that was sent, got one more")
+                raise Refused("taken: expected one for each piece sent, got one more")
             self._under_way -= 1
             self._go_on()
             return None

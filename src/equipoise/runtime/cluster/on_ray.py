@@ -339,7 +339,7 @@ def _reach(where: str) -> None:
         socket.create_connection((name.strip("[]"), int(port)), REACH_S).close()
     except OSError as error:
         raise ValueError(
-            f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); "
+            f"address: expected a Ray cluster at {where}, but no server answers there ({error}); "
             "start one with 'ray start --head "
             f"--port {port}' on that machine, or use --address local"
         ) from error

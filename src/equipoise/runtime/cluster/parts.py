@@ -280,7 +280,7 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused(f"known: expected what learners elsewhere say, got part {part}")
+                    raise Refused(f"known: expected a part of learners elsewhere, got part {part}")
                 self._known[part].write(body)
 
     def forget(self) -> None:

@@ -146,9 +146,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     elif blue.program.placement.balance == "auto":
         wrong = "--balance off, since it is home that lets actors act, got auto"
     elif blue.weights is not None:
-        wrong = (
-            "a run that begins anew or is resumed, got one that begins with the weights of another"
-        )
+        wrong = "a new run or a resume, got one that begins with the weights of another run"
     if wrong:
         raise ValueError(
             f"cluster.learners_at=actors: expected {wrong}; with --cluster learners_at=home all "
@@ -172,7 +170,7 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
     elif any(replay.file for replay in replays):
         wrong = "a replay in memory, got one with replay.file, a directory of this machine"
     elif blue.inferences and inference_at == "home":
-        wrong = "inference_at=actors, got home, where all rows are made"
+        wrong = "inference_at=actors, got home, which makes all rows"
     if wrong:
         raise ValueError(
             f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are "
@@ -250,8 +248,8 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
         beside := [at for at in ("learners_at", "shards_at") if getattr(cluster, at) == "actors"]
     ):
         raise ValueError(
-            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which "
-            f"puts others beside them, got {actors}; the nearest is {can[-2]}"
+            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, "
+            f"which puts learners next to them, got {actors}; the nearest is {can[-2]}"
         )
     return can.index(cluster.home_actors)
 

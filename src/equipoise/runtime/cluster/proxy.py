@@ -171,7 +171,7 @@ class Proxy:
         line.late.clear()
         if site.nonce and not line.beat(now):
             self._fence(
-                site, "its connection closed, it said nothing for long, or a message was lost"
+                site, "its connection closed, it was silent for long, or a message was lost"
             )
         return worked
 
@@ -199,7 +199,7 @@ class Proxy:
                 site.line.outside(Expelled(0, site.newest))
             return
         if site.nonce:
-            self._fence(site, "it began anew")
+            self._fence(site, "it started again")
         self._sessions += 1
         site.nonce = site.newest = nonce
         site.told = None

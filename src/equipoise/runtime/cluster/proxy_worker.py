@@ -418,8 +418,8 @@ class ProxyWorker:
         """
         if title not in self._titles[site] or name not in self._files[title]:
             self._site.note(
-                f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; "
-                "it is left out"
+                f"warning: {site} sent a file {name!r} of {title!r}, which has no file of that "
+                "name; it is left out"
             )
             return
         entries = self._entries.setdefault(title, {})

@@ -195,7 +195,7 @@ class Listener:
                 self.send(
                     identity,
                     Denied(-1).head(),
-                    words(why="home knows no such site: it was replaced"),
+                    words(why="home has no such site: it was replaced"),
                 )
             elif len(parts) != 3:
                 self.refused.add("no message")

@@ -227,7 +227,7 @@ class Crew:
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)
-        assert found is not None, f"nobody stands in for {title}"
+        assert found is not None, f"no queue or stand-in for {title}"
         return found
 
     def _progress(self, child: _Child) -> float:

@@ -57,8 +57,8 @@ def start(process: process.BaseProcess) -> None:
                 names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
                 raise ServerEnded(
                     f"could not be started: the server that it is forked from ended {TRIES} times "
-                    f"while it imported {names}. What it said is above; if it said nothing, it was "
-                    "killed, for want of memory perhaps"
+                    f"while it imported {names}. Its output is above; without any, it was "
+                    "killed, perhaps for want of memory"
                 ) from None
 
 

@@ -47,7 +47,7 @@ def shipped(program: Program) -> bytes | None:
         return bytes(cloudpickle.dumps({**{name: main[name] for name in sorted(read)}, **found}))
     except Exception as error:  # whatever its __reduce__ raises
         raise ValueError(
-            f"{', '.join(sorted(found))}: expected what can be sent to a process, got "
+            f"{', '.join(sorted(found))}: must be sendable to a process, got "
             f"{type(error).__name__}: {error}; "
             "put it into a module of its own, or train with on='serial'"
         ) from error
