@@ -26,7 +26,7 @@ from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
-GAIN = 2.0  # compiled code that is more than so many times faster was not seen (docs/gpu.md)
+GAIN = 2.0  # compiled code that is more than so many times faster was not seen (docs/guides/gpu.md)
 BUDGET_S = 60.0  # of the measurement, at most: imports are slow on machines where compiling is, too
 
 

@@ -150,7 +150,7 @@ class Learns(ABC):
     # settings of a run with this algorithm, by their --set keys
     defaults: ClassVar[Mapping[str, object]] = {}
     default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
-    # mean lag in versions that its correction bears; None: any (docs/lag.md)
+    # mean lag in versions that its correction bears; None: any (docs/inside/lag.md)
     max_sensible_lag: ClassVar[float | None] = None
     # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
     minibatch_rows: ClassVar[int] = 0
