@@ -1,5 +1,5 @@
-"""The messages between a world and a run (docs/guides/protocol.md): their kinds and bounds, and what
-is wrong with one that came.
+"""The messages between a world and a run (docs/guides/protocol.md): their kinds and bounds, and
+what is wrong with one that came.
 """
 
 from __future__ import annotations
