@@ -1,7 +1,7 @@
 """Sphinx's settings for the site: ``make docs`` builds it.
 
-`tools/build_docs.py` first copies docs/ to build/site, with the pages that are generated, and then calls
-Sphinx with this file.
+`tools/build_docs.py` first copies docs/ to build/site, with the pages that are generated, and then
+calls Sphinx with this file.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ html_theme_options = {
         "color-brand-content": "#7ab8ff",
     },
 }
+highlight_language = "text"  # of a block that names no language
 html_copy_source = False
 html_show_sourcelink = False
 pygments_style = "friendly"

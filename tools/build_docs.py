@@ -1,9 +1,9 @@
-"""Build the documentation as a web site: ``make docs``, or ``python tools/build_docs.py [--out FOLDER]``.
+"""Build the documentation as a web site: ``make docs``, or ``python tools/build_docs.py``.
 
 The sources are the Markdown files of docs/, which GitHub shows as they are. This tool copies them
-to build/site, adds the pages that are generated (commands, Python API, decisions, notebook, package)
-and the documents of the root, and calls Sphinx with warnings as errors. Afterwards it follows every
-link inside the built pages, anchors included.
+to build/site, adds the pages that are generated (commands, Python API, notebook, package) and the
+documents of the root, and calls Sphinx with warnings as errors. Afterwards it follows every link
+inside the built pages, anchors included.
 
 A page with ``<!-- contents -->`` is a list of pages: each of its list items that begins with a link
 is an entry of the site's navigation. ``<!-- contents: commands python -->`` adds generated pages,
@@ -24,8 +24,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-import click
 import typer.main
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -122,46 +122,35 @@ def row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
 
 
-def commands(group: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+Command = TyperCommand | TyperGroup
+
+
+def commands(found: Command, words: tuple[str, ...]) -> Iterator[tuple[str, Command]]:
     """Every command of the command line with its full name; groups give those that they hold."""
-    if isinstance(group, click.Group):
-        context = click.Context(group, info_name=words[-1])
-        for name in group.list_commands(context):
-            command = group.get_command(context, name)
-            if command is not None and not command.hidden:
-                yield from commands(command, (*words, name))
-    else:
-        yield " ".join(words), group
+    if not isinstance(found, TyperGroup):
+        yield " ".join(words), found
+        return
+    for command in found.commands.values():
+        assert isinstance(command, Command) and command.name
+        if not command.hidden:
+            yield from commands(command, (*words, command.name))
 
 
-def default_of(option: click.Parameter) -> str:
-    default = option.default() if callable(option.default) else option.default
-    if default is None or default is False or default in ((), [], ""):
-        return ""
-    return f"`{default}`"
-
-
-def of_command(name: str, command: click.Command) -> list[str]:
+def of_command(name: str, command: Command) -> list[str]:
     """The section of one command: what it does, its usage, its arguments and options."""
-    context = click.Context(command, info_name=name)
+    context = command.make_context(name, [], resilient_parsing=True)
     lines = [f"## {name.removeprefix('equipoise ')}", "", (command.help or "").strip(), ""]
     usage = command.get_usage(context).removeprefix("Usage: ")
     lines += ["```text", " ".join(usage.split()), "```", ""]
     groups: dict[str, list[str]] = {}
     for option in command.get_params(context):
-        said = getattr(option, "help", None) or ""
-        if getattr(option, "hidden", False):
+        if (record := option.get_help_record(context)) is None:
             continue
-        names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
-        if isinstance(option, click.Argument):
-            panel, names = "Arguments", f"`{option.make_metavar(context)}`"
-        else:
-            panel = getattr(option, "rich_help_panel", None) or "Options"
-            if not getattr(option, "is_flag", False) and names != "`--help`":
-                names += f" `{option.make_metavar(context)}`"
-        groups.setdefault(panel, []).append(row(names, said, default_of(option)))
+        argument = isinstance(option, TyperArgument)
+        panel = "Arguments" if argument else getattr(option, "rich_help_panel", None) or "Options"
+        groups.setdefault(panel, []).append(row(f"`{record[0]}`", record[1]))
     for panel, rows in groups.items():
-        lines += [f"**{panel}**", "", "| | | default |", "|---|---|---|", *rows, ""]
+        lines += [f"**{panel}**", "", "| | |", "|---|---|", *rows, ""]
     return lines
 
 
@@ -176,7 +165,9 @@ def of_commands() -> str:
         "`equipoise COMMAND --help` prints the same.",
         "",
     ]
-    for name, command in commands(typer.main.get_command(app), ("equipoise",)):
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    for name, command in commands(root, ("equipoise",)):
         lines += of_command(name, command)
     return "\n".join(lines)
 
@@ -273,7 +264,11 @@ def dead_links(built: Path) -> list[str]:
 
 
 def build(out: Path, source: Path) -> int:
-    """Build the site; return the exit code."""
+    """Build the site into a folder that is new, empty or an earlier site; return the exit code."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / "searchindex.js").exists():
+            raise SystemExit(f"--out: must be a new folder or an earlier site, got {out}")
+        shutil.rmtree(out)
     stage(source)
     words = ["-W", "-n", "--keep-going", "-q", "-j", "2", "-b", "html", "-c", str(DOCS)]
     command = [sys.executable, "-m", "sphinx", *words, str(source), str(out)]
