@@ -2,7 +2,7 @@
 
 Each rule is a pure function of a short window of numbers. It returns the evidence in words, or ""
 if there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
-sign has to last. docs/alarms.md lists the numbers of each rule and the reasons.
+sign has to last. docs/guides/alarms.md lists the numbers of each rule and the reasons.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ def pairs(settings: Settings) -> list[tuple[str, object]]:
 def apply_settings(program: Program, settings: Settings) -> Program:
     """The program with ``KEY=VALUE`` applied, later ones over earlier ones.
 
-    Keys are paths, such as ``placement.*`` and ``algorithm.*`` (docs/settings.md). ``policy.*`` or
-    a bare name is unroll, batch or publish_every; ``env.*`` an argument of the env; ``route.AGENT``
-    an agent's policy; ``optimizer.rates.GROUP`` an entry of a mapping. ``policies.NAME.*`` sets one
-    of several policies, and a key without it all that learn.
+    Keys are paths, such as ``placement.*`` and ``algorithm.*`` (docs/reference/settings.md).
+    ``policy.*`` or a bare name is unroll, batch or publish_every; ``env.*`` an argument of the env;
+    ``route.AGENT`` an agent's policy; ``optimizer.rates.GROUP`` an entry of a mapping.
+    ``policies.NAME.*`` sets one of several policies, and a key without it all that learn.
     """
     kinds, runs = setting_types(program), dict(fields.shorts().values())
     in_policies: dict[str, dict[str, object]] = {name: {} for name in program.policies}

@@ -27,7 +27,7 @@ from equipoise.memory import Memory
 
 if sys.platform == "win32":
     raise ImportError(
-        "Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/platforms.md)"
+        "Equipoise trains on Linux and macOS; on Windows use WSL2 (see docs/about/platforms.md)"
     )
 from multiprocessing.reduction import DupFd
 

@@ -26,7 +26,7 @@ from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
-GAIN = 2.0  # no compiled code was seen to be faster by more than this factor (docs/gpu.md)
+GAIN = 2.0  # no compiled code was seen to be faster by more than this factor (docs/guides/gpu.md)
 # most seconds of the measurement: imports are also slow on machines on which compiling is slow
 BUDGET_S = 60.0
 

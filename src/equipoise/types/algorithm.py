@@ -151,7 +151,7 @@ class Learns(ABC):
     defaults: ClassVar[Mapping[str, object]] = {}
     # the optimizer of a Policy that is given none
     default_optimizer: ClassVar[Optimizer] = Optimizer()
-    # mean lag in versions that its correction bears; None: any (docs/lag.md)
+    # mean lag in versions that its correction bears; None: any (docs/inside/lag.md)
     max_sensible_lag: ClassVar[float | None] = None
     # rows of a minibatch at least, if a large batch is cut into more of them; 0: never
     minibatch_rows: ClassVar[int] = 0

@@ -20,8 +20,8 @@ held[g]        the inference worker            the cut in which it holds still: 
 the turn: 0 the env worker's, 1 the inference worker's. An epoch begins when the inference worker
 writes ``asked = epoch * 2^32``: it has dropped everything of the last epoch by then. Then the env
 worker begins new episodes. So a process that is alive never finds its rows or actions overwritten
-while it reads them, and a word has one writer at a time. docs/memory-order.md states which stores
-have to be seen in which order.
+while it reads them, and a word has one writer at a time. docs/inside/memory-order.md states which
+stores have to be seen in which order.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The messages between a world and a run (docs/protocol.md): their kinds and bounds, and the faults
-of a received message.
+"""The messages between a world and a run (docs/guides/protocol.md): their kinds and bounds, and
+the faults of a received message.
 """
 
 from __future__ import annotations

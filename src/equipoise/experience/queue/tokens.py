@@ -41,7 +41,7 @@ which the search begins again.
 
 All this needs stores that become visible in the order of the program (``publishing.py``), and that
 a store before a read or write of a pipe is visible before it (the pipe's own lock).
-docs/memory-order.md has the proof.
+docs/inside/memory-order.md has the proof.
 """  # noqa: E501
 
 from __future__ import annotations

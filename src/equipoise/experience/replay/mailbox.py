@@ -15,7 +15,7 @@ seen          the learner                      = ``life``, once it knows what wa
 ============  ===============================  ========================================================
 
 So a word has one writer at a time, and a request is done at most once. The answers of a dead shard
-stand still until the learner has looked. docs/memory-order.md states which stores have to be seen
+stand still until the learner has looked. docs/inside/memory-order.md states which stores have to be seen
 in which order.
 """  # noqa: E501
 
