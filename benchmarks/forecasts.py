@@ -3,8 +3,8 @@ are predicted.
 
     .venv/bin/python benchmarks/forecasts.py [--page docs/results/forecasts.md]
 
-The files are those of docs/forecasts. A system with one published row is fitted to it, and nothing
-of it is predicted.
+The files are those of docs/results/forecasts. A system with one published row is fitted to it, and
+nothing of it is predicted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness import markdown
 
 from equipoise.balance.forecast import forecast, read
 
-FILES = Path(__file__).resolve().parents[1] / "docs" / "forecasts"
+FILES = Path(__file__).resolve().parents[1] / "docs/results/forecasts"
 FRAMES = 4  # of a step
 # file: (what it says, CPUs, frames/s, blocks of a batch); the first row is the one that step_us is
 # fitted to
@@ -82,8 +82,8 @@ def main() -> int:
             "--page "
             "docs/results/forecasts.md`. The cost of a step is fitted to the first row of "
             "each\nsystem; what is assumed "
-            "besides stands in its file in `docs/forecasts/`. These systems ran on other machines "
-            "and with other\ncode: the "
+            "besides stands in its file in `docs/results/forecasts/`. These systems ran on other "
+            "machines and with other\ncode: the "
             "page says how far a model of *our* ring, with one constant of theirs, is from them. "
             "It says nothing of our own "
             "speed.\n\n"

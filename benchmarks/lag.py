@@ -2,8 +2,8 @@
 ``max_lag``.
 
 Each cell is one run: two actors of 16 CartPole envs on processes, the same number of env steps,
-then 20 episodes of the last weights. The result is a table in Markdown; docs/lag.md has one with
-the load of its machine.
+then 20 episodes of the last weights. The result is a table in Markdown; docs/inside/lag.md has one
+with the load of its machine.
 """
 
 from __future__ import annotations

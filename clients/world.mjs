@@ -23,7 +23,7 @@
 // An observation is a number, (nested) lists of numbers, an object of these for a Dict space, or a typed array (Float32Array,
 // Uint8Array, ...), with a shape as array(typed, [84, 84]). An action comes as a number or as lists of numbers. If your game did
 // another thing than it was told, say { took: ACTION }. What was lost, doubled or late on the way is mended here; a connection
-// that breaks is made again, and the episode goes on where it was. The protocol: docs/protocol.md.
+// that breaks is made again, and the episode goes on where it was. The protocol: docs/guides/protocol.md.
 
 import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";

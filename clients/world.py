@@ -23,7 +23,7 @@ An observation is a number, (nested) lists of numbers, a dict of these for a Dic
 array: one of numpy's, or ``array("float32", [84, 84], bytes)``. An action comes as a number or as
 lists of numbers. If your game did another thing than it was told, say ``took=ACTION``. What was
 lost, doubled or late on the way is mended here; a connection that breaks is made again, and the
-episode goes on where it was. The protocol: docs/protocol.md.
+episode goes on where it was. The protocol: docs/guides/protocol.md.
 """
 
 import contextlib

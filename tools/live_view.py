@@ -1,5 +1,5 @@
 """Pictures of the live view of a real run, at 80 and at 140 columns: ``python tools/live_view.py
-docs``.
+docs/pictures``.
 
 Trains CartPole with IMPALA on two actors in a terminal of tmux, presses keys there, and saves what
 the terminal shows in the middle of the run as SVG: the ring, and the workers with the parts of

@@ -4,7 +4,7 @@ supports.
     .venv/bin/python tools/lock.py [--upgrade]
 
 Versions that are locked stay, unless ``--upgrade`` is given. Why the lock has no hashes and nothing
-of CUDA: docs/decisions/0001-one-lock-without-hashes.md.
+of CUDA: docs/inside/decisions/0001-one-lock-without-hashes.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         locked = resolve(uv, Path(folder), excluded=CUDA.findall(everything))
     header = (
         "# Made by `make lock`; tools/bootstrap.py installs it. Torch comes first and by "
-        "itself: docs/decisions/0001.\n"
+        "itself: docs/inside/decisions/0001.\n"
     )
     LOCK.write_text(header + locked, encoding="utf-8")
     print(f"{LOCK.name}: {len(locked.splitlines())} packages")

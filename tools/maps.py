@@ -104,7 +104,7 @@ def package_page() -> str:
         "",
     ]
     lines += [
-        "Why: [architecture](../../docs/architecture.md).",
+        "Why: [architecture](../../docs/inside/architecture.md).",
         "",
         "| floor | room | |",
         "|---|---|---|",

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
+FILE = Path(__file__).parents[1] / "docs/start/notebook.ipynb"
 TEXT, CODE = "markdown", "code"
 CELLS: list[tuple[str, str]] = [
     (

@@ -1,5 +1,5 @@
-"""Pictures of the live page of real runs: ``python tools/watch_page.py docs`` (needs Playwright and
-a Chromium).
+"""Pictures of the live page of real runs: ``python tools/watch_page.py docs/pictures`` (needs
+Playwright and a Chromium).
 
 Trains CartPole a few times for the list, then once more, and takes pictures while that run goes on:
 the ring in the dark and in the light, the comparison, the versions of a registry (whose artifacts

@@ -1,7 +1,7 @@
 """Equipoise: actors that make experience, learners that consume it, and everything that keeps the
 two in balance.
 
-``import equipoise as eq`` costs nothing: what needs torch is imported with its first use.
+``import equipoise as eq`` costs nothing: a part that needs torch is imported with its first use.
 """
 
 from __future__ import annotations

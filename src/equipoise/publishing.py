@@ -1,7 +1,7 @@
-"""Publishing: the one store by which a process tells others that what it stored before may be read.
-No process waits.
+"""Publishing: the one store by which a process signals other processes that its earlier stores may
+be read. No process waits.
 
-The proof, with every word that is published, is docs/memory-order.md.
+The proof, with every word that is published, is docs/inside/memory-order.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def check_order(on: str) -> None:
     """
     if on != "serial" and (reason := unordered()):
         raise ValueError(
-            f"on: expected serial, since {reason}, got {on}; try --on serial (docs/platforms.md)"
+            f"on: expected serial, since {reason}, got {on}; try --on serial "
+            "(docs/about/platforms.md)"
         )
 
 

@@ -1,4 +1,4 @@
-"""``equipoise forecast``: the files of docs/forecasts, and what cannot be read."""
+"""``equipoise forecast``: the files of docs/results/forecasts, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from equipoise.cli import app
 
-FILES = Path(__file__).parents[2] / "docs" / "forecasts"
+FILES = Path(__file__).parents[2] / "docs/results/forecasts"
 SMALL = """
 [home]
 cores = 2

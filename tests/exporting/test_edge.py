@@ -24,7 +24,7 @@ from equipoise.edge import Artifact, EdgePolicy, Reader
 from equipoise.exporting.observations import sampled
 from tests.artifacts import KINDS, artifact, untrained
 
-ROBOTS = Path(__file__).parents[2] / "docs" / "robots.md"
+ROBOTS = Path(__file__).parents[2] / "docs/guides/robots.md"
 META = {"env_steps": 0, "version": 0}
 
 

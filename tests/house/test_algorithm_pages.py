@@ -16,7 +16,7 @@ from equipoise import api, recipes
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.programs.program import algorithm_class, algorithm_names
 
-PAGES = Path(__file__).parents[2] / "docs" / "algorithms"
+PAGES = Path(__file__).parents[2] / "docs/reference/algorithms"
 SHOW_ALL = {  # settings under which every metric is logged
     "appo": ["algorithm.kl=0.1"],
     # within so few rows
@@ -43,8 +43,8 @@ def table(page: str, title: str) -> dict[str, str]:
 
 
 def test_every_algorithm_has_its_page_and_every_page_its_algorithm() -> None:
-    assert {page.stem for page in PAGES.glob("*.md")} == {*algorithm_names(), "README"}
-    assert all(f"]({name}.md)" in (PAGES / "README.md").read_text() for name in algorithm_names())
+    assert {page.stem for page in PAGES.glob("*.md")} == {*algorithm_names(), "index"}
+    assert all(f"]({name}.md)" in (PAGES / "index.md").read_text() for name in algorithm_names())
 
 
 @pytest.mark.parametrize("name", algorithm_names())

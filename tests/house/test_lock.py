@@ -64,8 +64,8 @@ def test_the_core_is_light() -> None:
 
 
 def test_every_dependency_has_its_reason() -> None:
-    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    reasons = (ROOT / "docs/inside/dependencies.md").read_text()
     for requirement in asked(*PROJECT["optional-dependencies"]):
         assert f"`{requirement.name}`" in reasons, (
-            f"{requirement.name} is not in docs/dependencies.md"
+            f"{requirement.name} is not in docs/inside/dependencies.md"
         )

@@ -1,4 +1,4 @@
-"""The example of docs/multi-agent.md does what it says."""
+"""The example of docs/guides/multi-agent.md does what it says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_the_example_learns(tmp_path: Path) -> None:
     (code,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "multi-agent.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (ROOT / "docs/guides/multi-agent.md").read_text(), re.DOTALL
     )
     (tmp_path / "signal_game.py").write_text(code)
     done = subprocess.run(

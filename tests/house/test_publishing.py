@@ -18,8 +18,8 @@ from equipoise.publishing import publish
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/equipoise"
-# As in the table of docs/memory-order.md: the words by the folders and files whose laws they are
-# part of.
+# As in the table of docs/inside/memory-order.md: the words by the folders and files whose laws
+# they are part of.
 WORDS = {
     "experience/queue": {"word", "_word", "_claiming", "_dealing", "_limits"}
     | {"want", "full", "granted", "sent", "lives"},
@@ -114,7 +114,7 @@ words["other"][0] = 1
 
 
 def test_the_page_has_every_word() -> None:
-    page = (ROOT / "docs/memory-order.md").read_text()
+    page = (ROOT / "docs/inside/memory-order.md").read_text()
     named = {word.lstrip("_") for words in WORDS.values() for word in words} - {"counter", "limits"}
     assert [word for word in sorted(named) if f"`{word}" not in page] == []
 

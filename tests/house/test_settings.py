@@ -183,7 +183,7 @@ def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_page_that_is_not_current_is_seen() -> None:
-    page = Path(settings_tables.ROOT, "docs", "algorithms", "ppo.md").read_text()
+    page = Path(settings_tables.ROOT, "docs/reference/algorithms/ppo.md").read_text()
     assert settings_tables.current(page.replace("Lambda of GAE.", "Something.")) == page
 
 
@@ -206,7 +206,7 @@ def test_every_recipe_is_of_settings_that_are_read(recipe: tuple[str, str]) -> N
 
 
 def test_the_page_of_recipes_has_a_row_for_each_and_no_other() -> None:
-    page = Path(settings_tables.ROOT, "docs", "results", "recipes.md").read_text()
+    page = Path(settings_tables.ROOT, "docs/results/recipes.md").read_text()
     table, _, runs = page.partition("\n## Runs\n")
 
     def rows(text: str) -> list[tuple[str, str]]:

@@ -26,11 +26,11 @@ from equipoise.run.run import Run
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = {
-    "watching.md": 1,
-    "migrate/stable-baselines3.md": 3,
-    "migrate/rllib.md": 2,
-    "migrate/sample-factory.md": 2,
-    "questions.md": 8,
+    "guides/watching.md": 1,
+    "start/coming-from/stable-baselines3.md": 3,
+    "start/coming-from/rllib.md": 2,
+    "start/coming-from/sample-factory.md": 2,
+    "guides/questions.md": 8,
 }
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from equipoise.cli import app
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+TUTORIALS = sorted(ROOT.glob("docs/guides/custom-*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "text-tasks.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/text-tasks.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^\$ cat (\S+)\n(.*?)(?=^\$|\Z)", re.MULTILINE | re.DOTALL)
 

@@ -322,8 +322,8 @@ class Custom(nn.Module):
 
 
 def test_the_documented_torso_works(tmp_path, monkeypatch):
-    """The code of docs/networks.md, on MiniGrid's observations."""
-    text = (Path(__file__).parents[2] / "docs" / "networks.md").read_text()
+    """The code of docs/guides/networks.md, on MiniGrid's observations."""
+    text = (Path(__file__).parents[2] / "docs/guides/networks.md").read_text()
     code = text.split("```python")[1].split("```")[0]
     assert len(code.splitlines()) < 30
     (tmp_path / "documented_nets.py").write_text(code)
@@ -389,7 +389,7 @@ def test_a_torso_of_ones_own():
         ),
         (
             f"{__name__}:Narrow",
-            r"expected what takes two rows of Box.*, got RuntimeError: .*channels",
+            r"must take two rows of Box.*, got RuntimeError: .*channels",
         ),
         (f"{__name__}:Talkative", r"\[2, 200\] of two rows of observations, got tuple"),
     ],

@@ -229,7 +229,7 @@ def test_central_inference_learns_what_local_does(
 def test_two_learners_learn_what_one_does(
     env: str, algorithm: str, threshold: float, seed: int, tmp_path: Any
 ) -> None:
-    """The thresholds and budgets are those of the tests beside it. docs/learners.md has the
+    """The thresholds and budgets are those of the tests beside it. docs/guides/learners.md has the
     figures.
     """
     options: dict[str, Any] = {"learners": 2, "evaluate_episodes": 50} | two_actors(algorithm, env)

@@ -178,7 +178,7 @@ def test_a_machine_that_will_be_taken_away_gets_nothing() -> None:
 
 
 def test_the_help_and_the_page_have_each_setting_of_a_cluster() -> None:
-    page = (Path(__file__).parents[2] / "docs/cluster.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/cluster.md").read_text()
     for name, fact in facts(Cluster).items():
         assert fact.help and (f"--cluster {name}=" in page or f"--{name} " in page), name
 

@@ -246,13 +246,13 @@ def test_a_slow_request(folder: Path, tmp_path: Path) -> None:
         framed.sendall(struct.pack(">I", 100) + b"a part")
         for connection, _ in connections:
             status, said, _ = read_answer(connection)
-            assert status == 408 and "expected it whole within 2 s" in said["error"]
+            assert status == 408 and "must be whole within 2 s" in said["error"]
             assert connection.recv(10) == b""
         answer = framed.recv(int.from_bytes(framed.recv(4), "big"), socket.MSG_WAITALL)
         assert frames.decode(answer) == {
             "n": 0,
             "status": 408,
-            "error": "frame: expected it whole within 2 s, got a part of it",
+            "error": "frame: must be whole within 2 s, got a part of it",
         }
 
 
@@ -379,7 +379,9 @@ def test_what_is_refused_at_the_start(folder: Path, server: Running, tmp_path: P
         with pytest.raises((ValueError, OSError), match=re.escape(sentence)):
             serve(reader, Settings(policy=policy, **{"port": 0, **settings}))
 
-    refused("--host 0.0.0.0: expected a token where others can ask, got none", host="0.0.0.0")
+    refused(
+        "--host 0.0.0.0: must have a token if other machines can connect, got none", host="0.0.0.0"
+    )
     refused("unknown policy 'musk'; did you mean 'mask'?", "musk")
     refused("policy: expected a name of letters", "../../etc")
     refused(f"{server.uds}: expected a path on which nobody listens", uds=server.uds)

@@ -277,7 +277,9 @@ def test_a_page_that_others_reach_needs_the_token(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.3", "::", "elsewhere"])
 def test_others_need_a_token_from_the_start(host: str) -> None:
-    with pytest.raises(ValueError, match="expected a token where others can ask, got none"):
+    with pytest.raises(
+        ValueError, match="must have a token if other machines can connect, got none"
+    ):
         guard.check_host(host, None)
     guard.check_host("localhost", None)
     guard.check_host(host, TOKEN)

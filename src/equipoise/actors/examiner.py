@@ -32,12 +32,12 @@ class Examiner:
         limit: int,
         full: float = 1.0,
     ) -> None:
-        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward
-        of one that is right.
+        """``numbers``: the prompts' numbers; ``limit``: the most tokens of an answer; ``full``: the
+        reward of a right answer.
         """
         self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0
-        # by the prompt's number; none where the reward failed, or was None
+        # by the prompt's number; none if the reward failed, or was None
         self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
         for number in numbers:
@@ -90,5 +90,5 @@ class Examiner:
 
 
 def spread(count: int, of: int) -> Array:
-    """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all where there are not as many."""
+    """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all if there are not as many."""
     return np.unique(np.linspace(0, of - 1, min(count, of)).round().astype(np.int64))

@@ -1,1 +1,3 @@
-"""Algorithms: one file each, with settings, network, act and loss. None knows a runtime."""
+"""Algorithms: one file each, with settings, network, act and loss. No algorithm depends on a
+runtime.
+"""

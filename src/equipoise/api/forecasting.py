@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "forecast", "forecast_curve"]
 
-# bytes of a step besides its observation: action, reward, versions and flags (docs/scaling.md)
+# bytes of a step besides its observation: action, reward, versions, flags (docs/guides/scaling.md)
 REST = 26.0
 MOST = 10_000  # actors of a curve
 

@@ -39,8 +39,8 @@ def program(
     ``fields`` are the settings of the run by the names of their options (``actors``,
     ``evaluate_every``), and ``unroll``, ``batch``, ``publish_every`` of its policy; None means "not
     given" except for ``max_lag``; they may be texts, as on the command line, and some may be "auto"
-    (docs/choices.md). ``env_kwargs`` are laid over those of the recipe, as ``env.KEY`` among the
-    settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``, or a dict of such keys.
+    (docs/guides/choices.md). ``env_kwargs`` are laid over those of the recipe, as ``env.KEY`` among
+    the settings is. ``settings`` are texts like ``"algorithm.gamma=0.98"``, or a dict of such keys.
     What both say they have to say alike. A batch that is not given is one unroll of every stream.
     Without a recipe a large batch of an algorithm with ``minibatch_rows`` is cut into up to 32
     minibatches.

@@ -88,15 +88,15 @@ def start(
     and versions are counted from 0 again. ``tensorboard``: are event files written; ``wandb``: a
     Weights & Biases project that the run reports to as well. What is ``auto``, as precision and
     threads are where nobody says them, is measured first, for half a minute at most
-    (docs/choices.md); ``tell`` is told what is taken. ``asked``: names of settings for which the
-    Program's ``auto`` was the user's word, so that they are measured for a short run, too.
+    (docs/guides/choices.md); ``tell`` is told what is taken. ``asked``: names of settings for which
+    the Program's ``auto`` was the user's word, so that they are measured for a short run, too.
     ``cluster``: with ``on="ray"``, its settings by name: ``{"address": "auto", "home_actors": 0}``
-    (docs/cluster.md). ``choices``: what was measured for this Program before, as ``run.json`` has
-    it under that name, for the record of this run.
+    (docs/guides/cluster.md). ``choices``: what was measured for this Program before, as
+    ``run.json`` has it under that name, for the record of this run.
 
     ``out`` may be a URL (``s3://...``): the run then lies in runs/ and is copied to the URL as it
-    goes on (docs/remote.md). ``or_resume``: go on with the run that is at ``out``, where there is
-    one of the same program.
+    goes on (docs/guides/remote.md). ``or_resume``: go on with the run that is at ``out``, where
+    there is one of the same program.
     """
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
     if isinstance(env, Program) and besides:

@@ -22,7 +22,7 @@ ClusterSettings = Annotated[
         metavar="KEY=VALUE",
         help="How a run is placed, with --on ray; as often as you like. "
         + " ".join(f"{name}: {described(one)}." for name, one in FIELDS.items())
-        + " They may change on a resume (docs/cluster.md).",
+        + " They may change on a resume (docs/guides/cluster.md).",
         rich_help_panel=WHERE,
     ),
 ]

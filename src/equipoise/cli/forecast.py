@@ -18,11 +18,11 @@ from equipoise.console.help import Sections, plain_errors
     epilog="""Examples:
   equipoise forecast cluster.toml --from runs/NAME
   equipoise forecast cluster.toml --from runs/NAME --curve curve.svg
-  equipoise forecast docs/forecasts/impala.toml      from numbers alone""",
+  equipoise forecast docs/results/forecasts/impala.toml      from numbers alone""",
 )
 def forecast(
     cluster: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/balance.md).")
+        Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/guides/balance.md).")
     ],
     run: Annotated[
         str | None,

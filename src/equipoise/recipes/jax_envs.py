@@ -30,7 +30,7 @@ RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     #
     # Deviations: 512 streams of 80 rows in place of 4096, for runs of some million steps; lr 6e-4,
     # not 3e-4; a deviation of 0.37 at first, of one number an action; two layers of 256 with tanh.
-    # Rewards by 0.1 in place of 10 learn twice as fast, and then forget (docs/jax.md).
+    # Rewards by 0.1 in place of 10 learn twice as fast, and then forget (docs/guides/jax.md).
     ("jax:brax/ant", "ppo"): {
         "policy.unroll": 80,
         "policy.batch": 512,

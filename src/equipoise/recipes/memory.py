@@ -67,7 +67,7 @@ RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
     # Found here, for a corridor of 100. A greedy policy walks straight on, so Q-learning comes to
     # the junction; PPO rarely did. Windows of 140 rows that begin every 40 hold each episode whole,
     # which minGRU's gradient asks for. GTrXL's reaches into the stored window, so 40 rows do
-    # (docs/networks.md has its settings).
+    # (docs/guides/networks.md has its settings).
     ("equipoise/TMaze100-v0", "r2d2"): {
         "policy.unroll": 40,
         "policy.batch": 16,
@@ -94,7 +94,7 @@ RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
         "placement.max_lag": 1,
         "schedule.steps": 400_000,
     },
-    # Found here, for a delay of 50; docs/networks.md has minGRU's settings.
+    # Found here, for a delay of 50; docs/guides/networks.md has minGRU's settings.
     ("equipoise/RepeatFirst-v0", "ppo"): {
         "policy.unroll": 64,
         "policy.batch": 32,

@@ -1,0 +1,60 @@
+"""Sphinx's settings for the site: ``make docs`` builds it.
+
+`tools/build_docs.py` first copies docs/ to build/site, with the pages that are generated, and then
+calls Sphinx with this file.
+"""
+
+from __future__ import annotations
+
+import equipoise
+
+project = "Equipoise"
+author = "The Equipoise authors"
+copyright = author
+version = release = equipoise.__version__
+language = "en"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+
+# Pages: Markdown as GitHub shows it, with the same anchors of headings.
+myst_enable_extensions = ["colon_fence", "fieldlist"]
+myst_heading_anchors = 6
+# Pages of results begin with a title and go on as they need; a table may stand under any heading.
+suppress_warnings = ["myst.header"]
+exclude_patterns: list[str] = []
+
+# The reference of the Python API.
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# Only names of the public API have a page. All other names of types are shown without a link.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+html_theme = "furo"
+html_title = f"Equipoise {release}"
+html_theme_options = {
+    "sidebar_hide_name": False,
+    "light_css_variables": {
+        "color-brand-primary": "#0b5cad",
+        "color-brand-content": "#0b5cad",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#7ab8ff",
+        "color-brand-content": "#7ab8ff",
+    },
+}
+highlight_language = "text"  # of a block that names no language
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
