@@ -39,8 +39,8 @@ def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     (clone / ".venv").symlink_to(bin.parent)
     # the tests do not run themselves, and .venv is there
-    make = f'make() {{ if [ "$1" = test ]; then set -- -n "$@"; fi; command make -o setup "$@"; }}'
-    kinds: list[str] = []
+    make = 'make() { if [ "$1" = test ]; then set -- -n "$@"; fi; command make -o setup "$@"; }'
+    kinds, said = list[str](), ""
     for kind, block in BLOCK.findall(README):
         kinds.append(kind)
         if kind == "text":  # what the block before it prints
