@@ -163,7 +163,7 @@ def _numbers(
     # a page of its own has all of them
     moment += [loudest(report)] if report.printed and not shown.page else []
     moment += [evaluating(report.evaluating)] if report.evaluating is not None else []
-    or_else = also(report.remedies) if history.cause == report.cause else ""
+    or_else = also(report.remedies) if history.cause in ("", report.cause) else ""
     return [
         *return_lines(report, history, width, drawn=drawn),
         *evaluation_lines(history.evaluation, report, width),

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy, sure
-from equipoise.balance.verdict import EARLY
+from equipoise.balance.verdict import EARLY, NOTHING_YET, STARTING
 from equipoise.console.braille import Series, in_ascii
 from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
@@ -26,6 +26,7 @@ PROGRESS, SPARKLINE = 20, 24
 MANY = 100  # versions; the lag above it has no tenths
 AHEAD = 1.1  # steps taken, in units of the steps learned from, above which both are shown
 HOLD_S = 30.0  # that a verdict stays in the picture
+NONE_YET = ("", STARTING.cause, EARLY.cause, NOTHING_YET.cause)  # replaced at once
 SITES = 4  # that have a line each
 MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
@@ -97,7 +98,7 @@ class History:
     def _hold(self, report: Report) -> None:
         """Take the report's verdict, or keep the one before for ``HOLD_S``."""
         changed = report.cause != self.cause
-        early = self.cause in ("", EARLY.cause)
+        early = self.cause in NONE_YET
         if changed and not early and not report.final and report.wall_s - self.since < HOLD_S:
             return
         if changed:
