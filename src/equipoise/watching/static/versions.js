@@ -29,7 +29,7 @@ export class VersionsView {
     };
     p.graph = h("div", { class: "graph scroll", tabindex: 0, role: "region", "aria-label": "Versions by their parents" }, h("div", { class: "canvas" }, p.edges, p.nodes));
     this.full = h("div", { class: "full" }, h("section", { class: "card lineage", "aria-label": "Lineage" }, h("div", { class: "title" }, h("h2", null, "Lineage"), p.back), p.aliases, p.graph, p.said),
-      h("section", { class: "card", "aria-label": "The version" }, p.detail), h("section", { class: "card", "aria-label": "Audit" }, h("h2", null, "Audit: all that was moved, and by whom"), p.audit));
+      h("section", { class: "card", "aria-label": "The version" }, p.detail), h("section", { class: "card", "aria-label": "Audit" }, h("h2", null, "Audit log"), p.audit));
     this.element = h("div", { class: "versions" }, h("h1", { class: "unseen" }, "Versions"), p.policies, p.none, this.full);
     p.nodes.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
@@ -64,7 +64,7 @@ export class VersionsView {
     if (!here) return;
     keyed(p.aliases, ALIASES, (one) => one, (one) => h("div", { class: `alias ${one}` }, h("dt", null, one), h("dd")), (node, one) => {
       const version = here.aliases[one];
-      if (node.version === version) return;
+      if (node.version === version && node.lastChild.hasChildNodes()) return;
       node.version = version;
       node.lastChild.replaceChildren(version ? h("button", { type: "button", class: "link", onclick: () => this.pick(version, true) }, brief(version)) : h("span", { class: "note" }, "not set"));
     });
