@@ -60,6 +60,9 @@ th:last-child, td:last-child { padding-right: 0 } th.num { text-align: right }
 code, pre { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace;
   overflow-wrap: anywhere }
 pre { white-space: pre-wrap; margin: 8px 0 0; color: var(--soft) }
+.folded { margin-top: 0; padding-top: 0 } .folded details { border: 0; margin: 0; padding: 4px 0 }
+.folded h2 { display: inline; margin: 0 } .folded summary ~ .note { margin: 8px 0 12px; max-width: 46rem }
+.results { margin-top: 18px } section > .verdict:first-of-type { margin-top: 0 }
 summary { cursor: pointer; font-size: 13.5px; padding: 5px 0; overflow-wrap: anywhere }
 details { border-top: 1px solid var(--rule); margin-top: 6px } details[open] { padding-bottom: 12px }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 0 0 14px; padding: 0; font-size: 13px }
