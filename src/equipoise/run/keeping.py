@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,10 @@ class Checkpointing:
         """Go on with an evaluation. If it ends with the best mean so far, keep its weights."""
         evaluation = evaluations.advance(until)
         reporter.evaluated(evaluation, evaluations.solved)
+        if evaluation is not None and evaluations.answers:
+            self._files.keep_completions(
+                evaluation.step, [asdict(one) for one in evaluations.answers]
+            )
         if evaluation is not None and evaluation.mean > self._files.best_mean():
             meta = self.meta(evaluation.version) | {"status": "best"}
             self.weights(
