@@ -148,7 +148,7 @@ def _joined(episodes: list[Tree]) -> Tree:
 
 
 def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Where the two agree, by the path of each part of an action."""
+    """The agreement of the two, by the path of each part of an action."""
     mine, theirs = dict(tree.items(action, "action")), dict(tree.items(recorded, "action"))
     same: dict[str, float] = {}
     distance: dict[str, float] = {}
