@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import html
 import json
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import struct
@@ -332,6 +336,34 @@ def test_what_it_says_of_itself(server: Running) -> None:
     )
 
 
+def test_its_page_has_the_version_a_form_and_a_curl_line_that_works(server: Running) -> None:
+    ask = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    status, body, headers = exchange(server.port, ask)
+    text = html.unescape(body.decode())
+    version = server.ask("GET", "/readyz")[1]["versions"]["champion"]
+    assert status == 200 and headers["content-type"].startswith("text/html")
+    assert version in text and "The policy mask" in text and "<form>" in text
+    (line,) = re.findall(r"<pre>(curl .*?)</pre>", text)
+    words = shlex.split(line)
+    assert words[1] == f"http://127.0.0.1:{server.port}/v1/act"
+    status, said = server.ask("POST", "/v1/act", words[words.index("-d") + 1].encode())
+    assert status == 200 and said["version"] == version
+    (given,) = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text)
+    assert server.ask("POST", "/v1/act", {"obs": json.loads(given)})[0] == 200
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    for kind in ("script", "style"):
+        (inside,) = re.findall(f"<{kind}>(.*?)</{kind}>", body.decode(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", text), "nothing from elsewhere"
+    ask = f"GET /docs HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    status, _, headers = exchange(server.port, ask)
+    assert (status, headers["location"]) == (302, "./")
+    status, said = server.ask("GET", "/", Host="evil.example")
+    assert status == 403 and "Host" in said["error"]
+
+
 def test_outcomes_are_stored(server: Running, folder: Path) -> None:
     _, decision = server.ask("POST", "/v1/act", {"obs": MASKED, "unit": "me"})
     assert server.ask("POST", "/v1/outcome", {"id": decision["id"], "reward": 2.5})[0] == 200
@@ -452,8 +484,9 @@ def test_a_token(folder: Path, tmp_path: Path) -> None:
         ]
         assert [
             status(path, None, "GET")
-            for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
-        ] == [401, 401, 401, 200, 200]
+            for path in ("/", "/docs", "/metrics", "/openapi.json", "/v2/models/mask", "/readyz")
+        ] == [401, 401, 401, 401, 401, 200]
+        assert status("/healthz", None, "GET") == 200
         _, said, _ = exchange(
             port,
             f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\n\r\n".encode(),

@@ -99,11 +99,16 @@ def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
     return ranked
 
 
+def sure(found: Sequence[Remedy]) -> list[Remedy]:
+    """Return the remedies whose whole interval is a gain."""
+    return [one for one in found if one.low > 1.0]
+
+
 def advice(found: Sequence[Remedy]) -> str:
-    """The first of them as the end of a sentence."""
-    if not found:
-        return f"no change of one setting would make {HELPS:.2f} times the steps/s"
-    best = found[0]
+    """Return the first sure remedy as the end of a sentence."""
+    if not (good := sure(found)):
+        return "no change of one setting is sure to make it faster"
+    best = good[0]
     return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (
         f" ({best.costs})" if best.costs else ""
     )

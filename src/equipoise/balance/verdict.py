@@ -383,7 +383,7 @@ def _one_thread(sampling: Shares, learning: Shares) -> Verdict:
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
     return Verdict(
         "One thread",
-        f"{sample} of the time samples, {learn} learns",
+        f"sampling takes {sample} of the time, learning {learn}",
         "--on process runs them side by side",
     )
 

@@ -25,11 +25,12 @@ from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
+from equipoise.record.completions import write_completions
 from equipoise.record.events import Events, scalars
 from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
-from equipoise.record.paths import CAPSULES, RUN
+from equipoise.record.paths import CAPSULES, RUN, VIDEOS
 from equipoise.record.report import METRICS, Evaluation, Report, left_out, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-CHECKPOINTS, VIDEOS, LOGS = "checkpoints", "videos", "logs"
+CHECKPOINTS, LOGS = "checkpoints", "logs"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -351,6 +352,10 @@ class RunDirectory:
     ) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
+
+    def keep_completions(self, step: int, samples: Sequence[Mapping[str, object]]) -> None:
+        """Write the completions of an evaluation in place of those before."""
+        write_completions(self.path, step, samples)
 
     def save_best(
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]

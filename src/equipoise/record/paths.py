@@ -18,6 +18,7 @@ except ImportError:  # Windows
 
 RUN = "run.json"  # the file that makes a directory a run
 CAPSULES = "capsules"
+VIDEOS = "videos"
 
 
 def make_default(program: Program) -> Path:

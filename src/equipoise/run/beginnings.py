@@ -40,7 +40,8 @@ class Services:
     mirror: str | None = None  # a URL that the run is copied to
     # the record of what was measured for the program
     chosen: choice.Known = field(default_factory=dict)
-    notes: Sequence[str] = ()  # sentences for the first report
+    notes: Sequence[str] = ()  # sentences that the first report tells
+    callbacks: Sequence[object] = ()  # of a user: see ``callbacks.py``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.evaluator import LONGEST, PATIENCE, load_params
+from equipoise.actors.examiner import Answer, Examiner
 from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Evaluating, Evaluation
 from equipoise.schema import Number, Schema
@@ -104,6 +105,7 @@ class EvaluationSchedule:
         self.asked = self.made = 0
         self.solved = False
         self.last: Evaluation | None = None  # of this process
+        self.answers: list[Answer] = []  # of the last evaluation, if policies write text
 
     @property
     def running(self) -> bool:
@@ -230,6 +232,7 @@ class EvaluationSchedule:
             return None
         current.close()
         self._current = None
+        self.answers = current.answers if isinstance(current, Examiner) else []
         evaluation = self.last = result(
             current,
             learns=self._blue.learns,

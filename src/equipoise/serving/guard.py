@@ -39,6 +39,11 @@ class Guard:
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._fine: set[bytes] = set()  # Host headers that were found good
 
+    @property
+    def closed(self) -> bool:
+        """Is a token needed?"""
+        return self._token is not None
+
     def check(
         self, path: str, host: bytes | None, origin: bytes | None, authorization: bytes | None
     ) -> bytes | None:

@@ -205,7 +205,14 @@ class Texts(Source):
         full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)
         judge = self.judge(text, prompts, None)
         return Examiner(
-            engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=full
+            engine,
+            prompts,
+            numbers,
+            judge,
+            policy=name,
+            limit=text.spec.completion,
+            full=full,
+            decode=text.tokenizer.decode,
         )
 
     def least_entropy(self, spec: TextSpec) -> float | None:
