@@ -66,7 +66,7 @@ from equipoise.types import Program
 REDRAW_S = 0.1
 LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
-QUIET_S = 15.0  # a quiet run whose last evaluation takes longer says what it waits for
+QUIET_S = 15.0  # after this time a quiet run prints the progress of its last evaluation
 CONTINUED = " " * 6  # what is left of a line stands below, under what follows the time
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
@@ -89,7 +89,7 @@ class View:
         console: Console | None = None,
         told: Collection[str] = (),
     ) -> None:
-        """``told``: notes that were shown before, by the process that began the run."""
+        """``told``: notes that the process which began the run has shown already."""
         self._told = {*told}
         self.console = make_console() if console is None else console
         self._program, self._on = program, on
@@ -161,7 +161,7 @@ class View:
         """
         if self._keys is not None:
             self._keys.tend()
-        # a debugger reads keys, too
+        # a debugger also reads keys
         elif not self._shown.page and self._on != "serial" and can_read(self.console.file):
             self._shown.page = RING
             self._keys = Keys(self._press, self.console.file, lambda: self._lines).__enter__()
@@ -266,8 +266,8 @@ class Progress:
 
 
 def make_console() -> Console:
-    """A console on stdout. Rich guesses 80 columns where it cannot ask, and takes FORCE_COLOR for a
-    terminal.
+    """Make a console on stdout. Rich alone would assume 80 columns without a terminal, and take
+    FORCE_COLOR for a terminal.
     """
     live = None if is_live(sys.stdout) else False
     return Console(

@@ -1,5 +1,5 @@
-"""HTML and SVG as text: every string is escaped where it becomes a part of an element, and no
-number is nan.
+"""HTML and SVG as text: every string is escaped when it becomes part of an element, and no number
+is nan.
 """
 
 from __future__ import annotations

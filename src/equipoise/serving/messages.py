@@ -1,6 +1,4 @@
-"""Messages of the server: what a request may say, what an answer says, and a refusal with its HTTP
-status.
-"""
+"""Messages of the server: the fields of requests and answers, and a refusal with its HTTP status."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from equipoise.hints import hint
 from equipoise.serving import bounds
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" where there is none
+Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or ""
 LATEST_MS = 86_400_000
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]  # ms after the request arrived
 
 
 class Refused(Exception):
-    """What a caller asked for cannot be: the HTTP status, and a sentence with the path, what was
-    expected and what came.
+    """A request that cannot be answered: the HTTP status, and a sentence with the path, the
+    expected value and the value that came.
     """
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -42,7 +40,7 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     ``session`` names an episode: its recurrent state and its version stay until ``done`` or the
     next ``first``. ``unit`` is the user or device that the decision is about (default: the
     session). ``version`` is an alias or the first digits of a version; within an episode an alias
-    says nothing more. ``deadline_ms`` counts from the arrival of the request.
+    has no further effect. ``deadline_ms`` counts from the arrival of the request.
     """
 
     obs: Any
@@ -58,10 +56,10 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
 class Decision(msgspec.Struct, omit_defaults=False):
     """The answer to ``Act``.
 
-    ``propensity``: how probable the action was (``kind`` "probability"), or its density; None where
-    the policy knows none, and where a rule was broken. ``fallback``: why the shield chose in place
-    of the policy; None where it did not. With "unlogged" the action is the policy's best one, and
-    ``propensity`` that one's.
+    ``propensity``: the probability of the action (``kind`` "probability"), or its density; None if
+    the policy has none, or if a rule was broken. ``fallback``: the reason why the shield chose in
+    place of the policy, or None. With "unlogged" the action is the policy's best one, and
+    ``propensity`` belongs to it.
     """
 
     id: str
@@ -93,7 +91,7 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
-FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
+FORM = b"application/x-www-form-urlencoded"  # curl's Content-Type by default
 FIELDS = {
     "act": Act.__struct_fields__,
     "outcome": Outcome.__struct_fields__,
@@ -186,9 +184,7 @@ msgpack = Codec(
 
 
 def codec(content_type: bytes | None) -> Codec:
-    """The codec of a Content-Type header; JSON where there is none.
-    Refused (415) for another one.
-    """
+    """Return the codec of a Content-Type header, JSON without one; Refused (415) for another one."""
     if content_type is None or content_type == JSON:
         return json
     kind, _, parameters = content_type.lower().partition(b";")

@@ -1,4 +1,4 @@
-"""The server of the page: a socket first, so that a port that is taken is said in one line; then
+"""The server of the page: a socket first, so that a taken port is reported in one line; then
 uvicorn until a signal.
 """
 
