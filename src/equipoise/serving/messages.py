@@ -1,4 +1,4 @@
-"""Messages of the server: the fields of requests and answers, and a refusal with its HTTP status."""
+"""Messages of the server: fields of requests and answers, and a refusal with its HTTP status."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ msgpack = Codec(
 
 
 def codec(content_type: bytes | None) -> Codec:
-    """Return the codec of a Content-Type header, JSON without one; Refused (415) for another one."""
+    """Return the codec of a Content-Type header, JSON without one; else Refused (415)."""
     if content_type is None or content_type == JSON:
         return json
     kind, _, parameters = content_type.lower().partition(b";")
