@@ -82,7 +82,7 @@ def resumed(out: Path, steps: int) -> float:
 
     began = time.perf_counter()
     options: Any = {"trust": ["resume"]} if "trust" in eq.resume.__annotations__ else {}
-    run = eq.resume(out, steps=steps, on="process", checkpoint_every=0, **options)
+    run = eq.start(resume=out, steps=steps, on="process", checkpoint_every=0, **options)
     at = next(report.updates for report in run)
     next(report for report in run if report.updates > at)
     seconds = time.perf_counter() - began

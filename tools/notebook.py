@@ -50,19 +50,18 @@ class Corridor(gymnasium.Env):
     ),
     (
         TEXT,
-        "`eq.watch` trains to the end and shows the ring meanwhile. The stop button saves the run; "
-        "`eq.resume` goes on.",
+        "`eq.train` trains to the end, and shows the run while it trains. The stop button saves "
+        "the run; `run.resume()` goes on.",
     ),
     (
         CODE,
-        'run = eq.start(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nsummary = '
-        "eq.watch(run)",
+        'run = eq.train(Corridor, "ppo", steps=20_000, actors=2, envs_per_actor=8)\nrun',
     ),
     (CODE, "eq.plot(run)"),
     (TEXT, "The policy plays. An observation has the shape that the env gives it."),
     (
         CODE,
-        """policy, env = eq.load(run.directory), Corridor()
+        """policy, env = run.load(), Corridor()
 obs, _ = env.reset()
 steps, ended = 0, False
 while not ended:

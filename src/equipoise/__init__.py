@@ -1,61 +1,79 @@
-"""Equipoise: actors that make experience, learners that consume it, and everything that keeps the
-two in balance.
+"""Equipoise: reinforcement learning whose actors and learners are kept in balance.
 
 ``import equipoise as eq`` costs nothing: what needs torch is imported with its first use.
+
+Example:
+    >>> result = eq.train("CartPole-v1", "ppo", **small)
+    >>> result.status
+    'completed'
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import typing as _typing
+from importlib import import_module as _import_module
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from equipoise import algorithms
     from equipoise.api import (
+        Callback,
         Player,
+        Result,
         check,
         collect,
         configured,
         evaluate,
         export,
         forecast,
+        generate,
         load,
         play,
         plot,
+        probe,
         program,
         resume,
         start,
-        watch,
+        train,
         whatif,
     )
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Player",
+    "Result",
     "__version__",
+    "algorithms",
     "check",
     "collect",
     "configured",
     "evaluate",
     "export",
     "forecast",
+    "generate",
     "load",
     "play",
     "plot",
+    "probe",
     "program",
     "resume",
     "start",
-    "watch",
+    "train",
     "whatif",
 ]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("equipoise.api"), name)
-    raise AttributeError(
-        f"module 'equipoise' has no attribute {name!r}; it has {', '.join(__all__)}"
-    )
+if not _typing.TYPE_CHECKING:  # a type checker knows the names, and finds a wrong one
+
+    def __getattr__(name: str) -> object:
+        if name == "algorithms":
+            return _import_module("equipoise.algorithms")
+        if name in __all__:
+            return getattr(_import_module("equipoise.api"), name)
+        raise AttributeError(
+            f"module 'equipoise' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )

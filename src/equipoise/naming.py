@@ -13,7 +13,19 @@ ABSENT = object()
 
 
 def called(name: str, what: str) -> Callable[..., Any]:
-    """Import ``module:name``; ValueError, which begins with ``what`` it is, names the nearest."""
+    """Import the function ``module:name``; ValueError, which begins with ``what`` it is, names the
+    nearest.
+    """
+    found = imported(name, what)
+    if not callable(found):
+        raise ValueError(
+            f"{what} {name!r}: expected a function, got {type(found).__name__} {found!r}"
+        )
+    return found
+
+
+def imported(name: str, what: str) -> object:
+    """Import whatever ``module:name`` names; ValueError as from ``called``."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise ValueError(f"{what}: expected module:name, got {name!r}")
@@ -41,8 +53,4 @@ def called(name: str, what: str) -> Callable[..., Any]:
             ]
             raise ValueError(f"{what} {name!r}: unknown function {part!r}{hint(part, names)}")
         found = one
-    if not callable(found):
-        raise ValueError(
-            f"{what} {name!r}: expected a function, got {type(found).__name__} {found!r}"
-        )
-    return found  # type: ignore[no-any-return]
+    return found

@@ -11,7 +11,7 @@ import pytest
 from equipoise import api
 from equipoise.console.terminal import summary_rows
 from equipoise.envs.failures.causes import MOST, OTHER, SIZE, Causes, most_frequent
-from equipoise.types import On
+from equipoise.types import Inference, On
 
 
 def test_a_cause_has_its_first_message_and_a_count() -> None:
@@ -51,7 +51,9 @@ def test_the_most_frequent_of_all_groups_comes_first() -> None:
 @pytest.mark.parametrize(
     ("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")]
 )
-def test_the_summary_names_what_aborted_episodes(on: On, inference: str, tmp_path: Path) -> None:
+def test_the_summary_names_what_aborted_episodes(
+    on: On, inference: Inference, tmp_path: Path
+) -> None:
     run = api.start(
         "tests.envs.faulty:Faulty",
         "impala",

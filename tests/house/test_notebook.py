@@ -78,11 +78,10 @@ def test_a_run_is_one_picture_that_is_drawn_anew(
 ) -> None:
     monkeypatch.setattr("equipoise.console.notebook.REDRAW_S", 0.0)
     assert in_notebook()
-    run = eq.start(
+    result = eq.train(
         "CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=1
     )
-    summary = eq.watch(run)
-    assert summary["status"] == "completed" and len(cell.shown) > 2
+    assert result.status == "completed" and len(cell.shown) > 2
     assert "learner" in cell.shown[0] and "Completed: all steps are done." in cell.shown[-1]
     assert all(text.startswith("<pre ") for text in cell.shown)
 
@@ -94,17 +93,13 @@ def test_the_stop_button_saves_the_run(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(NotebookView, "update", stop)
-    summary = eq.watch(
-        eq.start("CartPole-v1", on="serial", out=tmp_path / "run", steps=100_000_000)
-    )
-    assert summary["status"] == "interrupted" and "Interrupted" in cell.shown[-1]
+    result = eq.train("CartPole-v1", on="serial", out=tmp_path / "run", steps=100_000_000)
+    assert result.status == "interrupted" and "Interrupted" in cell.shown[-1]
 
 
 def test_elsewhere_the_view_is_the_terminals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not in_notebook()
-    eq.watch(
-        eq.start("CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=0)
-    )
+    eq.train("CartPole-v1", on="serial", out=tmp_path / "run", steps=2000, evaluate_episodes=0)
     assert "Completed: all steps are done." in capsys.readouterr().out

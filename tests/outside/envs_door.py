@@ -288,7 +288,7 @@ def after(said: dict[str, Any], out: Path, what: str) -> None:
         with quiet():
             if what == "resume":
                 with unheard_replays():
-                    finished(api.resume(out, steps=80), Batches())
+                    finished(api.start(resume=out, steps=80), Batches())
             elif what == "collect":
                 made = api.collect(out, out.parent / "data", episodes=2)
                 held(said, list(made))

@@ -227,7 +227,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def train(out: Path, steps: int, *settings: str, resume: bool = False) -> Any:
     if resume:
-        run = api.resume(out, steps=steps)
+        run = api.start(resume=out, steps=steps)
     else:
         made = api.program(
             "CartPole-v1",
@@ -263,7 +263,7 @@ def test_a_run_with_a_part_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     train(tmp_path / "half", 256, schedule)
     assert train(tmp_path / "half", 512, resume=True) == whole
     with pytest.raises(ValueError, match=r"rewards\.parts"):
-        api.resume(tmp_path / "half", steps=1024, settings=["rewards.parts="])
+        api.start(resume=tmp_path / "half", steps=1024, settings=["rewards.parts="])
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,17 @@ def test_a_resume_acts_as_the_run_did(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert summary["acting"]["forward"] == {"main": "lean"}
     monkeypatch.setattr(acting, "choose", lambda *_, **__: Choice(value="torch", why="asked again"))
-    with api.resume(tmp_path / "run", on="serial", steps=6144) as going:
+    with api.start(resume=tmp_path / "run", on="serial", steps=6144) as going:
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["choices"] == run["choices"]
     assert json.loads((tmp_path / "run/summary.json").read_text())["acting"]["forward"] == {
         "main": "lean"
     }
-    with api.resume(
-        tmp_path / "run", on="serial", steps=8192, settings=["placement.acting_precision=int8"]
+    with api.start(
+        resume=tmp_path / "run",
+        on="serial",
+        steps=8192,
+        settings=["placement.acting_precision=int8"],
     ) as going:  # others may be faster now
         list(going)
     assert (
@@ -108,7 +111,7 @@ def test_what_rounding_changes_is_reported_and_the_same_after_a_resume(tmp_path:
     )
     # after 24 versions: not due
     ran(alter(program, steps=3072, schedule_steps=4096), tmp_path / "part")
-    with api.resume(tmp_path / "part", on="serial", steps=4096) as going:
+    with api.start(resume=tmp_path / "part", on="serial", steps=4096) as going:
         again = [report for report in going if report.recorded]
     assert again[-1].metrics == whole[-1].metrics
 

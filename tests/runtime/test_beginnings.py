@@ -79,7 +79,7 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
         schedule_steps=128,
         **SMALL,
     ),
-    "resume": lambda saved, out: api.resume(saved, settings=["evaluation.episodes=0"]),
+    "resume": lambda saved, out: api.start(resume=saved, settings=["evaluation.episodes=0"]),
 }
 
 
@@ -122,7 +122,7 @@ def test_the_program_of_a_file_is_checked_once(tmp_path: Path, checked: list[Pro
 def test_a_resume_checks_the_program_before_and_the_changed_one(
     saved: Path, checked: list[Program]
 ) -> None:
-    api.resume(saved, steps=256).close()
+    api.start(resume=saved, steps=256).close()
     assert [program.schedule.steps for program in checked] == [128, 256]
 
 
@@ -144,7 +144,7 @@ def test_a_program_that_cannot_be_is_refused_on_each_way(saved: Path, tmp_path: 
     with pytest.raises(ValueError, match=r"actors: expected .*, got -1"):
         api.start(wrong, on="serial", out=tmp_path / "run", init_from=saved)
     with pytest.raises(ValueError, match=r"threads: expected .*, got -1"):
-        api.resume(saved, steps=256, threads=-1)
+        api.start(resume=saved, steps=256, threads=-1)
     assert not (tmp_path / "run").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_resume_hands_its_directory_to_few_files(saved: Path) -> None:
 
     sys.setprofile(seen)
     try:
-        run = api.resume(saved, steps=256)
+        run = api.start(resume=saved, steps=256)
     finally:
         sys.setprofile(None)
     run.close()

@@ -410,7 +410,7 @@ def test_a_resumed_run_whose_workers_die_at_once_proves_its_rows(tmp_path: Path)
         tmp_path / "run",
         "process",
     )
-    going, killed = api.resume(tmp_path / "run", steps=10_000_000), dict[str, int]()
+    going, killed = api.start(resume=tmp_path / "run", steps=10_000_000), dict[str, int]()
     for report in going:
         for name in ("inference 0", "actor 1"):
             if name not in killed and (pid := pid_of(name)) is not None:

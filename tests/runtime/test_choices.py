@@ -9,12 +9,13 @@ import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from equipoise import api
+from equipoise.api import training
 from equipoise.plans.plan import plan_run
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.programs.fields import alter
@@ -92,9 +93,9 @@ def test_what_cannot_be_measured_is_named_with_the_nearest_that_can() -> None:
     with pytest.raises(
         ValueError, match="threads: expected a whole number or auto, got 'aut'; did you mean 'auto'"
     ):
-        api.program("CartPole-v1", threads="aut")
+        api.program("CartPole-v1", **cast(Any, {"threads": "aut"}))
     with pytest.raises(ValueError, match="max_lag: expected a whole number or none, got 'auto'"):
-        api.program("CartPole-v1", max_lag="auto")
+        api.program("CartPole-v1", **cast(Any, {"max_lag": "auto"}))
     with pytest.raises(ValueError, match="threads: expected to be given once, got 'auto'"):
         api.program("CartPole-v1", threads="auto", settings=["placement.threads=2"])
 
@@ -452,15 +453,8 @@ def test_a_run_of_images_measures_and_a_resume_keeps_what_was_chosen(
     options |= {"recipe": False, "evaluate_episodes": 0}
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     began = time.monotonic()
-    run = api.start(
-        PIXELS,
-        "impala",
-        precision="auto",
-        threads="auto",
-        out=tmp_path / "run",
-        tell=told.append,
-        **options,
-    )
+    asked: Any = {"precision": "auto", "threads": "auto", "out": tmp_path / "run", **options}
+    run = training.begun(PIXELS, "impala", asked, tell=told.append)
     assert time.monotonic() - began < choices.BUDGET_S + 10.0  # and the run's own start
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
     list(run)
@@ -471,6 +465,6 @@ def test_a_run_of_images_measures_and_a_resume_keeps_what_was_chosen(
         assert place[name] == made[name]["value"] and made[name]["measured"]
         assert f"{name}: {place[name]}, since {made[name]['why']}" in told
     monkeypatch.setattr(updates, "timed", refuse)
-    with api.resume(tmp_path / "run", steps=3_000) as going:
+    with api.start(resume=tmp_path / "run", steps=3_000) as going:
         list(going)
     assert json.loads((tmp_path / "run/run.json").read_text())["choices"] == made

@@ -16,6 +16,7 @@ from gymnasium import spaces
 import equipoise as eq
 from equipoise import api, tree
 from equipoise.algorithms.bc import BC
+from equipoise.api import training
 from equipoise.api.playing import weights_of
 from equipoise.plans.beginning import FromWeights
 from equipoise.plans.plan import plan_run
@@ -111,17 +112,14 @@ def begun(clone: Any, algorithm: str, tmp_path: Path, steps: int, *settings: str
     given = ALGORITHMS[algorithm] | {"actors": 1, "steps": steps, "evaluate_episodes": 0}
     replay = [] if algorithm == "ppo" else ["replay.starts_at=16", "algorithm.random_steps=0"]
     said = list[str]()
-    run = api.start(
-        ENV,
-        algorithm,
-        on="serial",
-        out=tmp_path / algorithm,
-        init_from=path,
-        tell=said.append,
-        settings=[*options["settings"], *replay, *settings],
+    asked: Any = {
+        "on": "serial",
+        "out": tmp_path / algorithm,
+        "init_from": path,
+        "settings": [*options["settings"], *replay, *settings],
         **given,
-    )
-    return run, said
+    }
+    return training.begun(ENV, algorithm, asked, tell=said.append), said
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -192,19 +192,19 @@ def test_no_path_leaves_the_reports_open(run: Path, monkeypatch: pytest.MonkeyPa
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a ResourceWarning, too
-        never = api.resume(run, steps=4096)
+        never = api.start(resume=run, steps=4096)
         never.close()
         with pytest.raises(StopIteration):
             next(never)
-        again = api.resume(run, steps=4096)  # the lock is free
+        again = api.start(resume=run, steps=4096)  # the lock is free
         again.close()
         for place in ("equipoise.run.run.start", "equipoise.record.directory.RunDirectory.rewind"):
             with monkeypatch.context() as patch:
                 patch.setattr(place, fail)
                 with pytest.raises(RuntimeError, match="no"):
-                    next(api.resume(run, steps=4096))
+                    next(api.start(resume=run, steps=4096))
         gc.collect()
-    api.resume(run, steps=4096).close()
+    api.start(resume=run, steps=4096).close()
 
 
 # ----------------------------------------------------------------------------------- what is needed
@@ -266,7 +266,7 @@ def test_a_checkpoint_that_is_lost_says_why_in_the_error(run: Path) -> None:
         ValueError,
         match=r"whole checkpoint to go on from, got none; .*learner.safetensors: expected .* bytes",
     ):
-        api.resume(run, steps=4096)
+        api.start(resume=run, steps=4096)
 
 
 def tensors(header: dict[str, Any] | bytes, length: int | None = None) -> bytes:
@@ -365,7 +365,7 @@ def test_every_value_of_meta_json_is_looked_at(
 ) -> None:
     rewrite(newest(run), "meta.json", change(newest(run) / "meta.json", edit))
     with pytest.raises(ValueError, match=said):
-        api.resume(run, steps=4096)
+        api.start(resume=run, steps=4096)
 
 
 @pytest.mark.parametrize("size", [-1, True, "7", 10**30])

@@ -11,6 +11,7 @@ import torch
 
 from equipoise import api
 from equipoise.actors.forward import noise
+from equipoise.api import training
 from equipoise.device_envs import counter
 from equipoise.device_envs.names import NAMES
 from equipoise.learners.learner import Learner
@@ -33,7 +34,8 @@ def ran(env: str, algorithm: str, out: Path, on: Any = "serial", **options: Any)
         evaluate_episodes=0,
         **options,
     )
-    with api.start(made, on=on, out=out, tell=said.append) as run:
+    asked: Any = {"on": on, "out": out}
+    with training.begun(made, None, asked, tell=said.append) as run:
         for _ in run:
             pass
     assert run.summary is not None and run.summary["status"] == "completed"

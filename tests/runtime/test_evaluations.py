@@ -129,7 +129,7 @@ def test_evaluations_that_wait_when_a_run_ends_early_are_made_by_its_resume(
         "2 of" in note and "1,536" in note and "resume" in note for note in summary["notes"]
     ), summary["notes"]
     monkeypatch.setattr(EvaluationSchedule, "advance", advance)
-    again = api.resume(run.directory)
+    again = api.start(resume=run.directory)
     assert finish(again) == serial
     assert again.summary is not None and again.summary["evaluations"] == {"asked": 8, "made": 8}
 

@@ -168,7 +168,9 @@ def test_a_run_that_forgets_says_so_also_after_a_resume(tmp_path: Path) -> None:
     best = run.summary["best_evaluation"]
     assert best["mean"] == 1.0 and not best["fallen"], "also where the last one is the best"
     for _ in (
-        run := api.resume(tmp_path / "run", steps=640, settings=["optimizer.learning_rate=0.1"])
+        run := api.start(
+            resume=tmp_path / "run", steps=640, settings=["optimizer.learning_rate=0.1"]
+        )
     ):
         pass
     summary = json.loads((tmp_path / "run/summary.json").read_text())

@@ -58,7 +58,7 @@ def test_a_runtime_of_one_file_trains_and_resumes_to_the_bits_of_the_others(
     there = run(name, tmp_path / "memory")
     assert there["params_sha256"] == here["params_sha256"]
     run(name, tmp_path / "half", steps=320, schedule_steps=640)
-    going = api.resume(tmp_path / "half", steps=640)
+    going = api.start(resume=tmp_path / "half", steps=640)
     for _ in going:
         pass
     assert len(begun) == 3 and going.summary is not None

@@ -65,7 +65,9 @@ def test_a_run_with_parts_is_the_run_without_and_goes_on_with_any_number(
         torch.testing.assert_close(parts[name], x, rtol=0, atol=1e-5, msg=name)
     for rounds, learners in enumerate((1, 2), 2):
         summary = end(
-            api.resume(tmp_path / "parts", steps=rounds * STEPS, learners=learners, on="process")
+            api.start(
+                resume=tmp_path / "parts", steps=rounds * STEPS, learners=learners, on="process"
+            )
         )
         assert summary["env_steps"] == rounds * STEPS
 

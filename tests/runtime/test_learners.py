@@ -82,7 +82,7 @@ def test_both_runtimes_compute_the_same(case: str, seed: int, tmp_path: Path) ->
 def test_a_run_goes_on_to_the_same_bits(case: str, tmp_path: Path) -> None:
     train(program(case, checkpoint_every=STEPS // 2), tmp_path / "whole")
     train(program(case, steps=STEPS // 2, schedule_steps=STEPS), tmp_path / "half")
-    end(api.resume(tmp_path / "half", steps=STEPS, on="process"))
+    end(api.start(resume=tmp_path / "half", steps=STEPS, on="process"))
     assert told(tmp_path / "half")["params_sha256"] == told(tmp_path / "whole")["params_sha256"]
 
 
@@ -132,7 +132,7 @@ def test_a_run_goes_on_with_other_learners(
     """Parameters, optimiser and statistics are exact; every row of the queues is accounted for."""
     train(program("ppo", before, max_lag=max_lag, steps=STEPS // 2), tmp_path / "run", "process")
     source = RunDirectory.open(tmp_path / "run").whole_checkpoint()
-    run = api.resume(tmp_path / "run", steps=STEPS, learners=after)
+    run = api.start(resume=tmp_path / "run", steps=STEPS, learners=after)
     going = iter(run)
     first = next(going)
     assert any("dealt to" in note for note in first.notes), first.notes
@@ -150,7 +150,7 @@ def test_shards_are_dealt_anew_whole(tmp_path: Path) -> None:
     train(program("shards", steps=STEPS // 2), tmp_path / "two")
     for learners in (1, 4):
         shutil.copytree(tmp_path / "two", tmp_path / f"{learners}")
-        summary = end(api.resume(tmp_path / f"{learners}", steps=STEPS, learners=learners))
+        summary = end(api.start(resume=tmp_path / f"{learners}", steps=STEPS, learners=learners))
         kept = summary["rows"]
         assert kept["kept"] == kept["sampled"] == STEPS, kept
 
@@ -162,7 +162,7 @@ def test_a_replay_in_the_learners_own_processes_keeps_its_learners(tmp_path: Pat
         ValueError,
         match=r"placement.learners: expected 2 as before, .* got 1; .* more replay.shards",
     ):
-        api.resume(tmp_path / "run", steps=STEPS, learners=1)
+        api.start(resume=tmp_path / "run", steps=STEPS, learners=1)
 
 
 # ----------------------------------------------------------------------------------- a lost learner

@@ -51,7 +51,7 @@ if doing == "unpicklable":
     import threading
     Mine.lock = threading.Lock()
 if doing == "resume":
-    run = eq.resume(out, steps=2048)
+    run = eq.start(resume=out, steps=2048)
 else:
     run = eq.start(Mine, "__main__:Bolder", steps=1024, out=out, on=on, settings=["algorithm.bonus=0.3"], **options)
 list(run)

@@ -450,7 +450,7 @@ def test_a_job_goes_on_with_the_steps_of_a_resume(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = {**SIZES, "steps": 4_096, "out": url, "or_resume": True}
     run_of(**command)
-    run = api.resume(url, steps=12_288)
+    run = api.start(resume=url, steps=12_288)
     next(run)
     run.close()  # the machine is taken away
     assert run.summary["status"] == "interrupted"
@@ -535,12 +535,12 @@ def test_a_resume_that_fails_leaves_the_url_and_no_thread(tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "rewind", fails)
         with pytest.raises(OSError, match="no room is left"):
-            api.resume(url)
+            api.start(resume=url)
     assert threads() == [] and len(os.listdir("runs")) == 1
     assert {
         path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()
     } == before
-    with api.resume(url) as again:
+    with api.start(resume=url) as again:
         assert threads() == ["mirror"]  # from the beginning on
         assert again.directory != run.directory
     assert threads() == []
@@ -596,7 +596,7 @@ def test_a_secret_in_a_url_is_refused_and_not_repeated(tmp_path, monkeypatch, ur
     monkeypatch.chdir(tmp_path)
     for use in (
         lambda: api.start("CartPole-v1", out=url, or_resume=True),
-        lambda: api.resume(url),
+        lambda: api.start(resume=url),
         lambda: fetch(url),
     ):
         with pytest.raises(

@@ -12,12 +12,13 @@ import pytest
 from equipoise import api
 from equipoise.envs.failures.capsule import read
 from equipoise.envs.failures.reproduce import reproduce
+from equipoise.types import OnNonfinite
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 def train(
-    path: Path, env: str = "Faulty", *, steps: int, policy: str = "drop", **kwargs: Any
+    path: Path, env: str = "Faulty", *, steps: int, policy: OnNonfinite = "drop", **kwargs: Any
 ) -> dict[str, Any]:
     """32 envs in two actors -> the summary of a run that came to its end."""
     run = api.start(

@@ -127,7 +127,7 @@ def test_a_resume_goes_on_to_the_bit(ruled: str, on: Any, tmp_path: Any) -> None
     whole = run(offline(ruled, schedule_steps=40), on, tmp_path / "whole")
     run(offline(ruled, steps=20, schedule_steps=40), on, tmp_path / "half")
     assert [path.name for path in (tmp_path / "half" / "checkpoints").glob("step_*")] == ["step_20"]
-    again = run(eq.resume(tmp_path / "half", steps=40))
+    again = run(eq.start(resume=tmp_path / "half", steps=40))
     assert again["params_sha256"] == whole["params_sha256"] and again["updates"] == 40
 
 
@@ -136,7 +136,7 @@ def test_a_resume_with_other_rows_is_refused(ruled: str, tmp_path: Any) -> None:
     file = datasets.find(ruled).path / "main_data.hdf5"
     file.write_bytes(file.read_bytes() + b"\0")
     with pytest.raises(ValueError, match="expected the rows that the run began with"):
-        eq.resume(tmp_path / "run", steps=80)
+        eq.start(resume=tmp_path / "run", steps=80)
 
 
 @pytest.mark.thorough
@@ -170,7 +170,8 @@ def test_beside_live_experience_serial_and_process_agree_to_the_bit(
     assert found[0]["lag"]["max"] < 18, "a row of nobody's has none"
     run(alter(made, steps=96), "serial", tmp_path / "half")
     assert (
-        run(eq.resume(tmp_path / "half", steps=160))["params_sha256"] == found[0]["params_sha256"]
+        run(eq.start(resume=tmp_path / "half", steps=160))["params_sha256"]
+        == found[0]["params_sha256"]
     )
 
 

@@ -187,7 +187,7 @@ def test_a_learner_goes_to_the_node_of_the_actors_that_feed_it(
         **options | {"steps": 640, "settings": settings},
     )
     assert any("learner 1" in site["workers"] for site in part["sites"].values()), part["sites"]
-    run = api.resume(tmp_path / "part", steps=1280, cluster={"learners_at": "home"})
+    run = api.start(resume=tmp_path / "part", steps=1280, cluster={"learners_at": "home"})
     for _ in run:
         pass
     assert run.summary is not None
@@ -223,7 +223,7 @@ def test_a_shard_goes_to_the_node_of_the_actors_that_feed_it(
     )
     away = {title for site in part["sites"].values() for title in site["workers"]}
     assert {"shard 0", "shard 1"} <= away, part["sites"]
-    run = api.resume(tmp_path / "part", steps=960, cluster={"shards_at": "home"})
+    run = api.start(resume=tmp_path / "part", steps=960, cluster={"shards_at": "home"})
     for _ in run:
         pass
     assert run.summary is not None
@@ -243,7 +243,7 @@ def test_a_run_goes_on_elsewhere_to_the_same_bits(there: Machines, tmp_path: Pat
         **options
         | {"steps": 640, "settings": [*options["settings"], "schedule.schedule_steps=1280"]},
     )
-    run = api.resume(tmp_path / "part", steps=1280, cluster={"home_actors": 2})
+    run = api.start(resume=tmp_path / "part", steps=1280, cluster={"home_actors": 2})
     for _ in run:
         pass
     assert run.summary is not None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.api import training
 from equipoise.errors import WorkerFailed
 from equipoise.learners import worker
 from equipoise.plans.beginning import Fresh
@@ -123,9 +124,8 @@ def test_a_resume_goes_on_with_every_stream(tmp_path: Path) -> None:
     """
     run(ruled(4, steps=1000), "serial", tmp_path / "run")
     told = list[str]()
-    with api.resume(
-        tmp_path / "run", steps=2000, on="serial", trust=["tests"], tell=told.append
-    ) as going:
+    asked: Any = {"steps": 2000, "on": "serial", "trust": ["tests"]}
+    with training.resumed(tmp_path / "run", asked, tell=told.append) as going:
         for _ in going:
             pass
     assert going.summary is not None and going.summary["env_steps"] == 2000

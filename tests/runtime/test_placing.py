@@ -23,12 +23,13 @@ from equipoise.runtime.cluster.placing import (
     deal,
     placed,
 )
+from equipoise.types import Inference
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
 
 
 @cache
-def blue_of(inference: str = "local", workers: int = 1) -> Blueprint:
+def blue_of(inference: Inference = "local", workers: int = 1) -> Blueprint:
     settings = [f"placement.inference_workers={workers}"] if inference == "central" else []
     return plan_run(
         api.program(

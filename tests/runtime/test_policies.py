@@ -94,7 +94,7 @@ def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
     """The herd and its law go on: what the learner proves begins where it was, after 125 rows."""
     run(program(steps=750), on, tmp_path / "run")
     herding.AT.update(dict.fromkeys(range(2 * 3 * len(herd.AGENTS)), (125, -1)))
-    with api.resume(tmp_path / "run", steps=1500, on="serial") as going:
+    with api.start(resume=tmp_path / "run", steps=1500, on="serial") as going:
         list(going)
     assert going.summary is not None and going.summary["env_steps"] == 1500
 
@@ -195,7 +195,7 @@ def test_serial_and_process_agree_to_the_bit(frozen: bool, tmp_path: Path) -> No
 def test_a_run_in_two_parts_equals_the_whole(frozen: bool, on: Any, tmp_path: Path) -> None:
     whole = ppo(tmp_path / "whole", on, frozen=frozen, schedule_steps=1280)
     ppo(tmp_path / "parts", on, steps=640, frozen=frozen, schedule_steps=1280)
-    with api.resume(tmp_path / "parts", steps=1280) as going:
+    with api.start(resume=tmp_path / "parts", steps=1280) as going:
         list(going)
     assert told(tmp_path / "parts")[0] == whole[0]
 
@@ -206,7 +206,7 @@ def test_a_pool_that_is_forgotten_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     whole = ppo(tmp_path / "whole", "serial", frozen=True, schedule_steps=1280)
     ppo(tmp_path / "parts", "serial", steps=640, frozen=True, schedule_steps=1280)
     monkeypatch.setattr("equipoise.learners.opponents.OpponentPool.load", lambda self, state: None)
-    with api.resume(tmp_path / "parts", steps=1280) as going:
+    with api.start(resume=tmp_path / "parts", steps=1280) as going:
         list(going)
     assert told(tmp_path / "parts")[0] != whole[0]
 

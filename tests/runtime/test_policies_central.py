@@ -83,7 +83,7 @@ def test_an_opponent_is_a_past_version(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
     run(central(program(envs=4, steps=800)), on, tmp_path / "run")
     herding.AT.update(dict.fromkeys(range(2 * 4 * len(herd.AGENTS)), (100, -1)))
-    with api.resume(tmp_path / "run", steps=1600, on="serial") as going:
+    with api.start(resume=tmp_path / "run", steps=1600, on="serial") as going:
         list(going)
     assert going.summary is not None and going.summary["env_steps"] == 1600
 
@@ -142,7 +142,7 @@ def test_in_lockstep_it_is_local_inference_of_half_the_envs_to_the_bit(
 def test_a_run_in_two_parts_equals_the_whole(tmp_path: Path) -> None:
     whole = bits(central(signalling(schedule_steps=1280)), "serial", tmp_path / "whole")
     bits(central(signalling(schedule_steps=1280, steps=640)), "process", tmp_path / "parts")
-    with api.resume(tmp_path / "parts", steps=1280) as going:
+    with api.start(resume=tmp_path / "parts", steps=1280) as going:
         list(going)
     assert going.summary is not None and going.summary["params_sha256"] == whole
 

@@ -81,7 +81,7 @@ def test_a_resumed_run_goes_on_with_the_rows_of_each_policy(
     files = {file.name for file in newest.iterdir()}
     assert {"replay_goats.safetensors", "replay_dog.safetensors"} <= files
     assert ({"shard_0.safetensors", "shard_1.safetensors"} <= files) == bool(dog)
-    with api.resume(tmp_path / "run", steps=1200, on="serial") as going:
+    with api.start(resume=tmp_path / "run", steps=1200, on="serial") as going:
         list(going)
     assert going.summary is not None and going.summary["env_steps"] == 1200
 
@@ -127,7 +127,7 @@ def test_a_run_in_two_parts_equals_the_whole(settings: tuple[str, ...], tmp_path
     """
     whole = dqns(on="serial", out=tmp_path / "whole", settings=settings)
     dqns(on="process", out=tmp_path / "parts", steps=256, settings=settings)
-    with api.resume(tmp_path / "parts", steps=512) as going:
+    with api.start(resume=tmp_path / "parts", steps=512) as going:
         list(going)
     assert going.summary is not None and going.summary["params_sha256"] == whole
 

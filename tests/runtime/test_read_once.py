@@ -85,7 +85,7 @@ def test_a_resume_opens_each_file_once(kind: str, on: Any, tmp_path: Path) -> No
     assert len(files) > 6 and (kind == "ppo" or any(file.suffix == ".rows" for file in files))
     with opened(newest, *([rows] if kind == "dqn" else [])) as counts:
         # what is kept is looked at with each
-        run = api.resume(tmp_path / "run", on=on, steps=steps, checkpoint_every=0)
+        run = api.start(resume=tmp_path / "run", on=on, steps=steps, checkpoint_every=0)
         at = next(report.updates for report in run)
         assert any(report.updates > at for report in run)  # every worker is at work
     run.close()
@@ -110,7 +110,7 @@ def test_a_file_that_a_worker_finds_damaged_leads_to_the_checkpoint_before(
     shutil.copytree(tmp_path / "run", tmp_path / "whole")
     whole = go_on(tmp_path / "whole", steps=4096)
     replays.damage(newest / name, "changed")
-    run = api.resume(tmp_path / "run", on=on, steps=4096)
+    run = api.start(resume=tmp_path / "run", on=on, steps=4096)
     with pytest.warns(
         RuntimeWarning,
         match=rf"step_2048/{name}: expected sha256 .*; .*step_1024 is taken "
@@ -147,11 +147,11 @@ def test_where_none_is_whole_the_run_ends_in_a_sentence(on: Any, tmp_path: Path)
     for place in (tmp_path / "run/checkpoints").glob("step_*"):
         if (place / "learner.safetensors").exists():
             replays.damage(place / "learner.safetensors", "changed")
-    run = api.resume(tmp_path / "run", on=on, steps=4096)
+    run = api.start(resume=tmp_path / "run", on=on, steps=4096)
     with pytest.raises(
         WorkerFailed,
         match=r"whole checkpoint to go on from, got none; .*learner.safetensors: .*sha256",
     ) as caught:
         list(run)
     assert "\n" not in str(caught.value)
-    api.resume(tmp_path / "run", steps=4096).close()  # the lock of the directory is free
+    api.start(resume=tmp_path / "run", steps=4096).close()  # the lock of the directory is free

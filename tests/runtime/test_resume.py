@@ -154,7 +154,7 @@ def train(made: Any, out: Path, on: Any = "serial", **options: Any) -> Any:
 
 
 def go_on(out: Path, **options: Any) -> Any:
-    run = api.resume(out, **options)
+    run = api.start(resume=out, **options)
     reports = list(run)
     assert run.summary is not None
     return run.summary | {"reports": reports}
@@ -292,7 +292,7 @@ def test_a_complete_run_has_nothing_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         api.NothingToDo, match="complete at step 2,048: nothing to do; --steps N beyond 2048"
     ):
-        api.resume(tmp_path / "run")
+        api.start(resume=tmp_path / "run")
     assert "nothing to do" in finish(["resume", str(tmp_path / "run")])
 
 
@@ -315,18 +315,18 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         match=r"cannot change placement.actors \(2 -> 4\), policy.unroll \(8 -> 16\). Can change: "
         r".*\bsteps\b",
     ):
-        api.resume(tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
+        api.start(resume=tmp_path / "run", actors=4, steps=4096, settings=["unroll=16"])
     with pytest.raises(ValueError, match=r"cannot change optimizer.name \('adam' -> 'rmsprop'\)"):
-        api.resume(tmp_path / "run", steps=4096, settings=["optimizer.name=rmsprop"])
+        api.start(resume=tmp_path / "run", steps=4096, settings=["optimizer.name=rmsprop"])
     with pytest.raises(ValueError, match=r"cannot change algorithm.hidden \(\(?.64, 64"):
-        api.resume(tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
+        api.start(resume=tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
 
 
 def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "run", program()).close()
     with pytest.raises(ValueError, match="expected a whole checkpoint to go on from, got none"):
-        api.resume(tmp_path / "run")
+        api.start(resume=tmp_path / "run")
 
 
 def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:

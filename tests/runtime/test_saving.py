@@ -96,7 +96,7 @@ def test_saving_twice_and_closing_resumes_to_the_same_bits(
     first, second = run.save(), run.save()
     assert first.is_dir() and second.is_dir() and first != second
     run.close()
-    again = api.resume(tmp_path / "run")
+    again = api.start(resume=tmp_path / "run")
     for _ in again:
         pass
     assert again.summary is not None and again.summary["params_sha256"] == wanted

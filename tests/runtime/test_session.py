@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_a_run_that_raises_beside_another(tmp_path: Path, caught: list[int]) -> 
     good, bad = run(tmp_path / "a", steps=64), run(tmp_path / "b")
     next(good), next(bad)
     with pytest.raises(ZeroDivisionError):
-        bad._reports.throw(ZeroDivisionError())
+        cast(Any, bad._reports).throw(ZeroDivisionError())
     assert bad.summary is not None and bad.summary["status"] == "failed"
     next(good)
     for _ in good:
@@ -141,7 +141,7 @@ if __name__ == "__main__":
         kept.append(run)
         next(run)
     class Bad:
-        def close(self):
+        def close_unused(self):
             raise RuntimeError("it would not close")
     from equipoise.runtime.session import SESSION
     kept.append(Bad())

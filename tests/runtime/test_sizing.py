@@ -11,6 +11,7 @@ import pytest
 
 from equipoise import api
 from equipoise.algorithms.ppo import PPO
+from equipoise.api import training
 from equipoise.tuning import sizing
 from equipoise.tuning.sizing import Pace, fitted, measured
 from equipoise.types import Policy, Program
@@ -167,15 +168,14 @@ def test_a_fast_env_keeps_the_defaults_and_one_that_cannot_be_made_is_the_runs_t
 
 def test_a_slow_env_is_measured_and_its_run_has_the_sizes(tmp_path: Path) -> None:
     told: list[str] = []
-    run = api.start(
-        ENV,
-        env_kwargs={"reset_s": 0.6},
-        out=tmp_path / "run",
-        steps=64,
-        evaluate_episodes=0,
-        on="serial",
-        tell=told.append,
-    )
+    options: Any = {
+        "env_kwargs": {"reset_s": 0.6},
+        "out": tmp_path / "run",
+        "steps": 64,
+        "evaluate_episodes": 0,
+        "on": "serial",
+    }
+    run = training.begun(ENV, None, options, tell=told.append)
     run.close()
     (said,) = told
     assert f"{run.program.name} takes 0 ms a step and 6" in said and "--envs-per-actor 1" in said

@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(alone: Any, tmp_path: Path) ->
         steps=STEPS // 2,
         settings=[*SMALL["settings"], f"schedule.schedule_steps={STEPS}"],
     )
-    whole = finished(api.resume(tmp_path / "run", on="process", steps=STEPS))
+    whole = finished(api.start(resume=tmp_path / "run", on="process", steps=STEPS))
     assert whole["params_sha256"] == alone["params_sha256"]
 
 
@@ -138,7 +138,7 @@ def test_a_run_goes_on_with_its_own_prompts_or_not_at_all(tmp_path: Path) -> Non
     with pytest.raises(
         ValueError, match="source.task: expected the prompts that the run began with"
     ):
-        api.resume(tmp_path / "run", on="serial", steps=128)
+        api.start(resume=tmp_path / "run", on="serial", steps=128)
 
 
 @pytest.mark.thorough
@@ -405,7 +405,7 @@ def test_whoever_is_killed_at_a_random_moment_the_bits_are_the_same(
             words += [word for one in options["settings"] for word in ("--set", one)]
             there = out / "checkpoints" / f"step_{at // 256 * 256 or 256}" / "manifest.json"
             kill_after([*words, "--out", str(out)], there.exists, deadline, draw.uniform(0.0, 0.3))
-            done = RunDirectory.open(out).summary() or finished(api.resume(out))
+            done = RunDirectory.open(out).summary() or finished(api.start(resume=out))
         else:
             run, killed = (
                 api.start("sort", out=out, on="process", checkpoint_every=256, **SMALL | options),

@@ -105,7 +105,7 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
 COMMANDS: dict[str, Callable[[Path], Any]] = {
     "load": eq.load,
     "evaluate": eq.evaluate,
-    "resume": lambda run: eq.resume(run, steps=4096),
+    "resume": lambda run: eq.start(resume=run, steps=4096),
     "collect": lambda run: eq.collect(run, "data", episodes=1),
 }
 
@@ -237,7 +237,7 @@ def test_ones_own_runs_and_capsules_need_no_word(run: Path) -> None:
         Path("copy/run.json").write_text(json.dumps(data))
         with pytest.raises(trust.Untrusted):
             eq.evaluate("copy", episodes=1)
-    eq.resume("own", steps=4096).close()
+    eq.start(resume="own", steps=4096).close()
     assert train(made, Path("third"), init_from="own")["status"] == "completed"
 
 
@@ -361,18 +361,18 @@ def test_a_resume_keeps_the_new_name_of_a_module(
     Path("first_env.py").rename("second_env.py")
     sys.modules.pop("first_env")
     with pytest.raises(trust.Untrusted, match="--trust first_env="):
-        eq.resume("own", steps=128)
+        eq.start(resume="own", steps=128)
     assert eq.evaluate("own", episodes=1, trust=["first_env=second_env"]).episodes == 1
     assert (
         json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"]
         == "first_env:make"
     )
-    list(eq.resume("own", steps=128, trust=["first_env=second_env"]))
+    list(eq.start(resume="own", steps=128, trust=["first_env=second_env"]))
     assert (
         json.loads(Path("own/run.json").read_text())["program"]["source"]["env"]["target"]
         == "second_env:make"
     )
-    list(eq.resume("own", steps=192))  # without a word: the run is this user's
+    list(eq.start(resume="own", steps=192))  # without a word: the run is this user's
     assert eq.evaluate("own", episodes=1).step == 192
 
 

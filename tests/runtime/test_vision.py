@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
     with pytest.raises(
         ValueError, match="precision: expected one of 'fp32', 'medium', 'tf32', 'bf16', 'fp16'"
     ):
-        api.program(PIXELS, "ppo", precision="fp8", **SMALL)
+        api.program(PIXELS, "ppo", **cast(Any, {"precision": "fp8"}), **SMALL)
 
 
 @pytest.mark.thorough

@@ -97,7 +97,7 @@ def test_an_evaluation_has_the_same_numbers_of_its_own_episodes(tmp_path: Path) 
     ]
     recorded = [r.evaluation for r in summary["reports"] if r.recorded and r.evaluation is not None]
     assert [line["info"] for line in lines] == [one.info for one in recorded]
-    again = finish(api.resume(summary["path"], steps=4096))
+    again = finish(api.start(resume=summary["path"], steps=4096))
     assert tuple(again["evaluation"]["info"]) == NAMES
     assert tuple(api.evaluate(summary["path"], episodes=3).info) == NAMES
 
@@ -223,7 +223,7 @@ def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
     short = finish(
         api.start(program(steps=2048, schedule_steps=4096), on="serial", out=tmp_path / "short")
     )
-    on = finish(api.resume(short["path"], steps=4096))
+    on = finish(api.start(resume=short["path"], steps=4096))
     # Reports come at other steps, since their spacing follows the length of the run.
     common = {r[0]: r for r in told(long["reports"])}
     found = [r for r in told(on["reports"]) if r[0] in common]
@@ -232,7 +232,7 @@ def test_a_resume_goes_on_with_the_running_episodes(tmp_path: Path) -> None:
     )
     assert on["info"] == long["info"] and on["params_sha256"] == long["params_sha256"]
     with pytest.raises(ValueError, match="cannot change source.metrics"):
-        api.resume(short["path"], metrics=("place",), steps=8192)
+        api.start(resume=short["path"], metrics=("place",), steps=8192)
 
 
 def test_a_name_that_nobody_says_is_warned_of_and_null(tmp_path: Path) -> None:
@@ -378,14 +378,14 @@ def test_only_a_better_one_replaces_it_also_after_a_resume(
         params,
         meta | {"evaluation": Evaluation(mean=1e9, std=0.0, episodes=1, env_steps=7, version=1)},
     )
-    finish(api.resume(run["path"], steps=2048))
+    finish(api.start(resume=run["path"], steps=2048))
     assert files.best_mean() == 1e9
     files.save_best(
         8,
         params,
         meta | {"evaluation": Evaluation(mean=-1.0, std=0.0, episodes=1, env_steps=8, version=1)},
     )
-    finish(api.resume(run["path"], steps=3072))
+    finish(api.start(resume=run["path"], steps=3072))
     assert files.best_mean() >= 0
 
 

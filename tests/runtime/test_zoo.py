@@ -55,7 +55,7 @@ def visit(on: Any, case: int, path: Path) -> None:
         any(counts.values()) for counts in whole["failures"].values()
     )
     finish(api.start(made(case, squash, steps=2 * ROWS), on=on, out=path / "half"))
-    resumed = finish(api.resume(path / "half", steps=3 * ROWS))
+    resumed = finish(api.start(resume=path / "half", steps=3 * ROWS))
     assert resumed["updates"] == 3
     assert resumed["params_sha256"] == whole["params_sha256"]
     assert api.evaluate(path / "whole", episodes=3).episodes == 3

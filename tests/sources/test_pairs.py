@@ -155,15 +155,15 @@ def test_a_source_of_pairs_trains_resumes_and_reports(
     )
     whole = told(eq.start(made, on=on, out=tmp_path / "whole"))
     told(eq.start(replace(made, schedule=Schedule(steps=200, schedule_steps=400)), on=on, out=path))
-    done = told(eq.resume(path, on=on, steps=400))
+    done = told(eq.start(resume=path, on=on, steps=400))
     assert done["params_sha256"] == whole["params_sha256"] and done["updates"] == 400
     assert done["evaluation"]["mean"] > 0.7 and done["evaluation"]["episodes"] == 20
     report([path], tmp_path / "page.html")
     monkeypatch.setattr(PairRows, "sha256", lambda self: "other")
     with pytest.raises(ValueError, match="pairs: expected the rows that the run began with"):
-        told(eq.resume(path, on=on, steps=500))
+        told(eq.start(resume=path, on=on, steps=500))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(
         ValueError, match="source 'tests.sources.test_pairs:PairsSource' would be imported from"
     ):
-        eq.resume(path)
+        eq.start(resume=path)

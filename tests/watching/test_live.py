@@ -111,7 +111,7 @@ def test_a_resume_writes_it_again(tmp_path: Path) -> None:
             pass
     before = json.loads((tmp_path / "run" / live.LIVE).read_text())
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    with eq.resume(tmp_path / "copy", steps=4096) as again:
+    with eq.start(resume=tmp_path / "copy", steps=4096) as again:
         for _ in again:
             pass
     after = json.loads((tmp_path / "copy" / live.LIVE).read_text())

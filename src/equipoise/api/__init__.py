@@ -8,18 +8,22 @@ from equipoise.api.forecasting import forecast
 from equipoise.api.playing import Player, load
 from equipoise.api.plotting import plot
 from equipoise.api.predicting import whatif
+from equipoise.api.probing import probe
 from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
-from equipoise.api.training import NothingToDo, resume, start
-from equipoise.api.watching import watch
+from equipoise.api.results import Result, resume, train
+from equipoise.api.training import NothingToDo, start
 from equipoise.api.writing import Answer, generate
+from equipoise.run.callbacks import Callback
 
 __all__ = [
     "Answer",
+    "Callback",
     "Exported",
     "NothingToDo",
     "Played",
     "Player",
+    "Result",
     "check",
     "collect",
     "configured",
@@ -30,9 +34,10 @@ __all__ = [
     "load",
     "play",
     "plot",
+    "probe",
     "program",
     "resume",
     "start",
-    "watch",
+    "train",
     "whatif",
 ]

@@ -74,6 +74,8 @@ class Draft:
     # several; empty: those of ``program``
     policies: Mapping[str, Given] = field(default_factory=dict)
     algorithm: str | None = None  # as it was given, where it was
+    # names that the caller reads itself, for the error of an unknown one
+    also: Collection[str] = ()
 
     @property
     def keys(self) -> list[str]:
@@ -100,6 +102,7 @@ def from_recipe(
     settings: Settings,
     env_kwargs: Fields | None,
     fields: Fields,
+    also: Collection[str] = (),
 ) -> Draft:
     """Begin with the recipe for this env and algorithm, or else the algorithm's defaults."""
     if (named := target.lower()) in algorithm_names():
@@ -123,6 +126,7 @@ def from_recipe(
         env_kwargs=env_kwargs or {},
         policies=policies,
         algorithm=algorithm,
+        also=also,
     )
 
 
@@ -145,7 +149,7 @@ def _not_none(fields: Fields) -> Fields:
 def options(draft: Draft) -> Draft:
     """Lay the fields over the program, and give every policy its sizes."""
     base = draft.program
-    given = read_fields(draft.fields, base, OF_POLICY)
+    given = read_fields(draft.fields, base, OF_POLICY, known=draft.also)
     run = {name: value for name, value in given.items() if name not in OF_POLICY}
     if tasks := [one.algorithm for one in learning(base).values() if one.algorithm.needs_task]:
         wrong = [name for name in ("action_mask", "metrics") if name in run] + [
@@ -298,8 +302,13 @@ def finished(draft: Draft) -> Program:
 # ------------------------------------------------------------------------------------------ options
 
 
-def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict[str, Any]:
-    """Fields of a ``Program``, and of ``also``, in their types; TypeError for other names."""
+def read_fields(
+    fields: Fields, base: Program, also: Sequence[str] = (), known: Collection[str] = ()
+) -> dict[str, Any]:
+    """Fields of a ``Program``, and of ``also``, in their types; TypeError for other names.
+
+    ``known``: names that are no fields, which the error may suggest.
+    """
     settable = setting_types(base)
     kinds = {name: fact.kind for name, (_, fact) in shorts().items()} | {
         name: settable[name] for name in also
@@ -314,7 +323,7 @@ def read_fields(fields: Fields, base: Program, also: Sequence[str] = ()) -> dict
                 )
         raise TypeError(
             "unknown option "
-            f"{name!r}{_peer_hint(name, fields[name], settable) or hint(name, kinds)}"
+            f"{name!r}{_peer_hint(name, fields[name], settable) or hint(name, [*kinds, *known])}"
         )
     plain = {
         name: value.item() if isinstance(value, np.generic) else value

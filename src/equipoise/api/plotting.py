@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equipoise.api.results import Result
 from equipoise.console.curves import curves, drawn, save
 from equipoise.run.run import Run
 
@@ -17,7 +18,7 @@ __all__ = ["plot"]
 
 
 def plot(
-    *runs: str | os.PathLike[str] | Run,
+    *runs: str | os.PathLike[str] | Run | Result,
     x: str = "steps",
     y: str = "return",
     out: str | os.PathLike[str] | None = None,
@@ -35,7 +36,9 @@ def plot(
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")
-    words = [str(run.directory) if isinstance(run, Run) else os.fspath(run) for run in runs]
+    words = [
+        str(run.directory) if isinstance(run, Run | Result) else os.fspath(run) for run in runs
+    ]
     warned: list[str] = []
     figure = drawn(curves(words, x=x, y=y, warned=warned), x=x, y=y)
     for sentence in warned:

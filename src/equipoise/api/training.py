@@ -1,4 +1,4 @@
-"""Training, and going on with it: ``start``, ``resume``."""
+"""Runs that begin or go on, as iterators over their reports: ``start``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from equipoise.api.draft import read_fields
+from equipoise.api.options import (
+    Place,
+    ProgramOptions,
+    ResumeOptions,
+    RunOptions,
+    StartOptions,
+    expanded,
+)
 from equipoise.api.playing import weights_of
-from equipoise.api.programs import program
+from equipoise.api.programs import Chosen, Env, made_program
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
+from equipoise.hints import raised
+from equipoise.naming import imported
 from equipoise.plans.beginning import Fresh, FromWeights, Resumed
 from equipoise.plans.plan import plan_run
 from equipoise.programs.fields import alter
@@ -33,6 +43,7 @@ from equipoise.record.directory import CLUSTER, RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import all_made, step_of
 from equipoise.run.beginnings import Services
+from equipoise.run.callbacks import Callback, Listeners
 from equipoise.run.governing import check_on
 from equipoise.run.run import Run
 from equipoise.run.starting import connected
@@ -58,75 +69,135 @@ MEASURED = {
     "learners",
 }
 
-__all__ = ["NothingToDo", "resume", "start"]
+__all__ = ["NothingToDo", "begun", "resumed", "start"]
+
+# options of a run that are not its program's
+OF_ORDER = sorted(RunOptions.__annotations__.keys() - ProgramOptions.__annotations__.keys())
+# options of a resume that are not fields
+OF_RESUME = ("settings", "on", "callbacks", "cluster", "trust", "progress")
 
 
+def _silent(text: str) -> None: ...
+
+
+@expanded(StartOptions)
 def start(
-    env: str | Callable[..., object] | Program,
-    algorithm: str | None = None,
-    *,
-    on: On = "process",
-    out: str | os.PathLike[str] | None = None,
-    init_from: str | os.PathLike[str] | None = None,
-    init_what: str = "weights",
-    tensorboard: bool = True,
-    wandb: str | None = None,
-    tell: Callable[[str], object] = lambda text: None,
-    asked: Collection[str] = (),
-    cluster: Mapping[str, object] | None = None,
-    or_resume: bool = False,
-    trust: Sequence[str] = (),
-    choices: Mapping[str, object] | None = None,
-    **options: Any,
+    env: Env | Program | None = None,
+    algorithm: Chosen | None = None,
+    **options: Unpack[StartOptions],
 ) -> Run:
-    """Train and iterate over its reports: ``for report in eq.start("CartPole-v1"): ...``.
+    """Start a run whose reports you iterate over: it trains while you ask for the next report.
 
-    ``options`` are those of ``program``. The run directory is ``run.directory``; ``run.close()``
-    after leaving the loop early stops the run, saves it and writes the summary. ``init_from`` is a
-    run, or one of its checkpoints, whose weights are the first ones; with ``init_what`` "learner"
-    the optimisers, target networks, statistics and the share of the schedule go on from there, too,
-    and versions are counted from 0 again. ``tensorboard``: are event files written; ``wandb``: a
-    Weights & Biases project that the run reports to as well. What is ``auto``, as precision and
-    threads are where nobody says them, is measured first, for half a minute at most
-    (docs/guides/choices.md); ``tell`` is told what is taken. ``asked``: names of settings for which
-    the Program's ``auto`` was the user's word, so that they are measured for a short run, too.
-    ``cluster``: with ``on="ray"``, its settings by name: ``{"address": "auto", "home_actors": 0}``
-    (docs/guides/cluster.md). ``choices``: what was measured for this Program before, as
-    ``run.json`` has it under that name, for the record of this run.
+    The run is a context manager: at the end of the ``with`` block it is saved and its workers stop.
+    ``run.directory`` is its directory; ``run.summary`` is there once it has ended.
 
-    ``out`` may be a URL (``s3://...``): the run then lies in runs/ and is copied to the URL as it
-    goes on (docs/guides/remote.md). ``or_resume``: go on with the run that is at ``out``, where
-    there is one of the same program.
+    Args:
+        env: As for ``train``.
+        algorithm: As for ``train``.
+        options: Settings, as for ``train``, and ``resume``, a run to go on with in place of
+            ``env``; each is listed below.
+
+    Returns:
+        The run, an iterator over its reports.
+
+    Raises:
+        TypeError: An option is unknown, or the env is an instance.
+        ValueError: A value cannot be, or two settings contradict each other.
+        NothingToDo: The run of ``resume`` is complete.
+
+    Example:
+        >>> with eq.start("CartPole-v1", **small) as run:
+        ...     for report in run:
+        ...         last = report
+        >>> last.final, run.summary["status"]
+        (True, 'completed')
     """
-    besides = [*(["algorithm"] if algorithm is not None else []), *sorted(options)]
+    if "resume" not in options or options["resume"] is None:
+        rest: dict[str, object] = {**options}
+        rest.pop("resume", None)
+        return begun(env, algorithm, cast(RunOptions, rest))
+    directory, more = options["resume"], {**options}
+    del more["resume"]
+    if env is not None or algorithm is not None:
+        raise TypeError(
+            f"resume={os.fspath(directory)!r}: must stand without env and algorithm, which the run "
+            "has already"
+        )
+    return resumed(directory, cast(ResumeOptions, more))
+
+
+def begun(
+    env: Env | Program | None,
+    algorithm: Chosen | None,
+    options: RunOptions,
+    *,
+    tell: Callable[[str], object] = _silent,
+    asked: Collection[str] = (),
+    choices: Mapping[str, object] | None = None,
+) -> Run:
+    """The run that ``start`` and ``train`` begin.
+
+    ``tell`` is called with sentences on what was chosen. ``asked``: names of settings for which a
+    Program's ``auto`` is the user's word, so that they are measured for a short run also.
+    ``choices``: what was measured for this Program before.
+    """
+    Listeners(options.get("callbacks", ()))  # a mistake in them is found before anything is made
+    rest = {name: value for name, value in options.items() if name not in OF_ORDER}
+    besides = [*(["algorithm"] if algorithm is not None else []), *sorted(rest)]
+    init_from = options.get("init_from")
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     if isinstance(env, Program):
         check_program(made := env)
     else:
         settings = options.get("settings", ())
-        made, keys = program(env, algorithm, **options), [key for key, _ in pairs(settings)]
-        asked = {*asked, *asked_for(options, settings)}
-        made, sizes = fitted(made, [*options, *keys], recipe=options.get("recipe", True))
+        made = made_program(env, algorithm, cast(ProgramOptions, rest), also=OF_ORDER)
+        keys = [key for key, _ in pairs(settings)]
+        asked = {*asked, *asked_for(rest, settings)}
+        made, sizes = fitted(made, [*rest, *keys], recipe=options.get("recipe", True))
         if sizes:
             tell(sizes)
         if init_from is not None:
             made = like_its_source(made, init_from, keys, tell)
     order = Order(
-        on=on,
-        out=out,
+        on=options.get("on", "process"),
+        out=options.get("out"),
         init_from=init_from,
-        init_what=init_what,
-        tensorboard=tensorboard,
-        wandb=wandb,
+        init_what=options.get("init_what", "weights"),
+        tensorboard=options.get("tensorboard", True),
+        wandb=options.get("wandb"),
         tell=tell,
         asked=asked,
-        cluster=cluster or {},
-        or_resume=or_resume,
-        trust=trust,
+        cluster=options.get("cluster") or {},
+        or_resume=options.get("or_resume", False),
+        trust=options.get("trust", ()),
         choices=choices or {},
+        callbacks=options.get("callbacks", ()),
     )
     return run_of(made, order)
+
+
+def made_callbacks(names: Sequence[str]) -> list[Callback]:
+    """The callbacks that ``module:object`` names: objects, or classes, which are called without
+    arguments.
+    """
+    made: list[Callback] = []
+    for name in names:
+        found = imported(name, "callback")
+        if isinstance(found, type):
+            try:
+                found = found()
+            except Exception as error:  # the class of a user may raise anything
+                raise ValueError(
+                    f"callback {name!r}: must be made without arguments, got {raised(error)}; name "
+                    "an object of the module instead"
+                ) from error
+        try:
+            Listeners([found])
+        except TypeError as error:
+            raise ValueError(f"callback {name!r}: {error}") from None
+        made.append(cast(Callback, found))
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +216,7 @@ class Order:
     or_resume: bool
     trust: Sequence[str]
     choices: Mapping[str, object]
+    callbacks: Sequence[Callback] = ()
 
 
 def run_of(made: Program, order: Order) -> Run:
@@ -158,7 +230,17 @@ def run_of(made: Program, order: Order) -> Run:
     held, notes = "nothing" if out is None else holds(out), list[str]()
     if order.or_resume and held == "a run":
         assert out is not None
-        return resume(out, on=on, trust=order.trust, cluster=order.cluster, same=made, tell=tell)
+        return resumed(
+            out,
+            {
+                "on": on,
+                "trust": order.trust,
+                "cluster": order.cluster,
+                "callbacks": order.callbacks,
+            },
+            same=made,
+            tell=tell,
+        )
     if url is not None and not order.or_resume and held != "nothing":
         raise FileExistsError(
             f"{url}: expected no run there, got {held}; --or-resume goes on with it"
@@ -190,6 +272,7 @@ def run_of(made: Program, order: Order) -> Run:
             mirror=url,
             chosen={**order.choices, **chosen},
             notes=notes,
+            callbacks=order.callbacks,
         )
         return Run(made, beginning, services)
 
@@ -257,41 +340,36 @@ class NothingToDo(ValueError):
     """A resume of a run that has reached what it was told to."""
 
 
-def resume(
-    directory: str | os.PathLike[str],
+def resumed(
+    directory: Place,
+    options: ResumeOptions,
     *,
-    on: On | None = None,
-    settings: Settings = (),
-    trust: Sequence[str] = (),
-    cluster: Mapping[str, object] | None = None,
     same: Program | None = None,
-    tell: Callable[[str], object] = lambda text: None,
-    **fields: Any,
+    tell: Callable[[str], object] = _silent,
 ) -> Run:
-    """Go on with a run from its newest whole checkpoint; iterate over it as over ``train``.
+    """The run that goes on from the newest whole checkpoint of ``directory``, which may be a URL.
 
-    ``fields`` are settings by the names of their options and ``settings`` texts like
-    ``"algorithm.entropy=0"`` that are to change: ``steps`` and ``stop_at`` extend a run that has
-    ended (its schedules keep the length that they had). What the saved state would not fit is
-    refused. What was chosen by measurement stays, unless a change makes it another choice, or it is
-    ``auto`` now; ``tell`` is told of that.
-
-    ``trust``: modules and ``module:callable`` that a run from elsewhere may import. ``cluster``: as
-    for ``train``; what is not said stays as it was. ``directory`` may be a URL. ``same``: the
-    program of a command that is given again; more steps than the run has extend it. ValueError
-    where it is another program. Raises ``NothingToDo`` where the run is complete already.
+    What was chosen by measurement stays, unless a change makes it another choice, or it is ``auto``
+    now. ``same``: the program of a command that is given again; more steps than the run has extend
+    it. ``tell`` is called with sentences on what was chosen.
     """
+    Listeners(callbacks := options.get("callbacks", ()))
+    settings, trust = options.get("settings", ()), options.get("trust", ())
+    cluster = options.get("cluster")
+    fields = {name: value for name, value in options.items() if name not in OF_RESUME}
     with _local(directory) as path:
         run = RunDirectory.open(path, trusted=trust)
         given = read_fields(
-            {key: value for key, value in fields.items() if value is not None}, run.program
+            {key: value for key, value in fields.items() if value is not None},
+            run.program,
+            known=OF_RESUME,
         )
         more, notes = ({}, []) if same is None else _again(run.program, same, directory)
         given = {**given, **more}
         made = _changed(run.program, given, settings)
         source = run.whole_checkpoint()
         _check_unfinished(run, source, made, given, directory)
-        where = on or run.run["on"]
+        where = options.get("on") or run.run["on"]
         check_on(made, where)
         again = choice.asked_again(run.run.get(choice.KEY, {}), differences(run.program, made))
         asked = {*asked_for(given, settings), *again}
@@ -304,7 +382,14 @@ def resume(
         with _disconnected(nodes):
             # a URL that only the fetched run.json names is not written to
             mirror = directory if is_url(directory) else None
-            services = Services(on=where, nodes=nodes, mirror=mirror, chosen=chosen, notes=notes)
+            services = Services(
+                on=where,
+                nodes=nodes,
+                mirror=mirror,
+                chosen=chosen,
+                notes=notes,
+                callbacks=callbacks,
+            )
             return Run(made, Resumed(directory=run, source=source), services)
 
 

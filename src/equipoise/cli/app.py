@@ -33,6 +33,15 @@ Trust = Annotated[
         help="A module or module:callable of a file that may run; OLD=NEW if it was renamed.",
     ),
 ]
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--callback",
+        metavar="MODULE:OBJECT",
+        help="A callback: an object with on_report, on_evaluation or on_checkpoint, or its class.",
+        rich_help_panel=OUT,
+    ),
+]
 Prometheus = Annotated[
     str | None,
     typer.Option(

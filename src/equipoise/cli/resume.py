@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Prometheus, Trust, app, place, vouched
+from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.show import show
 from equipoise.console.help import Sections, leaving, plain_errors
@@ -42,6 +42,7 @@ def resume(
     ] = None,
     address: Address = None,
     cluster: ClusterSettings = None,
+    callbacks: Callbacks = None,
     prometheus: Prometheus = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
     trust: Trust = None,
@@ -62,6 +63,8 @@ def resume(
             of_cluster = cluster_settings(address, cluster)
             given, settings = read(options)
             from equipoise import api
+            from equipoise.api.options import ResumeOptions
+            from equipoise.api.training import made_callbacks, resumed
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
             from equipoise.record.summary import read_summary
@@ -70,14 +73,20 @@ def resume(
             told = [] if before is None else before.get("notes", [])
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             try:
-                run = api.resume(
+                run = resumed(
                     place(directory),
-                    on=where,
-                    cluster=of_cluster,
-                    settings=settings,
+                    cast(
+                        ResumeOptions,
+                        {
+                            "on": where,
+                            "cluster": of_cluster,
+                            "settings": settings,
+                            "callbacks": made_callbacks(callbacks or ()),
+                            "trust": trust or (),
+                            **given,
+                        },
+                    ),
                     tell=lambda text: say(text, file=sys.stderr),
-                    **vouched(trust),
-                    **given,
                 )
             except api.NothingToDo as done:
                 say(str(done))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Prometheus, Trust, app, place
+from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
 from equipoise.cli.seeds import train_seeds
 from equipoise.cli.show import show
@@ -161,6 +161,7 @@ def train(
             rich_help_panel=OUT,
         ),
     ] = None,
+    callbacks: Callbacks = None,
     prometheus: Prometheus = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)
@@ -203,7 +204,13 @@ def train(
                 # The server imports torch beside this process, which does so next.
                 prepare(central=options["inference"] in ("central", "auto"))
             from equipoise import api
-            from equipoise.api.training import Order, asked_for, like_its_source, run_of
+            from equipoise.api.training import (
+                Order,
+                asked_for,
+                like_its_source,
+                made_callbacks,
+                run_of,
+            )
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.prometheus import Endpoint, read_address
@@ -254,6 +261,8 @@ def train(
                     raise ValueError(
                         "--seeds: expected no --prometheus, which serves one run, got it"
                     )
+                if callbacks:
+                    raise ValueError("--seeds: must stand without --callback, which hears one run")
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
                 count, beside = at_least(seeds, "--seeds"), at_least(jobs, "--jobs")
@@ -294,6 +303,7 @@ def train(
                 wandb=wandb,
                 tell=tell,
                 asked=asked,
+                callbacks=made_callbacks(callbacks or ()),
             )
             try:
                 run = run_of(program, order)

@@ -41,6 +41,7 @@ class Services:
     # the record of what was measured for the program
     chosen: choice.Known = field(default_factory=dict)
     notes: Sequence[str] = ()  # sentences that the first report tells
+    callbacks: Sequence[object] = ()  # of a user: see ``callbacks.py``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ whole its name.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Checkpointing:
         self._blue, self._files = blue, files
         source_of(blue.program).keep(files.path)
         self.version = -1  # of the newest whole checkpoint
+        self.written = deque[Path]()  # checkpoints that no callback has heard of yet
         self.asked = SaveRequest()
         self.summary: dict[str, Any] | None = None
         # a checkpoint whose rest is written: files, the driver's state
@@ -104,6 +106,7 @@ class Checkpointing:
                     cut.step, files | cut.files, cut.segments, driver, self.meta(cut.version)
                 )
                 self.version = cut.version
+                self.written.append(path)
                 self.asked.done(path)
                 if self._files.mirror is not None:
                     self._files.mirror.wake(reporter.note)
@@ -187,7 +190,7 @@ class Checkpointing:
     ) -> None:
         """Save the weights that were evaluated last, or that the run ended with."""
         try:
-            save(step_of(meta), evaluations.params(), meta)
+            self.written.append(save(step_of(meta), evaluations.params(), meta))
         except OSError as error:
             reporter.note(f"warning: the weights of step {step_of(meta):,} are not saved: {error}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from equipoise.record.report import Report, step_of
 from equipoise.run import beginnings
 from equipoise.run.attempt import Attempt
 from equipoise.run.beginnings import Services
+from equipoise.run.callbacks import Listeners
 from equipoise.run.evaluation_schedule import EvaluationSchedule
 from equipoise.run.governing import Governing
 from equipoise.run.keeping import Checkpointing
@@ -46,14 +48,18 @@ class Run:
     """An iterator over the reports of a run; it begins with the first ``next`` and ends when the
     iterator does.
 
-    Ending early (``close``, the end of a ``with`` block, Ctrl-C, SIGTERM, the end of the program)
-    stops the workers, saves the run and writes the summary.
+    Ending early (``close``, the end of a ``with`` block, Ctrl-C, SIGTERM, the end of the program, a
+    callback that returns False) stops the workers, saves the run and writes the summary. A run that
+    is dropped before its first ``next`` warns that it trained nothing.
     """
+
+    _begun = True  # of a run whose ``__init__`` raised, which has nothing to warn of
 
     def __init__(self, program: Program, beginning: Beginning, services: Services) -> None:
         """``program`` is checked already (``programs/refusals.py``); what it leaves ``auto`` has
         its usual value.
         """
+        self._listeners = Listeners(services.callbacks)
         program, said = source_of(program := usual(program)).judged()
         on, nodes, place = services.on, services.nodes, program.placement
         # processes of their own for the workers
@@ -90,8 +96,23 @@ class Run:
         self._governing = Governing(self._blue, self._kinds, self._files.path)
         self._keeping = Checkpointing(self._blue, self._files)
         self._known = RunState(steps=program.schedule.steps, directory=self._files.path)
-        self._reports = self._run()
+        # made by the first ``next``: a run that nothing else holds is dropped at once
+        self._reports: Generator[Report] | None = None
+        self._begun = False  # or closed
         SESSION.close_at_exit(self)
+
+    def __del__(self) -> None:
+        self._warn_if_unused()
+
+    def _warn_if_unused(self) -> None:
+        if not self._begun:
+            self._begun = True
+            warnings.warn(
+                f"the run in {self.directory} was never iterated, so it has trained nothing; train "
+                "with eq.train(...), or iterate: for report in run: ...",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def __repr__(self) -> str:
         state, where = self.state(), f"{self.program.name} in {self.directory}"
@@ -110,12 +131,29 @@ class Run:
         return self
 
     def __next__(self) -> Report:
+        if self._listeners.busy:
+            raise RuntimeError("expected no request for a report from within a callback, got one")
+        if self._listeners.stopped:
+            self.close()
         kept = self._keeping.asked.reports
-        if (report := kept.popleft() if kept else self._next()) is None:
-            raise StopIteration
+        report = kept.popleft() if kept else self._next()
+        try:
+            if report is None:
+                self._listeners.checkpointed(self._keeping.written)
+                raise StopIteration
+            self._listeners.hear(report, self._keeping.written)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.close()
+            raise
         return report
 
     def _next(self) -> Report | None:
+        if self._reports is None and not self._begun:
+            self._begun, self._reports = True, self._run()
+        if self._reports is None:
+            return None
         if (report := next(self._reports, None)) is not None:
             self._known = self._known.after(report)
             self._files.write_live(report)
@@ -129,7 +167,10 @@ class Run:
         begins. What is reported meanwhile comes with the next reports. OSError where the checkpoint
         could not be written.
         """
-        if inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING:
+        if (
+            self._reports is not None
+            and inspect.getgeneratorstate(self._reports) == inspect.GEN_RUNNING
+        ):
             raise RuntimeError(
                 "save: expected a call between two reports, got one from within, or from another "
                 "thread"
@@ -152,8 +193,16 @@ class Run:
             self._known, status=(self.summary or {}).get("status", self._known.status), saved=saved
         )
 
+    def close_unused(self) -> None:
+        """Close at the end of the program, with a warning if nothing was trained."""
+        self._warn_if_unused()
+        self.close()
+
     def close(self) -> None:
-        self._reports.close()
+        """Stop the workers, save the run and write the summary; again does nothing."""
+        self._begun = True
+        if self._reports is not None:
+            self._reports.close()
         self._keeping.asked.reports.clear()
         self._files.close()
         self._leave()

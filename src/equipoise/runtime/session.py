@@ -38,13 +38,17 @@ class Closes(Protocol):
     def close(self) -> None: ...
 
 
+class ClosesAtExit(Protocol):
+    def close_unused(self) -> None: ...
+
+
 class Session:
     """The handlers and the open runs of this process."""
 
     def __init__(self) -> None:
         self._waiting: list[Interrupt] = []  # of the runs that are under way
         self._before: dict[int, Handler] = {}  # the handlers that were there, by signal
-        self._open: list[weakref.ref[Closes]] = []
+        self._open: list[weakref.ref[ClosesAtExit]] = []
         self._process = 0  # that the program's end was registered in
 
     def enter(self, interrupt: Interrupt) -> None:
@@ -83,7 +87,7 @@ class Session:
         for waiting in self._waiting:
             waiting.ask(kind)
 
-    def close_at_exit(self, run: Closes) -> None:
+    def close_at_exit(self, run: ClosesAtExit) -> None:
         """A program may end after a ``break``: its runs are closed while the interpreter is still
         whole.
         """
@@ -99,7 +103,7 @@ class Session:
         while self._open:
             if (run := self._open.pop()()) is not None:
                 try:
-                    run.close()
+                    run.close_unused()
                 except BaseException as error:  # the others are still to be closed
                     failed = failed or error
         if failed is not None:

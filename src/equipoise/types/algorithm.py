@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from equipoise.facts import (
     KEPT,
@@ -175,6 +175,17 @@ class Learns(ABC):
         Help("How far a copy goes: 1 all the way, 0.005 for a soft target with target_every 1."),
         Read("target_every", why="there is no target network"),
     ] = 1.0
+
+    def __new__(cls, *args: object, **given: object) -> Self:
+        """Note the names of the fields that the caller gives, which win over a recipe's."""
+        made = super().__new__(cls)
+        object.__setattr__(made, "_given", frozenset(given))
+        return made
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names of the fields that the caller gave, whether or not they have their defaults."""
+        return vars(self)["_given"]  # type: ignore[no-any-return]
 
     @property
     def copied_every(self) -> int:
