@@ -33,7 +33,7 @@ class Remedy:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
     """What the model says of a run, and of what was asked for."""
 
@@ -43,6 +43,13 @@ class Prediction:
     change: Remedy | None  # the same beside the run's steps/s, with an interval
     changes: Mapping[str, tuple[object, object]]  # by key: what it was, and what it would be
     remedies: Sequence[Remedy]  # what helps most; where nothing was changed
+
+    def __repr__(self) -> str:
+        now = f"<Prediction measured {self.measured:,.0f} steps/s"
+        if self.change is None:
+            return f"{now}, {len(self.remedies)} suggestions>"
+        one = self.change
+        return f"{now}, changed {one.steps_per_s:,.0f} (x {one.low:.2f} to {one.high:.2f})>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
