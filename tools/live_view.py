@@ -21,7 +21,7 @@ from rich.text import Text
 
 COMMAND = "equipoise train CartPole-v1 --algorithm impala --actors 2 --max-lag 1"
 # columns, lines, keys
-PICTURES = {"live-view.svg": (80, 24, ""), "live-view-wide.svg": (140, 32, "p")}
+PICTURES = {"live-view.svg": (80, 36, ""), "live-view-wide.svg": (140, 32, "p")}
 DRAWN_AFTER_S, LONGEST_S = 25.0, 120.0  # of the run; until the picture has come
 
 

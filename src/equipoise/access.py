@@ -92,7 +92,7 @@ def need_token(host: str, token: str | None, where: str, how: str) -> None:
 
 
 def same(one: str | bytes, other: str | bytes) -> bool:
-    """Compare two secrets in a time that does not depend on where they differ. JSON can hold half a
+    """Compare two secrets in a time that does not depend on their difference. JSON can hold half a
     letter (a surrogate).
     """
     first, second = (

@@ -187,7 +187,7 @@ class Needs(Read):
     """If the field has not its default, ``setting`` has to have one of ``values``; without values:
     it has to be set.
 
-    ``why`` ends the sentence "KEY: expected SETTING ..., got VALUE", where VALUE is that of
+    ``why`` ends the sentence "KEY: expected SETTING ..., got VALUE", with VALUE of
     ``setting``.
     """
 

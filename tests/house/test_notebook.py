@@ -26,7 +26,8 @@ def test_it_runs_on_processes(tmp_path: Path) -> None:
         for one in some
         if one.output_type in ("error", "stream") and "Traceback" in str(one)
     ]
-    (picture,) = outputs[3]
+    picture, result = outputs[3]
+    assert "<svg" in result.data["text/html"] and "<Result completed" in result.data["text/plain"]
     assert (
         picture.output_type == "display_data"
         and "Completed: all steps are done." in picture.data["text/html"]

@@ -206,7 +206,7 @@ def test_result_curves_verdict_and_ring_come_first_and_the_rest_is_folded(
     )
     for text in (of(seeds)[0], of(*three)[0]):
         rest = text.partition("The ring</h2>")[2]
-        assert "<section><h2>" not in rest and rest.count('<section class="folded">') >= 6
+        assert "<section><h2>" not in rest and rest.count(FOLDED) >= 6
         assert "<details open><summary><h2>" not in text
 
 
@@ -297,6 +297,7 @@ def test_remedies_stand_below_the_verdict(tmp_path: Path) -> None:
     assert seen.texts.index("--actors <4>") < seen.texts.index("The ring")
 
 
+FOLDED = '<section class="folded"><details><summary><h2>'
 ALARM = {
     "name": "flat return",
     "owner": "policy main",

@@ -43,17 +43,55 @@ def evaluate(
     video: bool = False,
     settings: Settings = (),
     trust: Sequence[str] = (),
+) -> Evaluation:
+    """Play fresh episodes with the trained policy of a run, or answer held-out prompts.
+
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        episodes: How many episodes, or prompts.
+        deterministic: Take the likeliest actions, and do not draw them.
+        seed: Seed of the episodes.
+        best: Take the weights of the best evaluation.
+        video: Write a video of one episode into the run's ``videos/``.
+        settings: Arguments of the env that differ from those of training: ``env.KEY``.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        The returns: ``evaluation.mean``, ``evaluation.std``.
+
+    Raises:
+        FileNotFoundError: There is no run, or no checkpoint.
+        ValueError: A value cannot be, the env has other spaces, or it failed in every episode.
+
+    Example:
+        >>> eq.evaluate(run.directory, episodes=2)
+        <Evaluation ... over 2 episodes, step 2,048>
+    """
+    return evaluated(
+        directory,
+        episodes=episodes,
+        deterministic=deterministic,
+        seed=seed,
+        best=best,
+        video=video,
+        settings=settings,
+        trust=trust,
+    )
+
+
+def evaluated(
+    directory: str | os.PathLike[str],
+    *,
+    episodes: int,
+    deterministic: bool,
+    seed: int = 0,
+    best: bool = False,
+    video: bool = False,
+    settings: Settings = (),
+    trust: Sequence[str] = (),
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
-    """Fresh episodes of the weights that ``load`` takes; ``video`` also writes one to the run's
-    ``videos/``.
-
-    ``settings``: arguments of the env that differ from those of training, such as
-    ``"env.gravity=5"``. ``tell`` is called after every step with the progress. ``trust``: modules
-    and ``module:callable`` that a run from elsewhere may import.
-
-    ValueError for an env of other spaces, and if the env failed in every episode.
-    """
+    """As ``evaluate``; ``tell`` is called after every step with the progress."""
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")
     if is_url(directory):
@@ -63,7 +101,7 @@ def evaluate(
                 "into, got a URL"
             )
         with local(directory) as here:
-            return evaluate(
+            return evaluated(
                 here,
                 episodes=episodes,
                 deterministic=deterministic,

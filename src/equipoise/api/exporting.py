@@ -29,7 +29,7 @@ from equipoise.record.summary import SUMMARY
 __all__ = ["Exported", "export"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Exported:
     """An artifact, or a model of text."""
 
@@ -40,6 +40,9 @@ class Exported:
     note: str = ""  # why these were made up
     # precision in which the run acts; the graph and the compared torch policy are fp32
     precision: str = "fp32"
+
+    def __repr__(self) -> str:
+        return f"<Exported {self.path}{f', version {self.version[:12]}' if self.version else ''}>"
 
 
 def export(

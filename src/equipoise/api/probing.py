@@ -31,14 +31,39 @@ def probe(
     top: int = 3,
     seconds: float | None = None,
     trust: Sequence[str] = (),
+) -> list[Probed]:
+    """Try the first suggestions for a run's speed, each in short runs beside the run as it is.
+
+    Nothing of the run is changed.
+
+    Args:
+        directory: A run that was trained with ``on="process"``.
+        top: How many suggestions.
+        seconds: The length of each short run; None is 15 s, and needs an idle machine.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        Each suggestion with its predicted and its measured gain.
+
+    Raises:
+        ValueError: The run measured too little, or the machine is busy.
+
+    Example:
+        >>> for one in eq.probe("runs/NAME", seconds=30):  # doctest: +SKIP
+        ...     print(one.change, one.predicted, one.gain)
+    """
+    return probed(directory, top=top, seconds=seconds, trust=trust)
+
+
+def probed(
+    directory: str | os.PathLike[str],
+    *,
+    top: int = 3,
+    seconds: float | None = None,
+    trust: Sequence[str] = (),
     tell: Callable[[str], object] = lambda text: None,
 ) -> list[Probed]:
-    """Try the first ``top`` remedies of a run, each in short runs in turns with the run as it is.
-
-    ``seconds``: the length of each of these runs, also on a busy machine. None: 15 s, and a
-    ValueError unless the machine is idle. ValueError also if the run measured too little. Nothing
-    of the run is changed; KeyboardInterrupt leaves nothing.
-    """
+    """As ``probe``; ``tell`` is called with sentences on the progress."""
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ValueError(f"seconds: expected more than 0, got {seconds:g}")
     if top < 1:

@@ -37,7 +37,7 @@ class Recording:
     action: Tree | None  # [L, ...] as ``env.step`` took it; None: it was not recorded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Played:
     """What a policy does where something else acted."""
 
@@ -48,6 +48,9 @@ class Played:
     same: dict[str, float]
     # by path, of other numbers: the mean distance from the recorded action
     distance: dict[str, float]
+
+    def __repr__(self) -> str:
+        return f"<Played {self.rows:,} rows of {self.episodes:,} episodes, step {self.step:,}>"
 
     @property
     def rows(self) -> int:
@@ -148,7 +151,7 @@ def _joined(episodes: list[Tree]) -> Tree:
 
 
 def _compare(action: Tree, recorded: Tree, place: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Where the two agree, by the path of each part of an action."""
+    """The agreement of the two, by the path of each part of an action."""
     mine, theirs = dict(tree.items(action, "action")), dict(tree.items(recorded, "action"))
     same: dict[str, float] = {}
     distance: dict[str, float] = {}

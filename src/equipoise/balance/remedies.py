@@ -31,7 +31,7 @@ class Remedy:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
     """The model's answer for a run, and for the requested changes."""
 
@@ -41,6 +41,13 @@ class Prediction:
     change: Remedy | None  # the same with the run's steps/s and an interval
     changes: Mapping[str, tuple[object, object]]  # by key: the old value and the new one
     remedies: Sequence[Remedy]  # the best suggestions; empty if nothing was changed
+
+    def __repr__(self) -> str:
+        now = f"<Prediction measured {self.measured:,.0f} steps/s"
+        if self.change is None:
+            return f"{now}, {len(self.remedies)} suggestions>"
+        one = self.change
+        return f"{now}, changed {one.steps_per_s:,.0f} (x {one.low:.2f} to {one.high:.2f})>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

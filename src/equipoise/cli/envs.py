@@ -119,7 +119,7 @@ def _of_jax() -> list[str]:
 
 
 def _newest(ids: Iterable[str], every: bool) -> list[str]:
-    """The newest version of each id; all of them where ``every``."""
+    """The newest version of each id; all of them if ``every``."""
     from equipoise.envs.hints import version, versionless
 
     newest: dict[str, str] = {}

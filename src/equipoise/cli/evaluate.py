@@ -100,11 +100,11 @@ def evaluate(
             )
 
         count, start = convert(episodes, int, "--episodes"), at_least(seed, "--seed", 0)
-        from equipoise import api
+        from equipoise.api.evaluating import evaluated
         from equipoise.console.terminal import Progress
 
         told: dict[str, Any] = {} if quiet else {"tell": Progress()}
-        result = api.evaluate(
+        result = evaluated(
             place(directory),
             episodes=count,
             deterministic=not stochastic,

@@ -45,13 +45,13 @@ def probe(
     turns.
     """
     with plain_errors("equipoise probe", debug):
-        from equipoise.api.probing import probe as tried
+        from equipoise.api.probing import probed
         from equipoise.console.prediction import probes
         from equipoise.programs.settings import convert
 
         tell = (lambda text: None) if quiet or as_json else say
         each = None if seconds is None else convert(seconds, float, "--seconds")
-        found = tried(
+        found = probed(
             directory, top=convert(top, int, "--top"), seconds=each, tell=tell, **vouched(trust)
         )
         for line in (json.dumps(asdict(one)) for one in found) if as_json else probes(found):

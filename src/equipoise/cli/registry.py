@@ -402,7 +402,7 @@ def gc(
 
 
 def _moved(move: Any, command: str, expect: str | None, reason: str) -> str | None:
-    """Move an alias, with exit code 1 where another one was faster."""
+    """Move an alias, with exit code 1 if another one was faster."""
     from equipoise.registry import AliasMoved
 
     given: dict[str, Any] = {"reason": reason}

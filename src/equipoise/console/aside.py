@@ -1,8 +1,8 @@
-"""What the driver's process prints besides the view, such as an env of an evaluation, C libraries,
-all workers of ``--on serial``.
+"""Output of the driver's process besides the view: of an env in an evaluation, of C libraries, and
+of all workers with ``--on serial``.
 
-That goes into ``logs/driver.log``, as the lines of worker processes go into theirs, so that nothing
-hides the view.
+It goes into ``logs/driver.log``, as the output of worker processes goes into their logs, so that
+nothing hides the view.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def prints_aside(directory: Path, console: Console) -> Iterator[Callable[[], Non
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Drop what this process prints meanwhile,
-    because it will be printed again where it is kept.
+    """Drop the output of this process for a while, because the part that is kept will be printed
+    again.
     """
     if not is_descriptor(sys.stdout, STDOUT) or not is_descriptor(sys.stderr, STDERR):
         yield

@@ -115,8 +115,8 @@ def _place(word: str) -> tuple[str, Path]:
 
 
 def _files(place: Path, told: list[str]) -> list[Path]:
-    """The metrics.jsonl of a run, of all runs of a folder, or a file itself. ``told``: takes
-    folders that cannot be read.
+    """Return the metrics.jsonl of a run, of all runs of a folder, or the file itself. ``told``:
+    takes folders that cannot be read.
     """
     if place.is_file():
         return [place]
@@ -146,8 +146,8 @@ def _described(file: Path) -> tuple[str, dict[str, str]]:
 def _together(
     found: list[tuple[Path, Any, Any]], asked: set[Path], told: list[str]
 ) -> list[tuple[Path, Any, Any]]:
-    """The runs that have numbers at the place where most have; all of them if one of the others was
-    named itself.
+    """Return the runs with numbers at the place that most runs have. All runs are returned if one
+    of the other runs was named itself.
     """
     at = max(
         (x[0] for _, x, _ in found),
@@ -166,8 +166,8 @@ def _together(
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:
-    """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError if
-    no report has it.
+    """Return (x, y) of the reports that have the number, both float64 [N] with rising ``x``;
+    ValueError if no report has it.
     """
     at, values = [], []
     for line in lines:
@@ -226,10 +226,10 @@ def _of_evaluation(line: Mapping[str, Any], axis: Axis) -> float:
 
 
 def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
-    """One run as it is; of several the mean and its interval while all of them have begun and no
-    run has ended.
+    """Return the curve of one run as it is, or the mean of several and its interval, over the part
+    that all of them have.
 
-    ``found``: (file, x [N], y [N]) of each run. ValueError if they have no place in common.
+    ``found``: (file, x [N], y [N]) of each run. ValueError if the runs do not overlap.
     """
     files = tuple(file for file, _, _ in found)
     if len(found) == 1:
@@ -298,7 +298,7 @@ def _figure() -> Figure:
         raise ImportError(f"a plot needs matplotlib: {install('plot')}") from error
 
     class Curves(Figure):
-        """Shown by a notebook even if no backend of matplotlib's is on."""
+        """A figure that a notebook shows without a backend of matplotlib's."""
 
         def _repr_svg_(self) -> str:
             with io.StringIO() as text:

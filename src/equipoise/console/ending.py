@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from equipoise import phases
 
-# a phase that lasts so long has a line, and another one each time that it has lasted so long again
+# until a phase has a line, and between two lines of a phase
 FIRST_S, EVERY_S = 0.6, 4.0
 
 

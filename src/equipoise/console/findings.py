@@ -1,5 +1,5 @@
-"""The report of an env check, as lines of at most 100 columns, and of fewer in a narrow
-terminal.
+"""The report of an env check as lines of at most 100 columns, or of the terminal's columns if it
+has fewer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Keys of a terminal, each reported at once while a run goes on, and the terminal as it was
-afterwards.
+"""Single keys of a terminal during a run; afterwards the terminal has its former mode.
 
-The terminal usually gives lines and shows what is typed; meanwhile it gives single keys and shows
-none. Ctrl-C and Ctrl-Z stay signals. The mode is put back at the end, however it comes: an
+Usually a terminal passes whole lines and shows what is typed. During a run it passes single keys
+and shows none. Ctrl-C and Ctrl-Z stay signals. The former mode is put back at every end: an
 exception, Ctrl-C, SIGTERM, SIGHUP, SIGQUIT. It is also put back before this process is suspended,
-and taken again when it goes on. In the background nothing is read and no mode is set, since the
-terminal is then another job's. SIGKILL leaves it to the shell.
+and the mode of the run is taken again when it continues. In the background nothing is read and no
+mode is set, since the terminal then belongs to another job. After SIGKILL the shell has to put the
+mode back.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class Keys:
         """
         self._pressed, self._height = pressed, height
         self._in, self._out = sys.stdin.fileno(), out.fileno()
-        self._usual: list[Any] | None = None  # the mode of the terminal before, if it was taken
+        self._usual: list[Any] | None = None  # the terminal's former mode, if taken
         self._before: dict[int, Any] = {}  # handlers
         self._over, self._end = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True, name="keys")
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
-            # else it is ignored, as by nohup, or somebody else's
+            # else it is ignored, as by nohup, or has another handler
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._before[number] = signal.signal(number, self._default)
         self.tend()
@@ -102,7 +102,7 @@ class Keys:
         os.close(self._end)
 
     def tend(self) -> None:
-        """Take the mode if this process is in the foreground and the terminal has another one, as
+        """Take the mode if this process is in the foreground and the terminal has another mode, as
         after ``fg``.
         """
         if self._foreground():
@@ -132,7 +132,7 @@ class Keys:
         signal.raise_signal(number)  # the process ends here, or goes on after SIGCONT
         signal.signal(number, self._default)
         self.tend()
-        # the next picture begins this number of lines further up
+        # the number of lines by which the next picture begins further up
         os.write(self._out, HIDE + b"\n" * max(self._height() - 1, 0))
 
     def _listen(self) -> None:

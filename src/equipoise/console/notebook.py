@@ -1,6 +1,4 @@
-"""The view of a run in a notebook: one picture in the cell's output that is drawn again in
-place.
-"""
+"""The view of a run in a notebook: one picture in the cell's output, redrawn in place."""
 
 from __future__ import annotations
 

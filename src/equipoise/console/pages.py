@@ -51,7 +51,7 @@ QUITS = "q does not end a run; Ctrl-C does, and saves it"
 
 @dataclass(slots=True)
 class Shown:
-    """What of the view is shown, as keys change it."""
+    """The part of the view that is shown, as keys change it."""
 
     # one of ``PAGES``; "": no keys are read, and the run and the workers are one page
     page: str = ""

@@ -1,5 +1,5 @@
-"""Pieces of the live view as text: a report in, lines of at most ``width`` columns out. Nothing
-here knows a terminal.
+"""Pieces of the live view as text: a report in, lines of at most ``width`` columns out. The code
+here is independent of a terminal.
 """
 
 from __future__ import annotations

@@ -14,27 +14,27 @@ from collections.abc import Sequence
 from typing import Any
 
 USUAL = 80  # columns of a terminal that does not report them
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, also for a file
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium colours its warnings even in a pipe
 UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 def in_ci() -> bool:
-    """Does a build server run us, without a person who watches or answers?"""
+    """Return True on a build server, which has no reader and no keyboard."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def in_colour() -> bool:
-    """Does the user want colours, and bold? NO_COLOR turns it off (no-color.org)."""
+    """Return True if the user wants colours and bold text, False with NO_COLOR (no-color.org)."""
     return not os.environ.get("NO_COLOR")
 
 
 def is_live(stream: object) -> bool:
-    """Can lines of this stream be drawn over, with somebody there to see it?"""
+    """Return True if the stream is an interactive terminal."""
     return is_terminal(stream) and os.environ.get("TERM") != "dumb" and not in_ci()
 
 
 def width_of(stream: Any) -> int | None:
-    """The columns that a line of this stream may take; None if they are unknown."""
+    """Return the columns of a line of this stream, or None if they are unknown."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
@@ -48,7 +48,7 @@ def width_of(stream: Any) -> int | None:
 
 
 def size_of(stream: Any) -> tuple[int, int] | None:
-    """Columns and lines of a stream's terminal; None if it has no terminal."""
+    """Return the columns and lines of a stream's terminal, or None without a terminal."""
     width = width_of(stream)
     try:
         return None if width is None else (width, os.get_terminal_size(stream.fileno()).lines)
@@ -69,7 +69,8 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """The lines of a text, broken between words, with ``indent`` before all but the first of each.
+    """Return the lines of a text, broken between words, with ``indent`` before all but the first of
+    each.
 
     A word that is longer than a line, such as a path, stays whole.
     """
@@ -88,8 +89,8 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
 
 
 def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
-    """Parts side by side, two spaces apart, as lines that are broken between parts; a part that is
-    too long is also broken.
+    """Join parts side by side, two spaces apart, as lines that are broken between parts. A part
+    that is longer than a line is broken between words.
     """
     if width is None:
         return ["  ".join(parts)]
@@ -107,7 +108,7 @@ def say(text: str, *, file: Any = None, indent: str = "  ") -> None:
 
 
 def is_descriptor(stream: Any, number: int) -> bool:
-    """Is this stream the process's own, and no stand-in for it?"""
+    """Return True if this stream is the process's own, and not a stand-in."""
     try:
         return bool(stream.fileno() == number)
     except (OSError, ValueError, AttributeError):
@@ -115,7 +116,7 @@ def is_descriptor(stream: Any, number: int) -> bool:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Is this stream a terminal's?"""
+    """Return True if this stream is a terminal's."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # a stand-in, or closed

@@ -1,9 +1,8 @@
-"""The start of a command: a line for each phase that takes long, and Ctrl-C also where Python is
-not asked.
+"""The start of a command: a line for each long phase, and Ctrl-C even while Python cannot answer.
 
 Signals reach Python between two of its instructions. One call of a C library, such as the
-factorisation that initialises a large network, may take a minute; a thread sees meanwhile that
-somebody wants to leave, where the library lets threads run.
+factorisation that initialises a large network, may take a minute. During the call a thread notices
+that the user wants to leave, if the library lets threads run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from equipoise.console.unread import opened
 from equipoise.private import multiprocessing
 from equipoise.runtime.process.log import STDERR
 
-# a phase that lasts so long has a line, and another one each time that it has lasted so long again
+# until a phase has a line, and between two lines of a phase
 FIRST_S, EVERY_S = 0.6, 4.0
 LOOK_S = 0.1
 LEAVE_S = 1.5  # from a signal until the process leaves though Python was not asked
@@ -58,7 +57,7 @@ class Starting:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._text, self._began, self._told = "", 0.0, 0.0
-        # What a run prints may be sent elsewhere meanwhile (``aside.py``).
+        # the output of a run may go elsewhere during its start (``aside.py``)
         self._out: TextIO = (
             opened(os.dup(STDERR), sys.stderr) if is_descriptor(sys.stderr, STDERR) else sys.stderr
         )
@@ -86,7 +85,7 @@ class Starting:
         self.end()
 
     def end(self) -> None:
-        """Say no more, and leave signals to others."""
+        """Print nothing more, and leave signals to the former handlers."""
         if self._over.is_set():
             return
         self._over.set()
@@ -106,7 +105,7 @@ class Starting:
         self._text = text
 
     def _look(self) -> None:
-        """Tell of long phases until the end; leave where a signal is not answered."""
+        """Print long phases until the end; leave the process if a signal stays unanswered."""
         asked: _Asked | None = None
         self._wakes.settimeout(LOOK_S)
         while not self._over.is_set():

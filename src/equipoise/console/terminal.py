@@ -66,8 +66,8 @@ from equipoise.types import Program
 REDRAW_S = 0.1
 LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
-QUIET_S = 15.0  # a quiet run whose last evaluation takes longer reports what it waits for
-CONTINUED = " " * 6  # the rest of a line stands below, under the text after the time
+QUIET_S = 15.0  # after this time a quiet run prints the progress of its last evaluation
+CONTINUED = " " * 6  # what is left of a line stands below, under what follows the time
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
@@ -89,7 +89,7 @@ class View:
         console: Console | None = None,
         told: Collection[str] = (),
     ) -> None:
-        """``told``: notes that were shown before, by the process that began the run."""
+        """``told``: notes that the process which began the run has shown already."""
         self._told = {*told}
         self.console = make_console() if console is None else console
         self._program, self._on = program, on
@@ -266,8 +266,8 @@ class Progress:
 
 
 def make_console() -> Console:
-    """A console on stdout. Rich guesses 80 columns where it cannot ask, and takes FORCE_COLOR for a
-    terminal.
+    """Make a console on stdout. Rich alone would assume 80 columns without a terminal, and take
+    FORCE_COLOR for a terminal.
     """
     live = None if is_live(sys.stdout) else False
     return Console(

@@ -20,7 +20,7 @@ from equipoise.foreign import has, optional
 from equipoise.hints import install
 from equipoise.types import REMOTE, EnvFactory, Tree
 
-FPS = 30  # default if the env names no rate
+FPS = 30  # default if the env names none
 MOST_FPS = 1_000
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
 
@@ -34,10 +34,10 @@ def record(
     seed: int = 0,
     begin: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Play ``episodes`` and write them to ``path`` (.mp4); returns their returns.
+    """Play ``episodes`` and write them to ``path`` (.mp4); return their returns.
 
     ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes
-    ``render_mode``. It is made as for evaluation, one Python env if there is one; ``act`` gets one
+    ``render_mode``. It is made as for evaluation, as one Python env if possible; ``act`` gets one
     observation. ``begin`` is called before each episode, for a policy with memory. The file appears
     only when it is complete.
     """
@@ -159,7 +159,7 @@ def _drawn(made: Any) -> Any:
 
 
 def _metadata(of: Any, absent: Mapping[str, Any] = MappingProxyType({})) -> Mapping[str, Any]:
-    """Return the metadata of a user's env; {} if they are no mapping."""
+    """Return the metadata of a user's env, or an empty mapping if they are not a mapping."""
     found = optional(of, "metadata", absent)
     return found if isinstance(found, Mapping) else {}
 

@@ -22,7 +22,7 @@ class GTrXL(nn.Module):
 
         y = g1(x, relu(attention(norm(x), memory))),   out = g2(y, relu(mlp(norm(y))))
 
-    where row t attends to the rows t - ``window`` .. t of its episode. Attention scores are
+    in which row t attends to the rows t - ``window`` .. t of its episode. Attention scores are
     Transformer-XL's (Dai et al. 2019, arXiv:1901.02860, section 3.3): (q_t + u) k_j + (q_t + v)
     p_{t-j}.
 

@@ -1,6 +1,6 @@
 """Twin critics: two (or more) independent estimates of one value.
 
-Fujimoto et al. 2018, arXiv:1802.09477, section 4.2, where the smaller one is used. All members are
+Fujimoto et al. 2018, arXiv:1802.09477, section 4.2, whose loss takes the smaller. All members are
 computed together, as one product of batches of matrices.
 """
 

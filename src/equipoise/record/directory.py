@@ -1,7 +1,7 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
 run.json, spec.json (all that playing its policies needs), metrics.jsonl, live.json (the moment),
-events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON
+events.* (TensorBoard), checkpoints/step_N/, capsules/ (failures of envs), summary.json. JSON
 files are replaced whole, and nan is written as null.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
-from equipoise.files import open_plain, parse_json
+from equipoise.files import open_plain, parse_json, plain
 from equipoise.schema import Anything, Flag, Number, Schema, check
 
 __all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
@@ -23,7 +23,7 @@ LARGEST = 1e100  # number that a list of runs or a curve takes
 MOST_DAMAGED = 1000  # lines that are named; a file with more of them is no report's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Evaluation:
     """Returns of fresh episodes, unclipped."""
 
@@ -36,6 +36,12 @@ class Evaluation:
     policies: Mapping[str, float] = field(default_factory=dict)
     # means of Program.source.metrics, as in a report
     info: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Evaluation {self.mean:.1f} ± {self.std:.1f} over {self.episodes} episodes, "
+            f"step {self.step:,}>"
+        )
 
     @property
     def step(self) -> int:
@@ -205,7 +211,7 @@ def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) 
     return {one.name: getattr(source, one.name) for one in fields(kind)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report(Learned, Measured):
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` cover the time since the
     last recorded report, and in the final report ``balance``, ``cause`` and ``verdict`` the whole
@@ -239,6 +245,18 @@ class Report(Learned, Measured):
     lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # by process: its "cpu_s" and "rss" in bytes
     usage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        reached = "none" if self.return_mean is None else f"{self.return_mean:.1f}"
+        return (
+            f"<Report step {self.step:,}, return {reached}, {self.steps_per_s:,.0f} steps/s, "
+            f"{self.cause}>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers of the report, as its line of ``metrics.jsonl`` has them."""
+        found: dict[str, Any] = plain(self)
+        return found
 
     @property
     def step(self) -> int:

@@ -353,7 +353,7 @@ def tick_text(value: float) -> str:
 def chart(
     lines: Sequence[Line], *, label: str, x_label: str, x_text: Callable[[float], str] = tick_text
 ) -> Html | None:
-    """Lines over an axis, with the labels of both axes; None where there is no point to draw."""
+    """Draw lines over an axis, with the labels of both axes; None without a point."""
     drawn = [line for one in lines if len((line := one.drawable()).x)]
     if not drawn:
         return None
@@ -434,7 +434,7 @@ def _mark(name: str, box: str, shape: Html) -> Html:
 
 
 def hatchings() -> Html:
-    """What fills each state: a pattern tells it apart without colour. Once in a page."""
+    """The pattern of each state, which distinguishes it without colour; once in a page."""
 
     dot: dict[str, str | float | None] = {"class_": "starved-mark", "width": 1.6, "height": 1.6}
     stripe = tag("rect", class_="preempted-mark", width=1.6, height=4)

@@ -1,4 +1,4 @@
-"""HTML and SVG as text: every string is escaped when it becomes a part of an element, and no number
+"""HTML and SVG as text: every string is escaped when it becomes part of an element, and no number
 is nan.
 """
 

@@ -1,6 +1,4 @@
-"""The runs of a report: read from their directories, and grouped where they differ only in the
-seed.
-"""
+"""The runs of a report, from their directories, grouped if they differ only in the seed."""
 
 from __future__ import annotations
 
@@ -133,7 +131,7 @@ class RunRecord:
 
     @property
     def cause(self) -> str:
-        """What holds the run back, of the same as ``verdict``."""
+        """The bottleneck, of the same report as ``verdict``."""
         return str((self.summary or self.last)["cause"])
 
     @property
@@ -191,7 +189,7 @@ class RunRecord:
 
     @property
     def alarms(self) -> Sequence[Entry] | None:
-        """All alarms so far; None for a run that knows none."""
+        """All alarms so far; None for a run of a version without alarms."""
         found: Sequence[Entry] | None = (self.summary or self.last).get("alarms")
         return found
 
@@ -254,7 +252,7 @@ class Group:
         return found
 
     def curve(self, found: Sequence[tuple[Path, object, object]]) -> Curve | None:
-        """The mean of several runs and its interval; None where they do not overlap."""
+        """The mean of several runs and its interval, or None if they do not overlap."""
         try:
             return averaged(self.name, found)
         except ValueError:
@@ -262,7 +260,7 @@ class Group:
 
 
 def axis_of(groups: Sequence[Group]) -> Axis:
-    """Env steps; updates where no env is stepped."""
+    """Env steps, or updates if no env is stepped."""
     return (
         "steps"
         if any(one.last["env_steps"] for group in groups for one in group.runs)

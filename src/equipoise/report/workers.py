@@ -33,7 +33,7 @@ LEAST_SHARE = 0.005  # of the time, for a verdict to have a line
 
 
 def shares_of(seconds: Entry) -> dict[str, float]:
-    """The share of each state, 0..1; empty where no time was measured."""
+    """The share of each state, 0..1, or nothing if no time was measured."""
     total = sum(seconds[state] for state in STATES)
     return {state: seconds[state] / total for state in STATES} if total > 0 else {}
 
@@ -60,7 +60,7 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def folded(names: Sequence[str], most: int) -> dict[str, list[str]]:
-    """At most ``most`` rows of workers by name: where there are more, neighbours share one."""
+    """Group workers into at most ``most`` rows by name, in which neighbours are joined."""
     if len(names) <= most:
         return {name: [name] for name in names}
     edges = [i * len(names) // most for i in range(most + 1)]
@@ -214,7 +214,7 @@ def _clock_axis(end: float) -> Html:
 
 
 def stretches(lines: Sequence[Entry], end: float) -> dict[str, list[tuple[float, float]]]:
-    """When each cause held: from the report before to the one that says it, neighbours joined."""
+    """When each cause held: from the report before to the report with it; neighbours are joined."""
     found: dict[str, list[tuple[float, float]]] = {}
     begin = 0.0
     for line in lines:

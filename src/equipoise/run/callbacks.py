@@ -108,7 +108,12 @@ class Listeners:
         try:
             for name, methods in self._heard:
                 if (called := methods.get(method)) is not None:
-                    answer = called(thing)
+                    try:
+                        answer = called(thing)
+                    except StopIteration as error:  # it would end the run in silence
+                        raise RuntimeError(
+                            f"callback {name}: {method} raised StopIteration"
+                        ) from error
                     if answer is not None and not isinstance(answer, bool | np.bool_):
                         raise TypeError(
                             f"callback {name}: {method} must return True, False or None, got "

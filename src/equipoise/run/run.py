@@ -102,7 +102,8 @@ class Run:
         SESSION.close_at_exit(self)
 
     def __del__(self) -> None:
-        self._warn_if_unused()
+        if not self._begun:
+            self.close_unused()
 
     def _warn_if_unused(self) -> None:
         if not self._begun:
@@ -195,8 +196,10 @@ class Run:
 
     def close_unused(self) -> None:
         """Close at the end of the program, with a warning if nothing was trained."""
-        self._warn_if_unused()
-        self.close()
+        try:
+            self._warn_if_unused()
+        finally:  # a warning may be an error
+            self.close()
 
     def close(self) -> None:
         """Stop the workers, save the run and write the summary; again does nothing."""

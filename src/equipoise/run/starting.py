@@ -69,7 +69,7 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
 def start(
     blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS, nodes: RayNodes | None = None
 ) -> Runtime:
-    """Build the workers of a run where they are to work. ``kinds``: further kinds besides, or
+    """Build the workers of a run at their places. ``kinds``: further kinds besides, or
     instead of, ours.
 
     ``nodes``: the machines of the cluster, with ``on="ray"``.

@@ -114,7 +114,7 @@ class App:
             return None
 
     async def body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body of a request; Refused (413, 415) where it is too long, or compressed."""
+        """Return the body of a request; Refused (413, 415) if it is too long or compressed."""
         if (
             encoding := headers.get(b"content-encoding")
         ) is not None and encoding.strip().lower() not in (b"", b"identity"):

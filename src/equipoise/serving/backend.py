@@ -1,5 +1,5 @@
-"""The server's interface to a loaded artifact, and its loaders: ONNX Runtime, or torch for policies
-that ONNX cannot express.
+"""The interface of a loaded artifact, and the loader: ONNX Runtime, or torch for policies that ONNX
+cannot express.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 class Model(Protocol):
-    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` describes each
+    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` documents each
     method.
     """
 

@@ -1,9 +1,9 @@
-"""Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
+"""Batching: rows that arrive during a forward pass form the next batch. Nothing waits for a timer.
 
-A slow model works in a worker thread. A fast version (``Version.inline``) works in the event loop:
-at once for the first request of a turn of the loop, then for all further requests of that turn
-together. Rows of one episode are never in one batch: each needs the state after the one before.
-Recurrent states are read and written by the loop alone.
+A slow model works in a worker thread. A fast model (``Version.inline``) works in the event loop:
+for the first request of a turn of the loop at once, then for the remaining requests of that turn
+together. A batch never has two rows of one episode, because each needs the state after the row
+before. Only the loop reads and writes recurrent states.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Ask:
 
 
 class Batch:
-    """One run of a version's model, and its result."""
+    """One forward pass of a version's model, and its results."""
 
     def __init__(self, asks: list[Ask], seed: int) -> None:
         """Put the rows together; called in the loop."""
@@ -163,7 +163,7 @@ class Batch:
                 self.choices.append(self._fallback(i, reason))
 
     def _fallback(self, i: int, reason: str) -> Choice:
-        """The best action if the rules want it and it passes; else the safe one."""
+        """Return the best action if the rules want it and it passes, else the safe action."""
         if self.version.shield.rules.fallback == "safe":
             return self._safe(i, reason)
         one = {name: x[i : i + 1] for name, x in self.rows.items()}
@@ -182,7 +182,7 @@ class Batch:
         return self.version.shield.safe(self.rows, i), None, True, reason
 
     def _kept(self, following: Mapping[str, Array], bad: Array) -> Mapping[str, Array]:
-        """The next states; a state that is not finite stays as it was."""
+        """Return the next states; a state that is not finite stays as it was."""
         return {
             name: np.where(bad.reshape(-1, *[1] * (x.ndim - 1)), self.state[name], x)
             for name, x in following.items()
@@ -239,8 +239,8 @@ class Batcher:
             self._asks.append(ask)
 
     def shadow(self, ask: Ask) -> bool:
-        """Take an ask for a track that counts it already, and whose answer has no reader; False if
-        too many wait.
+        """Take an ask without a waiting caller, which its track counts already; False if too many
+        wait.
         """
         if len(self._shadows) >= SHADOWS:
             return False
@@ -280,8 +280,8 @@ class Batcher:
             self._loop.call_later(SHADOW_S / 4, self._shadow_turn)
 
     def _take(self, waiting: deque[Ask]) -> Batch:
-        """The next batch: rows of the version that waits longest, at most one of an episode. The
-        other asks wait on, in order.
+        """Return the next batch: rows of the version that waits longest, at most one of an episode.
+        The remaining rows wait on, in order.
         """
         asks = [waiting.popleft()]
         version, rows, tracks, later = asks[0].version, asks[0].n, {id(asks[0].track)}, []

@@ -82,8 +82,8 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def in_utf8(text: str) -> str:
-    """Text whose halves of characters, from a file or a path of others, are escaped: no answer can
-    hold them.
+    """Return a text from a file or a caller with halves of characters escaped, because no answer
+    can hold them.
     """
     return text.encode(errors="backslashreplace").decode()
 

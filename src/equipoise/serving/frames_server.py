@@ -1,5 +1,5 @@
 """Framed msgpack on a unix socket: the fastest way to ask. The mode of the socket's file (0600)
-limits its callers.
+decides who may ask.
 
 A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the
 fields of that message. The answer is a frame {"n": the same, "status": as in HTTP, ...}, with the
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def _turn(self) -> None:
-        """Take up some of the frames that came; the rest in the loop's next turns, as there may be
-        thousands.
+        """Take up some of the received frames, and the rest in the loop's next turns, as there may
+        be thousands.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -210,13 +210,13 @@ class FrameServer:
         self._path: Path | None = None  # of the socket's file, while it is this server's
 
     async def listen(self, path: Path) -> None:
-        """OSError where another server listens there, or where the path is something else."""
+        """Raise OSError if another server listens there, or if the path is something else."""
         listening = listen_at(path)
         self._path = path
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self), sock=listening, backlog=ACCEPTS
         )
-        listening.listen(BACKLOG)  # asyncio's number is also the number that it takes at once
+        listening.listen(BACKLOG)  # asyncio's number also limits how many it accepts at once
 
     def sweep(self, now: float) -> None:
         """Close connections whose frame takes too long to arrive."""
@@ -233,8 +233,8 @@ class FrameServer:
                 one.transport.close()
 
     def stop_listening(self) -> None:
-        """Also where it listens no more, or never did: another server's file at the same path
-        stays.
+        """Close the socket, also after it stopped listening, or never listened. Another server's
+        file at the same path stays.
         """
         if self._server is not None:
             self._server.close()
@@ -243,7 +243,7 @@ class FrameServer:
         self._server = self._path = None
 
     async def drain(self, until: Callable[[], bool]) -> None:
-        """Answer all pending requests, then close; ``until`` is true when the time is over."""
+        """Answer the open requests, then close; ``until`` is the end of the time for that."""
         for one in list(self.connections):
             one.drain()
         while self.connections and not until():

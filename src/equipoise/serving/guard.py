@@ -1,5 +1,5 @@
-"""The guard: the callers that may use HTTP. It looks at the token, at Host (DNS rebinding) and at
-Origin (pages of other sites).
+"""The guard of HTTP requests. It checks the token, Host (against DNS rebinding) and Origin (against
+pages of other sites).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Guard:
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:
-        """``host``: the address that is listened on. ValueError if other machines could ask without
-        a token.
+        """``host``: the address to listen on. ValueError if other machines could ask without a
+        token.
 
-        ``hosts``: names by which callers may call this server, besides its address. ``origins``: of
-        pages that may ask, such as "https://example.org".
+        ``hosts``: further names of this server; ``origins``: of pages that may ask, such as
+        "https://example.org".
         """
         self._everywhere = not is_local(host)
         need_token(host, token, f"--host {host}", "give --token-file FILE, or serve on 127.0.0.1")
@@ -47,8 +47,8 @@ class Guard:
     def check(
         self, path: str, host: bytes | None, origin: bytes | None, authorization: bytes | None
     ) -> bytes | None:
-        """Refused (401, 403) for a request that is not allowed; else the origin that the answer has
-        to allow, or None.
+        """Return the origin that the answer has to allow, or None; Refused (401, 403) for a request
+        that is not allowed.
         """
         if host not in self._fine:
             self._check_host(host)
@@ -60,7 +60,7 @@ class Guard:
         return origin
 
     def knows(self, authorization: bytes | None) -> bool:
-        """Does the caller have the token, if the server needs a token?"""
+        """Return True if the caller has the token, or if no token is needed."""
         return self._token is None or (
             authorization is not None
             and same(bearer_token(authorization.decode("latin-1")) or "", self._token)
@@ -93,7 +93,9 @@ class Guard:
 
 
 def urlsplit_host(origin: str) -> str | None:
-    """The host and port of an origin; None if it is no origin, as the "null" of a file."""
+    """Return the host and port of an origin, or None for an origin without them, such as the "null"
+    of a file.
+    """
     try:
         parts = urlsplit(origin)
     except ValueError:

@@ -1,6 +1,4 @@
-"""Messages of the server: the form of a request, the form of an answer, and a refusal with its HTTP
-status.
-"""
+"""Messages of the server: fields of requests and answers, and a refusal with its HTTP status."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from equipoise.hints import hint
 from equipoise.serving import bounds
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" for no name
+Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or ""
 LATEST_MS = 86_400_000
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]  # ms after the request arrived
 
 
 class Refused(Exception):
-    """A request that cannot be met: the HTTP status, and a sentence with the path, the expected
-    value and the given one.
+    """A request that cannot be answered: the HTTP status, and a sentence with the path, the
+    expected value and the value that came.
     """
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -58,10 +56,10 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
 class Decision(msgspec.Struct, omit_defaults=False):
     """The answer to ``Act``.
 
-    ``propensity``: how probable the action was (``kind`` "probability"), or its density; None if
-    the policy gives no such number, and if a rule was broken. ``fallback``: why the shield chose in
-    place of the policy; None if it did not. With "unlogged" the action is the policy's best one,
-    and ``propensity`` that one's.
+    ``propensity``: the probability of the action (``kind`` "probability"), or its density; None if
+    the policy has none, or if a rule was broken. ``fallback``: the reason why the shield chose in
+    place of the policy, or None. With "unlogged" the action is the policy's best one, and
+    ``propensity`` belongs to it.
     """
 
     id: str
@@ -93,7 +91,7 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
-FORM = b"application/x-www-form-urlencoded"  # the type that curl gives to its data
+FORM = b"application/x-www-form-urlencoded"  # curl's Content-Type by default
 FIELDS = {
     "act": Act.__struct_fields__,
     "outcome": Outcome.__struct_fields__,
@@ -186,7 +184,7 @@ msgpack = Codec(
 
 
 def codec(content_type: bytes | None) -> Codec:
-    """The codec of a Content-Type header; JSON if there is none. Refused (415) for another one."""
+    """Return the codec of a Content-Type header, JSON without one; else Refused (415)."""
     if content_type is None or content_type == JSON:
         return json
     kind, _, parameters = content_type.lower().partition(b";")

@@ -1,5 +1,5 @@
-"""Metrics of the server: plain counters, which cost an answer next to nothing, read by
-prometheus-client when somebody asks.
+"""Metrics of the server: plain counters, which cost an answer next to nothing. prometheus-client
+reads them on request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-Gauges = Callable[[], Mapping[str, tuple[str, float]]]  # by name: a description, and the value now
+Gauges = Callable[[], Mapping[str, tuple[str, float]]]  # by name: description and value
 
 
 class Histogram:

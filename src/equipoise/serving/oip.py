@@ -1,7 +1,7 @@
 """The Open Inference Protocol (``/v2``), with its extensions for binary tensors and for sequences.
 
 Inputs are named ``obs`` or ``obs/PATH`` [B, ...], outputs ``action`` or ``action/PATH`` [B, ...]
-and, if the policy gives it, ``propensity`` [B] (-1: unknown). Parameters of a request:
+and, if the policy has it, ``propensity`` [B] (-1: unknown). Parameters of a request:
 ``sequence_id``, ``sequence_start``, ``sequence_end`` (an episode, B = 1), ``deterministic``
 (default true), ``unit``, ``deadline_ms``, ``binary_data_output``.
 """
@@ -56,7 +56,7 @@ SPLIT = "Inference-Header-Content-Length"  # bytes of JSON before the binary ten
 
 
 class Parameters(msgspec.Struct):
-    """Parameters of a request; clients may send others, which mean nothing here."""
+    """Parameters of a request; further parameters of clients have no effect."""
 
     sequence_id: int | Text = 0
     sequence_start: bool = False
@@ -130,7 +130,7 @@ def routes(service: Service, read: Read) -> list[BaseRoute]:
 
     async def ready(request: Request) -> Response:
         if "name" in request.path_params:
-            # of a version that is named: it is served, also where no champion is
+            # of a named version: it is served even without a champion
             version_of(request)
             ready = not service.draining
         else:
@@ -317,7 +317,7 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
                     x.dtype.kind not in "biuf" or (dtype.kind != "f" and x.dtype.kind == "f")
                 ):
                     raise ValueError(f"expected numbers of {one.datatype}, got others")
-                with np.errstate(over="ignore"):  # an infinite value is refused with its place
+                with np.errstate(over="ignore"):  # infinities are refused below
                     x = (
                         x.astype(dtype)
                         if x.dtype.kind == "f" or dtype.kind in "fb"

@@ -11,12 +11,12 @@ import html
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from equipoise.edge import branches
+from equipoise.serving.openapi import Schema
 from equipoise.serving.service import Service
 
 MOST_NUMBERS = 256  # of an observation that is written out
@@ -111,7 +111,7 @@ def page(service: Service, url: str, *, token: bool) -> str:
     )
 
 
-def example(space: Mapping[str, Any], mask: Sequence[str] = ()) -> object:
+def example(space: Schema, mask: Sequence[str] = ()) -> object:
     """Return a value of a space as JSON has it, or None if it has more than ``MOST_NUMBERS``.
 
     ``mask``: the keys that lead to a mask, in which every choice is allowed.
@@ -119,7 +119,7 @@ def example(space: Mapping[str, Any], mask: Sequence[str] = ()) -> object:
     return None if count(space) > MOST_NUMBERS else _example(space, (), tuple(mask))
 
 
-def _example(space: Mapping[str, Any], path: tuple[str, ...], mask: tuple[str, ...]) -> object:
+def _example(space: Schema, path: tuple[str, ...], mask: tuple[str, ...]) -> object:
     if (inner := branches(space)) is not None:
         parts = {key: _example(one, (*path, key), mask) for key, one in inner.items()}
         return list(parts.values()) if space["type"] == "Tuple" else parts
@@ -128,14 +128,14 @@ def _example(space: Mapping[str, Any], path: tuple[str, ...], mask: tuple[str, .
     return np.broadcast_to(fill, _shape(space)).tolist()
 
 
-def count(space: Mapping[str, Any]) -> int:
+def count(space: Schema) -> int:
     """Return how many numbers a value of the space has."""
     if (inner := branches(space)) is not None:
         return sum(count(one) for one in inner.values())
     return math.prod(_shape(space))
 
 
-def described(space: Mapping[str, Any]) -> str:
+def described(space: Schema) -> str:
     """Return a space in a line, such as "Box [4] float32"."""
     if (inner := branches(space)) is not None:
         found = "{" + ", ".join(f"{key}: {described(one)}" for key, one in inner.items()) + "}"
@@ -146,7 +146,7 @@ def described(space: Mapping[str, Any]) -> str:
     return found if len(found) <= LONGEST_SPACE else f"{found[:LONGEST_SPACE]} ..."
 
 
-def _shape(space: Mapping[str, Any]) -> tuple[int, ...]:
+def _shape(space: Schema) -> tuple[int, ...]:
     kind = space["type"]
     if kind == "Discrete":
         return ()

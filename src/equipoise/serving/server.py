@@ -1,5 +1,5 @@
-"""The server: one process that listens, serves a policy, follows the registry, and drains when it
-is asked to end.
+"""The server: one process that listens, serves a policy, follows the registry, and drains after a
+signal.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from equipoise.serving.trial import Trial
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
-# between two looks for frames that take too long, and for forgotten episodes
+# between two looks at slow frames and at unused episodes
 SWEEP_S = 0.25
 # the longest that the loop waits for the thread that writes decisions or loads versions; Python's
 # own is 5 ms
 SWITCH_S = 2e-4
-# after SIGTERM: each caller's next answer asks it to go elsewhere, before idle connections are
+# after SIGTERM: the next answers send callers elsewhere, before idle connections are
 # closed
 QUIET_S = 0.3
 
@@ -48,10 +48,9 @@ class Server(web.Server):
 def serve(
     source: Source, settings: Settings, started: Callable[[list[str]], None] = lambda places: None
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``started`` gets the places that are listened on: URLs, and
-    "unix:PATH".
+    """Serve until SIGTERM or SIGINT. ``started`` gets the places to ask: URLs, and "unix:PATH".
 
-    ValueError or OSError if the request cannot be met: no champion, a taken place, an open address
+    ValueError or OSError if that is impossible: no champion, a taken place, or other machines
     without a token.
     """
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
@@ -127,7 +126,7 @@ async def _serve(
         while serving is not None and not http.started and not serving.done():
             await asyncio.sleep(0.005)
         for one in sockets:
-            one.listen(BACKLOG)  # asyncio's number is also the number that it takes at once
+            one.listen(BACKLOG)  # asyncio's number also limits how many it accepts at once
         started(places)
         sweeping = loop.create_task(_sweep(service, frame_server))
         await _ended(stop, serving)
@@ -185,7 +184,7 @@ async def _drain(
 
 
 async def _sweep(service: Service, frame_server: FrameServer) -> None:
-    """Close slow requests, and end forgotten episodes."""
+    """Close connections that take too long, and end unused episodes."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP_S)

@@ -113,8 +113,8 @@ class Service:
             self.sessions.end(name)
 
     def read(self, version: Version, obs: object) -> tuple[Mapping[str, Any], bool]:
-        """The rows of an observation; Refused (400) with the path, the expected value and the given
-        one.
+        """Return the rows of an observation; Refused (400) with the path, the expected value and
+        the value that came.
         """
         try:
             return version.model.read(arrays(obs))
@@ -183,8 +183,8 @@ class Service:
         return asked
 
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
-        """Store all outcomes or no outcome; ``written`` is called by the writer's thread. Refused
-        (501, 507) if that cannot be.
+        """Store all outcomes or none; the writer's thread calls ``written``. Refused (501, 507) if
+        that is impossible.
         """
         if self.store.path is None:
             raise Refused(
@@ -234,7 +234,7 @@ class Service:
         return not self.draining and "champion" in self.versions.now.by_alias
 
     def state(self) -> dict[str, Any]:
-        """The contents of /readyz."""
+        """The body of /readyz."""
         now = self.versions.now
         alarms = [
             bounds.in_utf8(alarm)

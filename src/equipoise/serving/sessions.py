@@ -11,8 +11,8 @@ from equipoise.serving.version import Version
 
 
 class Track:
-    """The part of an episode that a version keeps: its slot, and the number of its waiting rows.
-    The slot is given back after the last.
+    """A version's part of an episode: its slot, and the number of its waiting rows. The slot is
+    given back after the last row.
 
     ``gap``: a row was dropped, so the state is no longer that of the episode.
     """
@@ -35,7 +35,7 @@ class Track:
         self.settle()
 
     def settle(self) -> None:
-        """Give the slot back if the episode is over and no row of it waits."""
+        """Give the slot back if the episode is over and none of its rows waits."""
         if self.ended and not self.waiting:
             self.version.states.give(self.slot)
             self.version.episodes -= 1
@@ -67,12 +67,12 @@ FRESH_S = 10.0
 
 
 class Sessions:
-    """The open episodes, at most ``cap`` of them; one without a request for ``timeout_s`` seconds
-    is ended.
+    """The open episodes, at most ``cap`` of them. An episode without a request for ``timeout_s``
+    seconds is ended.
 
     If all places are taken, a new episode takes the place of the oldest episode that had only one
-    request, if that was ``FRESH_S`` ago. So a caller that begins thousands and leaves them keeps
-    the others out for seconds, and an episode that goes on never loses its place.
+    request, if that was ``FRESH_S`` ago. A caller that begins thousands and leaves them thus blocks
+    the server only for seconds, and an episode in use never loses its place.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Sessions:
         return len(self._open)
 
     def find(self, name: str) -> Episode:
-        """The open episode of a session; Refused (404) if there is none."""
+        """Return the open episode of a session; Refused (404) without one."""
         self.sweep()
         episode = self._open.pop(name, None)
         if episode is None:
@@ -105,7 +105,7 @@ class Sessions:
         return episode
 
     def begin(self, name: str, version: Version, shadow: Version | None) -> Episode:
-        """A new episode; the session's earlier one is over. Refused (429) if all places are
+        """Begin a new episode and end the session's earlier one. Refused (429) if all places are
         taken.
         """
         self.sweep()
@@ -123,7 +123,9 @@ class Sessions:
         return episode
 
     def _evict(self) -> bool:
-        """End the oldest episode that never went on; False if it is too young, or there is none."""
+        """End the oldest episode that had only one request; False if it is too young, or if there
+        is none.
+        """
         oldest = next(iter(self._fresh), None)
         if oldest is None or self._open[oldest].last > self._clock() - FRESH_S:
             return False
@@ -131,7 +133,7 @@ class Sessions:
         return self.end(oldest)
 
     def end(self, name: str) -> bool:
-        """End a session's episode; False if no episode was open."""
+        """End a session's episode; False without an open one."""
         episode = self._open.pop(name, None)
         self._fresh.pop(name, None)
         if episode is not None:

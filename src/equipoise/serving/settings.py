@@ -22,12 +22,12 @@ MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The user's rules for a decision. ``low`` and ``high``: a number, or nested lists as the
-    action (a Box) has them.
+    """The user's rules for a decision. ``low`` and ``high``: a number, or nested lists shaped like
+    the action (a Box).
 
     ``fallback``: "best" takes the policy's deterministic action if it passes, "safe" always the
-    safe action. ``safe``: that action, as JSON has it; None: the middle of a Box, the first allowed
-    action otherwise.
+    safe action. ``safe``: that action as JSON; None: the middle of a Box, else the first allowed
+    action.
     """
 
     low: Annotated[Json, Help("Lowest action, a number or a list."), Flag(SAFE, "JSON")] = None

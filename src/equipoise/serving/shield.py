@@ -34,7 +34,7 @@ class Shield:
     """The rules for one version of a policy."""
 
     def __init__(self, rules: Rules, spec: Mapping[str, Any]) -> None:
-        """``UnfitRules`` if a rule does not fit the policy."""
+        """Raise ``UnfitRules`` if a rule does not fit the policy."""
         self.rules = rules
         policy = spec["policies"][spec["artifact"]["policy"]]
         self._action = policy["action"]
@@ -60,7 +60,7 @@ class Shield:
             raise UnfitRules(str(error)) from None
 
     def outside(self, rows: Mapping[str, Array]) -> Array | None:
-        """Which observations [B] are out of their quantiles; None where no rule looks."""
+        """Return which observations [B] are out of their quantiles, or None without a rule."""
         if not self._bounds:
             return None
         found = [
@@ -92,8 +92,8 @@ class Shield:
 
 
 def not_finite(arrays: Sequence[Mapping[str, Array] | None]) -> Array | None:
-    """Which rows [B] have nan or an infinity in some array [B, ...]; None if there is no such
-    row.
+    """Return which rows [B] have nan or an infinity in some array [B, ...], or None if all are
+    finite.
     """
     found = [
         ~fine.reshape(len(x), -1).all(axis=1)
@@ -142,7 +142,7 @@ def _limit(value: object, action: Mapping[str, Any], name: str) -> Array | None:
 
 
 def _like(value: object, action: Mapping[str, object], place: str) -> None:
-    """ValueError if a value is no action of this space."""
+    """Raise ValueError if a value is no action of this space."""
     if (inner := branches(action)) is not None:
         keyed = (
             value

@@ -48,12 +48,12 @@ INSERTS = {
     "outcomes": "INSERT INTO outcomes VALUES (?, ?, ?, ?)",
     "shadows": "INSERT INTO shadows VALUES (?, ?, ?, ?, ?)",
 }
-# Table, records, their size in records, and the function that hears whether they are written.
+# table, records, their size in records, and the callback that learns whether they are written
 Group = tuple[str, tuple[tuple[object, ...], ...], int, Callable[[bool], None] | None]
 
 
 class Store:
-    """The file and its writer thread. ``put`` never waits; ``alarm`` is the present fault, or
+    """The file and its writer thread. ``put`` never waits; ``alarm`` is the present problem, or
     None.
     """
 
@@ -66,7 +66,7 @@ class Store:
         self.lost = self.written = 0
         self._waiting: deque[Group] = deque()
         self._taken: list[Group] = []  # by the writer, which keeps them until they are in the file
-        # sizes: the first is counted by the callers of ``put``, the second by the writer
+        # sizes: callers of ``put`` count the first, the writer counts the second
         self._came = self._went = 0
         self._wake, self._lock, self._ends = threading.Event(), threading.Lock(), math.inf
         self._claimed = self._dropped = frozenset[Callable[[bool], None]]()
@@ -79,9 +79,9 @@ class Store:
     def put(
         self, table: str, *rows: tuple[Any, ...], written: Callable[[bool], None] | None = None
     ) -> bool:
-        """Queue records of one table; False if they are lost at once, all of them.
+        """Queue records of one table; False if all of them are lost at once.
 
-        ``written`` is called by the writer thread, which then hurries.
+        The writer thread calls ``written``, and hurries.
         """
         if self._thread is None:
             return False
@@ -151,12 +151,12 @@ class Store:
             ) from error
 
     def _state(self) -> tuple[int, ...]:
-        """A value that changes if other processes move, replace or rewrite the file or its
-        neighbours; () for no file, and for an empty one.
+        """Return a mark that changes if another process moves, replaces or rewrites the file or its
+        neighbours; () without a file, and for an empty one.
 
-        The file's device and inode, the inodes of log and index, the file's size and time of
-        change. The file is not opened: to close it again would drop the locks that SQLite has on it
-        in this process.
+        The mark has the file's device and inode, the inodes of log and index, the file's size and
+        time of change. The file is not opened: to close it again would drop the locks that SQLite
+        has on it in this process.
         """
         try:
             found, log, index = (os.stat(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
@@ -258,7 +258,7 @@ class Store:
             if file.in_transaction:
                 file.execute("ROLLBACK")
             raise
-        with contextlib.suppress(sqlite3.Error):  # somebody reads: the next one will do
+        with contextlib.suppress(sqlite3.Error):  # a reader is active: the next one will do
             file.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _leave(self, file: sqlite3.Connection) -> None:

@@ -34,7 +34,7 @@ class States:
         self._slots = slots
 
     def take(self) -> int:
-        """A slot with the initial state; -1 without a memory."""
+        """Return a slot with the initial state, or -1 without memory."""
         if not self._arrays:
             return -1
         if not self._free:
@@ -67,7 +67,9 @@ class Version:
     """
 
     def __init__(self, model: Model, rules: Rules | None = None, batch: int = 64) -> None:
-        """ValueError if the spec lacks what serving needs, or the model does not run."""
+        """Raise ValueError if the spec lacks fields that serving needs, or if the model does not
+        run.
+        """
         self.model, self.digest = model, model.version
         self.episodes = 0  # open ones, of which this version is the main or the shadow
         try:
@@ -93,7 +95,7 @@ class Version:
         self.inline = self._seconds(1) < INLINE_S and self._seconds(batch) < INLINE_BATCH_S
 
     def prove(self) -> None:
-        """Decide for recorded observations as a server does; ValueError if a decision does not fit
+        """Decide for recorded observations as a server does; ValueError if a decision differs from
         the spec.
         """
         rows = self._recorded()

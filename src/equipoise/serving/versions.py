@@ -1,9 +1,10 @@
-"""Versions of a policy: tried and loaded while others answer, swapped in between two batches.
+"""Versions of a policy: tried and loaded while the present one answers, swapped in between two
+batches.
 
-A thread looks several times a second whether an alias has moved. Each new version is tried in a
+A thread checks several times a second whether an alias has moved. Each new version is tried in a
 process of its own (``trial.py``), loaded and warmed up, all in a thread that no other version waits
-for. Then the loop takes it with one assignment. A version that cannot be served costs the aliases
-that name it, with an alarm for each, and nothing else. An episode keeps its version until it ends.
+for. Then the loop takes it with one assignment. A version that cannot be served costs only the
+aliases that name it, with an alarm for each. An episode keeps its version until it ends.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RETRY_TIMES = 10  # times what the attempt took, so that a hopeless version take
 START_S = 120.0  # longest wait of a start for its champion, after which another version answers
 # for versions that are still being loaded when a start has failed
 STOP_S = 5.0
-OTHERS_S = 5.0  # longest wait for the others after that
+OTHERS_S = 5.0  # longest wait for the other aliases after that
 
 
 class Source(Protocol):
@@ -54,8 +55,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The versions that aliases name now. The champion may be missing; ``reason`` is the reason,
-    and its requests are refused.
+    """The versions that aliases name now. If the champion is missing, ``reason`` is the reason, and
+    its requests are refused.
     """
 
     by_alias: Mapping[str, Version]
@@ -63,7 +64,7 @@ class Loaded:
 
     @property
     def champion(self) -> Version:
-        """Refused (503) if no version can answer."""
+        """Raise Refused (503) if no version can answer."""
         if (found := self.by_alias.get("champion")) is None:
             raise Refused(503, f"expected a champion that can be served, got none: {self.reason}")
         return found
@@ -78,7 +79,7 @@ class Loaded:
 class Attempt:
     """Loading one version, in a thread of its own: at work while it has no version and no error."""
 
-    gap_s: float  # to the next one, if this one fails
+    gap_s: float  # to the next one if this one fails
     began: float = field(default_factory=time.monotonic)
     version: Version | None = None
     error: Exception | None = None
@@ -112,10 +113,10 @@ class Versions:
         self._loading: list[threading.Thread] = []  # a thread for each version that is tried
 
     def start(self) -> None:
-        """Load the versions that the aliases name now; ValueError if there is no champion, or if no
-        version at all can be served.
+        """Load the versions that the aliases name; ValueError without a champion, or if no version
+        can be served.
 
-        If the champion cannot be served, the previous one answers in its place, or else its
+        If the champion cannot be served, the previous version answers in its place. Without one its
         requests are refused.
         """
         self._seen = self.source.revision(self.policy)
@@ -226,7 +227,9 @@ class Versions:
         return found[0]
 
     def _load(self, aliases: Mapping[str, str]) -> dict[str, Version]:
-        """The served aliases' versions: waits for the champion, and a little for the others."""
+        """Return the versions of the served aliases: wait for the champion, and a little for the
+        rest.
+        """
         self._begin(aliases, moved=True)
         began, champion = time.monotonic(), self._attempts[aliases["champion"]]
         while time.monotonic() < began + START_S and _is_at_work(champion):
@@ -340,9 +343,7 @@ def _is_at_work(attempt: Attempt) -> bool:
 
 
 def other_spaces(one: Version, other: Version, whose: str) -> str | None:
-    """A sentence if a version takes other observations, or gives other actions: callers use the old
-    ones.
-    """
+    """Return a sentence if a version's spaces differ from those of current clients."""
     for what, mine, theirs in (
         ("observations", one.rows, other.rows),
         ("actions", one.action, other.action),

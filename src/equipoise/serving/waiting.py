@@ -1,4 +1,4 @@
-"""Waiting in a coroutine for a result that the service gives by a call."""
+"""Waiting in a coroutine for results that the service passes by a call."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TURN = 256  # most callers that one turn of the loop answers
 
 
 class Turns:
-    """Results that came at once, given to the waiting callers some at a time: one transaction may
-    have thousands.
+    """Results that came at once, passed to their waiting callers a few at a time: one transaction
+    may have thousands.
     """
 
     def __init__(self) -> None:

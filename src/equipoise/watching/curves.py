@@ -132,7 +132,7 @@ class Curves:
     def curve(
         self, y: str, x: str = "steps", most: int = MOST_POINTS
     ) -> tuple[list[float], list[float]]:
-        """The points that the run has of a number, x rising; empty if it has no such number."""
+        """Return the points of a number with rising x, or nothing if the run does not have it."""
         if y not in self._columns or x not in AXES:
             return [], []
         at, values = np.array(self._columns[x]), np.array(self._columns[y])

@@ -18,7 +18,7 @@ from equipoise.access import LOCAL, bearer_token, is_address, named_host, need_t
 
 TOKEN = "EQUIPOISE_WATCH_TOKEN"  # the environment variable with the token
 LONGEST_BODY = 8 << 10  # bytes of a request
-# what may be asked without the token; the page itself says nothing of the runs
+# paths that need no token; the page itself has no data of the runs
 OPEN = ("/api/enter",)
 HEADERS = {
     # The browser itself refuses another host's files, scripts within the page, and text that is set
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 def check_host(host: str, token: str | None) -> None:
-    """ValueError for a host that others reach where there is no token."""
+    """Raise ValueError for a host that other machines reach without a token."""
     example = f"{TOKEN}=$(openssl rand -hex 16) equipoise watch --host {host}"
     need_token(host, token, f"--host {host}", f"give --token-file FILE, or set {TOKEN}: {example}")
 
@@ -46,8 +46,8 @@ class Guard:
     """Wraps an application: what a stranger asks is refused before the application sees it."""
 
     def __init__(self, app: ASGIApp, *, host: str, token: str, closed: bool) -> None:
-        """``closed``: reading needs the token as well, not only changes. The cookie of those that
-        said it is random.
+        """``closed``: reading also needs the token, not only changes. The cookie that replaces the
+        token is random.
         """
         self._app, self._token, self._closed = app, token, closed
         self._names = {*LOCAL, host.lower(), socket.gethostname().lower()}
@@ -98,21 +98,21 @@ class Guard:
         return None
 
     def _ours(self, host: str) -> bool:
-        """A name or address of this machine? Another name could be one that somebody leads here
-        (DNS rebinding).
+        """Return True for a name or address of this machine. Another name could be led here by an
+        attacker (DNS rebinding).
         """
         name = named_host(host)
         return name in self._names or is_address(name)
 
     def says(self, headers: Mapping[str, str]) -> bool:
-        """Does a request say the token?"""
+        """Return True if a request has the token in its header."""
         return self.right(bearer_token(headers.get("authorization", "")) or "")
 
     def right(self, token: str) -> bool:
         return same(token, self._token)
 
     def entered(self, headers: Mapping[str, str]) -> bool:
-        """Does a request have the cookie of somebody who said the token?"""
+        """Return True if a request has the cookie of a reader who entered the token."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie(headers))
         except CookieError:

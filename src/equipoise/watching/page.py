@@ -30,8 +30,8 @@ from equipoise.watching.runs import Folder, Watched
 from equipoise.watching.versions import Versions
 
 T = TypeVar("T")
-EVERY_S = 0.5  # how often files are looked at while somebody watches
-ALIVE_S = 10.0  # a word at least so often, so that a connection that broke is noticed
+EVERY_S = 0.5  # between two looks at the files while there are viewers
+ALIVE_S = 10.0  # between two messages, so that a broken connection is noticed
 MOST_VIEWERS = 64
 MOST_CURVES = 32  # runs in one question
 WRONG_S = 0.5  # that a wrong token waits
@@ -44,7 +44,7 @@ TYPES = {
 
 
 class Page:
-    """The state behind the page. Nothing is read while nobody looks."""
+    """The state behind the page. Files are read only while there is a viewer."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Page:
         closed: bool,
     ) -> None:
         """``versions``: of a registry, if there is one (``watching/versions.py``); ``closed``:
-        readers need the token, too.
+        readers also need the token.
         """
         self.folder, self.versions = folder, versions
         self.viewers = 0
@@ -146,7 +146,7 @@ class Page:
                 if (revision := self.folder.revision) > seen:
                     news = await self._do(partial(self.folder.news, seen))
                     said.append(_event("runs", news | {"all": seen < 0}))
-                    # that of before the question: what changed meanwhile is told again
+                    # the revision before the question, so that later changes are sent again
                     seen = revision
                 if (
                     name is not None
@@ -167,7 +167,7 @@ class Page:
             self.viewers -= 1
 
     async def _look(self) -> None:
-        """Look at the files as long as somebody watches, and wake the streams."""
+        """Look at the files while there are viewers, and wake the streams."""
         try:
             while self.viewers and not self._closing:
                 await self._do(self.folder.poll)
@@ -223,7 +223,7 @@ class Page:
         return FileResponse(run.path / VIDEOS / name, media_type="video/mp4", headers=headers)
 
     async def _settings(self, request: Request) -> Response:
-        """The settings of some runs: those in which they differ, and how many others are alike."""
+        """The settings in which some runs differ, and the number of equal ones."""
         runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
         keys = dict.fromkeys(key for run in runs for key in run.settings)
         found = {key: [run.settings.get(key) for run in runs] for key in keys}
@@ -257,7 +257,7 @@ class Page:
         return await self._move(request, {"policy", "expect", "reason"}, "rollback")
 
     async def _move(self, request: Request, keys: set[str], what: str) -> Response:
-        """Move an alias for somebody with the token; the registry writes it down."""
+        """Move an alias for a caller with the token; the registry records it."""
         if self.versions is None:
             raise Refused(404, "expected 'equipoise watch --registry DIR', got none")
         if not self.app.says(request.headers):
@@ -354,8 +354,8 @@ def palette() -> str:
 
 
 def folder(place: Path, usual: Path | None = None) -> Folder:
-    """The runs of a folder; ValueError where there is none, but for the ``usual`` one, which the
-    first run will make.
+    """The runs of a folder; ValueError without one, except for the ``usual`` folder, which the
+    first run makes.
     """
     if not place.is_dir() and (place.exists() or place != usual):
         raise ValueError(

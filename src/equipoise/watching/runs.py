@@ -1,6 +1,4 @@
-"""The runs that a page shows: each a directory whose files are looked at again only where they
-changed.
-"""
+"""The runs that a page shows: each a directory whose files are read again only after a change."""
 
 from __future__ import annotations
 
@@ -25,10 +23,10 @@ from equipoise.watching.curves import Curves
 ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 MOST_BYTES = 8 << 20  # bytes of a JSON file of a run that a page shows
 SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
-FORGET_S = 120.0  # curves that nobody asked for so long are dropped
+FORGET_S = 120.0  # after which unused curves are dropped
 MOST_CLIPS = 6  # videos of a run that are shown, the newest
 MOST_PROBLEMS = 5  # damaged lines that are named
-QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
+QUIET_S = 5.0  # without a report, after which a running run is called quiet
 GOING = ("running", "quiet")  # what a run is that has not ended
 OF_SUMMARY = (
     "verdict",
@@ -44,7 +42,7 @@ OF_SUMMARY = (
 
 
 class Watched:
-    """One run directory: what is known of it, and when each of its files was last read."""
+    """One run directory: its content, and when each of its files was last read."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -57,7 +55,7 @@ class Watched:
         self.row: dict[str, Any] = {}
         self.settings: dict[str, str] = {}
         self._about: dict[str, Any] = {}
-        # by file: what a stat said when it was last read
+        # by file: its stat at the last reading
         self._read: dict[str, tuple[int, int, int]] = {}
         self._problems: dict[str, str] = {}
         self._asked = time.monotonic()
@@ -67,7 +65,7 @@ class Watched:
         return self.row.get("status") not in GOING
 
     def asked(self) -> None:
-        """Somebody looks at the curves of this run."""
+        """Note that a viewer looks at the curves of this run."""
         self._asked = time.monotonic()
 
     def look(self) -> bool:
@@ -192,8 +190,8 @@ class Watched:
         }
 
     def _status(self) -> str:
-        """The summary's; before there is one "running", "quiet" where the run has not said a word
-        lately, or "killed".
+        """Return the status of the summary. Before there is one: "running", "quiet" without a
+        recent report, or "killed".
 
         "damaged" if run.json cannot be read, or if the run has ended and its summary cannot be
         read.
@@ -271,8 +269,8 @@ def _clips(place: Path) -> dict[str, float]:
 
 
 class Folder:
-    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and costs
-    little where nothing did.
+    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and is
+    cheap without one.
     """
 
     def __init__(self, place: Path) -> None:

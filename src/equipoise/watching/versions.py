@@ -9,7 +9,7 @@ from typing import Any
 from equipoise.registry import Registry, RegistryReader
 from equipoise.registry.records import in_utf8, user
 
-EVERY_S = 1.0  # how often the registry is looked at while somebody watches
+EVERY_S = 1.0  # between two looks at the registry while there are viewers
 MOST_VERSIONS = 200  # of a policy, the newest ones
 MOST_RECORDS = 200  # of an audit
 
@@ -18,7 +18,7 @@ class Versions:
     """Reads a registry, which takes no lock; only a move opens it to write."""
 
     def __init__(self, place: Path) -> None:
-        """ValueError if there is no registry."""
+        """Raise ValueError without a registry."""
         self._place, self._reader = place, RegistryReader(place)
         self._looked = -EVERY_S
         self.mark = ""  # a text that changes with what the page shows
@@ -29,7 +29,7 @@ class Versions:
             self._looked = time.monotonic()
             try:
                 states = {name: self._reader.state(name) for name in self._reader.names()}
-            except (ValueError, OSError) as error:  # ``told`` reports it to the viewers
+            except (ValueError, OSError) as error:  # ``told`` reports it to viewers
                 self.mark = f"damaged: {error}"
                 return
             self.mark = " ".join(
@@ -80,8 +80,8 @@ class Versions:
     def alias(
         self, *, policy: str, alias: str, version: str, expect: str, reason: str, where: str
     ) -> str:
-        """Move an alias, if it is where the mover saw it ("": not set) -> the version; ValueError
-        if it is elsewhere.
+        """Move an alias, if it is still where the caller saw it ("": not set) -> the version; else
+        ValueError.
         """
         who = f"{user()}, {where}"
         moved = Registry(self._place).alias(

@@ -101,7 +101,7 @@ class Kind(ABC):
 
     @abstractmethod
     def build(self, job: Any, site: Site) -> Worker:
-        """Make the worker, where it is to work; ``site.load`` it if the run goes on from a
+        """Make the worker, at its place; ``site.load`` it if the run goes on from a
         checkpoint. ``job``: a ``Job``, or the result of ``Prepares.job``.
         """
 

@@ -98,7 +98,7 @@ def stay_with_the_parent() -> None:
 
 
 def tell_stacks(events: Any) -> None:
-    """Write the stack where a crash, an ``os._exit`` or the parent's SIGUSR1 finds this process."""
+    """Write the stack if a crash, an ``os._exit`` or the parent's SIGUSR1 strikes this process."""
     faulthandler.enable(file=events, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=events, all_threads=False)
     ours = os.getpid()

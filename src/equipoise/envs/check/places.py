@@ -117,7 +117,7 @@ def words(error: BaseException) -> str:
 
 
 def line_of(error: BaseException, env: object = None, method: str = "step") -> str:
-    """Where an env raised: "file.py:12, in Env.step", or where its ``method`` begins."""
+    """The place of an env's error: "file.py:12, in Env.step", or the beginning of ``method``."""
     frame = env_frame(frames := of_error(error), home_of(env) if env is not None else "")
     if frame is None and env is not None:
         try:

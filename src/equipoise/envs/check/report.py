@@ -50,7 +50,7 @@ class Times:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """The findings of a check. ``left_out``: the probes that were not made, and ``why``."""
 
@@ -62,6 +62,10 @@ class Report:
     streams: int = 1  # streams that one call steps
     left_out: tuple[str, ...] = ()  # the parts that were not looked at, probe by probe
     why: str = ""
+
+    def __repr__(self) -> str:
+        verdict = "ok" if self.ok else "not ok"
+        return f"<Report of {self.target}: {verdict}, {len(self.findings)} findings>"
 
     @property
     def ok(self) -> bool:

@@ -253,7 +253,7 @@ def beside_seams(seam: Bools, context: dict[str, Array], streams: int) -> Bools:
 def follow(
     ledger: Ledger, context: dict[str, Array], obs: Ints, version: Array, *, gaps: bool
 ) -> list[str]:
-    """Check that each stream goes on where the ledger has it, and move the ledger on."""
+    """Check that each stream goes on at its place in the ledger, and move the ledger on."""
     wrong: list[str] = []
     steps, count = version.shape
     for b, (stream, start) in enumerate(

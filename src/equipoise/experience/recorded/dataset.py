@@ -80,6 +80,9 @@ class Dataset:
     about: Mapping[str, Any] = field(default_factory=dict)
     escaped: bool = False  # keys are stored by ``_stored``: a data set of ours
 
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name}: {self.episodes:,} episodes, {self.steps:,} steps>"
+
     @property
     def stacks(self) -> dict[str, Stack]:
         return {path: Stack(**stack) for path, stack in self.about.get("stacks", {}).items()}
