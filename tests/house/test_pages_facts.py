@@ -1,4 +1,4 @@
-"""Pages that list facts of the project agree with it: extras, the algorithms' spaces, the words."""
+"""Pages that list facts of the project agree with it: extras, words."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ PAGES = {
     "start/coming-from/stable-baselines3.md": 3,
     "start/coming-from/rllib.md": 2,
     "start/coming-from/sample-factory.md": 2,
-    "guides/questions.md": 8,
+    "guides/faq.md": 27,
+    "start/first-run-python.md": 7,
 }
 
 
@@ -59,11 +60,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.few(1)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.syspath_prepend(tmp_path)
     programs = small(monkeypatch)
     blocks = BLOCK.findall((DOCS / page).read_text())
