@@ -6,6 +6,9 @@ calls Sphinx with this file.
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import equipoise
 
 project = "Equipoise"
@@ -32,9 +35,9 @@ exclude_patterns: list[str] = []
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Settings of the run", "params_style")]
 # Only names of the public API have a page. All other names of types are shown without a link.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
@@ -58,3 +61,16 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def without_substitutions(
+    app: object, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Escape the bars of formulas such as |Q|, which docutils takes for substitutions."""
+    for i, line in enumerate(lines):
+        parts = re.split(r"(``.*?``)", line)
+        lines[i] = "".join(p if n % 2 else p.replace("|", r"\|") for n, p in enumerate(parts))
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", without_substitutions)

@@ -13,6 +13,7 @@ which have no file in docs/.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import re
@@ -185,17 +186,20 @@ def of_python() -> str:
     ]
     for name in equipoise.__all__:
         value = getattr(equipoise, name)
-        if name.startswith("__"):
-            continue
-        if isinstance(value, type):
-            kind, options = "autoclass", "\n   :members:"
+        if inspect.ismodule(value):
+            lines += [f"## {name}", "", inspect.getdoc(value) or "", ""]
+            for member in value.__all__:
+                title = f"{name}.{member}"
+                lines += [f"### {member}", "", *directive("autoclass", title, ""), ""]
+        elif isinstance(value, type):
+            lines += [f"## {name}", "", *directive("autoclass", name, "\n   :members:"), ""]
         elif callable(value):
-            kind, options = "autofunction", ""
-        else:
-            kind, options = "automodule", "\n   :members:\n   :imported-members:"
-        lines += [f"## {name}", "", "```{eval-rst}", f".. {kind}:: equipoise.{name}{options}"]
-        lines += ["```", ""]
+            lines += [f"## {name}", "", *directive("autofunction", name, ""), ""]
     return "\n".join(lines)
+
+
+def directive(kind: str, name: str, options: str) -> list[str]:
+    return ["```{eval-rst}", f".. {kind}:: equipoise.{name}{options}", "```"]
 
 
 def stage(place: Path) -> None:

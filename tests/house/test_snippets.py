@@ -30,7 +30,7 @@ PAGES = {
     "start/coming-from/stable-baselines3.md": 3,
     "start/coming-from/rllib.md": 2,
     "start/coming-from/sample-factory.md": 2,
-    "guides/faq.md": 27,
+    "guides/faq.md": 28,
     "start/first-run-python.md": 7,
 }
 
