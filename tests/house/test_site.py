@@ -15,7 +15,7 @@ from sphinx.search.en import SearchEnglish
 GENERATED = {"start/notebook", "reference/commands", "reference/python"}
 # What readers search for, and a page that has to be among the results.
 SEARCHES = {
-    "frame stack": "guides/questions",
+    "frame stack": "guides/faq",
     "resume": "start/getting-started",
     "CUDA": "guides/gpu",
     "action mask": "guides/spaces",
