@@ -39,7 +39,13 @@ OF_EXAMPLES = {"algorithm.bend", "KEY"}  # fields of a class that a page defines
 # Options of npm and Ray, and a setting of verl.
 OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "algorithm.adv_estimator"}
 OF_FILES = {"onnx", "safetensors"}  # endings of files such as policy.onnx
-OF_REPORTS = {"evaluation.mean", "evaluation.policies", "policy.lost"}  # keys, and an attribute
+OF_REPORTS = {
+    "evaluation.mean",
+    "evaluation.policies",
+    "policy.lost",
+    "policy.act",
+    "policy.reset",
+}  # keys, and an attribute
 ROOMS = "algorithm|evaluation|optimizer|placement|policy|replay|rewards|schedule|source"
 ROOT_COMMAND = typer.main.get_group(app)
 
