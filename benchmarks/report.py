@@ -21,6 +21,14 @@ from rows import RATIOS, ROWS
 from work import CONTRACTS
 
 Runs = Sequence[Mapping[str, Any]]
+PEERS = {  # a row's venv -> the name of the library
+    "sf": "Sample Factory",
+    "sb3": "Stable-Baselines3",
+    "rllib": "RLlib",
+    "puffer": "PufferLib",
+    "torchrl": "TorchRL",
+}
+HOW = {"serial": "serial", "async": "asynchronous", "1": "one thread"}  # words of a row's name
 TITLES = {"cartpole": "CartPole-v1", "halfcheetah": "HalfCheetah-v5", "pong": "Pong, 84 x 84 x 4"}
 
 
@@ -173,6 +181,28 @@ def page(records: Sequence[Mapping[str, Any]], plots: Mapping[str, str]) -> str:
 # ---------------------------------------------------------------------------------------- the plots
 
 
+def label(name: str, run: Mapping[str, Any]) -> str:
+    """The name of a row's bar, which a reader knows who has never seen ``rows.py``."""
+    row = ROWS[name]
+    if row.kind == "bound":
+        return "Upper bound of this machine"
+    if row.kind == "ours":
+        return "Equipoise"
+    if row.venv not in PEERS:
+        return "One-file PPO loop"
+    how = ", ".join(HOW[word] for word in name.split("-") if word in HOW)
+    return f"{PEERS[row.venv]} {run.get('version', '')}".rstrip() + (f", {how}" if how else "")
+
+
+def labels(runs: Runs, names: Sequence[str]) -> list[str]:
+    """The names of the bars; rows of one name also say what they are."""
+    each = [label(name, of_row(runs, name)[0]) for name in names]
+    return [
+        f"{text}: {ROWS[name].what}" if each.count(text) > 1 else text
+        for name, text in zip(names, each)
+    ]
+
+
 def plot(runs: Runs, case: str, file: Path) -> None:
     """Medians as bars, every round as a dot; ours in one colour, the bound in a second."""
     import matplotlib
@@ -193,7 +223,7 @@ def plot(runs: Runs, case: str, file: Path) -> None:
         values = [r["value"] for r in of_row(runs, name)]
         axes.barh(at, median(values) or 0.0, color=colours[ROWS[name].kind], height=0.7)
         axes.plot(values, [at] * len(values), "k.", markersize=4)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), labels(runs, names))
     axes.set_xlabel("env steps/s, learning on (bar: median; dots: rounds)")
     axes.set_title(TITLES[case])
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")

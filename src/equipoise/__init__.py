@@ -1,6 +1,6 @@
 """Equipoise: reinforcement learning whose actors and learners are kept in balance.
 
-``import equipoise as eq`` costs nothing: what needs torch is imported with its first use.
+``import equipoise as eq`` costs nothing: a part that needs torch is imported with its first use.
 
 Example:
     >>> result = eq.train("CartPole-v1", "ppo", **small)

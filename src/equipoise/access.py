@@ -1,5 +1,5 @@
-"""Access: who may ask a server, by the address that it listens at, its token, and the name in a
-request's Host header.
+"""Access: the callers that a server accepts, by the address that it listens at, its token, and the
+name in a request's Host header.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def bearer_token(authorization: str) -> str | None:
 
 
 def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -> str | None:
-    """The token in a file, else in an environment variable, else None; ValueError for one that is
-    easily guessed.
+    """The token in a file, else in an environment variable, else None; ValueError for a token that
+    is easily guessed.
 
-    ``where``: what named the file, for the message. No option takes the token itself, since other
-    users of a machine see the arguments of its processes.
+    ``where``: the origin of the file's name, for the message. No option takes the token itself,
+    since other users of a machine see the arguments of its processes.
     """
     if file is None:
         said, where = os.environ.get(variable, ""), variable
@@ -82,15 +82,17 @@ def read_token(variable: str, file: str | os.PathLike[str] | None, where: str) -
 
 
 def need_token(host: str, token: str | None, where: str, how: str) -> None:
-    """ValueError for a host that others reach where there is no token. ``where`` named the host;
+    """ValueError for a host that others reach if there is no token. ``where`` named the host;
     ``how`` to give a token.
     """
     if token is None and not is_local(host):
-        raise ValueError(f"{where}: expected a token where others can ask, got none; {how}")
+        raise ValueError(
+            f"{where}: must have a token if other machines can connect, got none; {how}"
+        )
 
 
 def same(one: str | bytes, other: str | bytes) -> bool:
-    """Compare two secrets in a time that does not depend on where they differ. JSON can say half a
+    """Compare two secrets in a time that does not depend on where they differ. JSON can hold half a
     letter (a surrogate).
     """
     first, second = (

@@ -11,8 +11,8 @@ sync and async.
             action = episode.act(obs).action
 
 ``AsyncClient`` has the same methods, to be awaited. Observations are numbers, lists, dicts, or
-arrays. ``ServeError`` says what the server refused, and why; ConnectionError that it cannot be
-reached, or closed the connection.
+arrays. ``ServeError`` has the server's refusal and its reason; ConnectionError: the server cannot
+be reached, or closed the connection.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Decision:
     kind: str
     deterministic: bool
     session: str | None
-    fallback: str | None  # why the shield chose in place of the policy; None where it did not
+    fallback: str | None  # why the shield chose in place of the policy; None if it did not
 
 
 class How(TypedDict, total=False):
-    """What a request for an action may say beside the observation."""
+    """The options of a request for an action, besides the observation."""
 
     session: str  # the name of an episode
     first: bool  # the episode begins
@@ -93,7 +93,7 @@ class Client:
         return Decision(**self._ask("act", {"obs": obs, **how}))
 
     def outcome(self, id: str, reward: float | None = None, data: Any = None) -> None:
-        """Tell what became of a decision; it is stored when this returns."""
+        """Report the outcome of a decision; it is stored when this returns."""
         self._ask("outcome", {"id": id, "reward": reward, "data": data})
 
     def end(self, session: str) -> None:
@@ -101,7 +101,7 @@ class Client:
         self._ask("end", {"session": session})
 
     def state(self) -> dict[str, Any]:
-        """What the server serves, and what is wrong with it ("alarms")."""
+        """The served versions, and the problems ("alarms")."""
         return self._ask("state", {})
 
     def episode(self, name: str | None = None, **given: Unpack[How]) -> Episode:
@@ -137,7 +137,7 @@ class Client:
         except OSError as error:
             self.close()
             wire.failed(error, self._timeout_s)
-        # a Ctrl-C: what is left of this answer must not be read as the next one's
+        # a Ctrl-C: the rest of this answer must not be read as the next one's
         except BaseException:
             self.close()
             raise
@@ -239,7 +239,7 @@ class AsyncClient:
         return answer
 
 
-# -------------------------------------------------------------------------- what goes over the wire
+# ---------------------------------------------------------------------------- bytes of the protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ class _Wire:
         return b"%s%d\r\n\r\n%s" % (self._heads[op], len(said), said)
 
     def answer(self, got: bytearray) -> _Answer | None:
-        """The first whole answer, which is taken out; None where more has to come."""
+        """The first whole answer, which is taken out; None if more has to come."""
         return self._http(got) if self.path is None else self._frame(got)
 
     def _http(self, got: bytearray) -> _Answer | None:
@@ -377,8 +377,8 @@ class _Wire:
 
 
 def _readable(opened: socket.socket) -> bool:
-    """Has something come that nobody asked for? ``select`` takes no descriptor above 1023, and
-    Windows has no ``poll``.
+    """Has an unexpected answer come? ``select`` takes no descriptor above 1023, and Windows has no
+    ``poll``.
     """
     if not hasattr(select, "poll"):
         return bool(select.select([opened], [], [], 0)[0])

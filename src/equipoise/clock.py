@@ -26,7 +26,7 @@ import numpy as np
 # shares no factor with the unrolls and batches that people choose, so that nothing regular is
 # always missed
 EVERY = 17
-# what a worker of sampled ticks adds whenever it comes (``Clock.add``): no sample
+# the seconds that a worker of sampled ticks adds whenever they come (``Clock.add``): no sample
 ADDED = ("reset", "fetch")
 # ticks that begin within so much of each other, in the mean, are measured by samples
 CLOSE_S = 0.001
@@ -96,7 +96,7 @@ class Clock:
         self._at = now
 
     def add(self, part: str, seconds: float) -> None:
-        """Count seconds that have just passed as this part, and not as the one whose lap is under
+        """Count seconds that have just passed as this part, and not as the part whose lap is under
         way.
         """
         number = self.parts[part]

@@ -45,8 +45,8 @@ def run_delay_s() -> float:
 
 
 def waited_s(pid: int) -> float:
-    """The seconds that a process's main thread was runnable without a core; 0 where the system does
-    not say.
+    """The seconds that a process's main thread was runnable without a core; 0 if the system does
+    not report it.
 
     A deadline for another process is no deadline for the machine: these seconds are not its own.
     """

@@ -1,12 +1,11 @@
-"""Deaths of workers: what they mean for a successor.
+"""Deaths of workersand their meaning for a successor.
 
 | the worker | the run is given up at |
 |---|---|
 | raised, exited, hung, or had a fault of its own (SIGSEGV, ...) | its third death in a row of one cause, without progress |
 | was killed by a signal from outside (``OUTSIDE``) | such a death, once nothing was learned for ``give_up_s`` |
 
-What kills from outside (the kernel short of memory, a cluster, a person) may leave the next process
-alone.
+A cause outside (the kernel short of memory, a cluster, a person) may leave the next process alone.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Artifact:
     Arrays are named as the graph names its inputs and outputs: ``obs`` or ``obs/PATH``,
     ``state/PATH``, ``action`` or ``action/PATH``; the first axis of each is the batch.
 
-    ``propensity`` says what ``logp`` is the logarithm of: "probability", "density", or "none" where
-    actions are deterministic.
+    ``propensity`` is the kind of number whose logarithm is ``logp``: "probability", "density", or
+    "none" if actions are deterministic.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Artifact:
         self._constant: dict[int, dict[str, Array]] = {}
         if model is None:
             return
-        import onnxruntime  # not by who only checks hashes
+        import onnxruntime  # not for a caller that only checks hashes
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -246,7 +246,7 @@ class Artifact:
         return found
 
     def action(self, raw: Mapping[str, Array], row: int | None = None) -> Any:
-        """What ``env.step`` takes: of one row, or (None) of all as a vector env takes them.
+        """The argument of ``env.step``: of one row, or (None) of all as a vector env takes them.
         ``plain`` makes JSON of it.
         """
         return self._formed(self._action, raw, "action", row)
@@ -283,9 +283,9 @@ class Reader:
         """Read an observation, or a batch of them with one more axis in front -> (rows [B, ...] by
         name, was it a single one).
 
-        ValueError with the path, what was expected and what came: another shape, dtype or key, a
-        number that is not finite or not in a space of whole numbers, a mask that allows nothing or
-        holds more than 0 and 1.
+        ValueError with the path, the expected value and the given one: another shape, dtype or key,
+        a number that is not finite or not in a space of whole numbers, a mask that allows nothing
+        or holds more than 0 and 1.
         """
         rows: dict[str, Array] = {}
         self._collect(self._observation, obs, "obs", rows)
@@ -485,7 +485,7 @@ def _array(value: Any, shape: tuple[int, ...], dtype: np.dtype, place: str) -> A
             )
     if not fits:
         raise ValueError(f"{place}: expected {dtype} {list(shape)}, got {_described(x)}")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+    with np.errstate(over="ignore"):  # an infinite value is refused with its place
         return x.astype(dtype, order="C")
 
 
@@ -535,8 +535,8 @@ def _mix(x: Array) -> Array:
 
 
 def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[str, bytes]]:
-    """Check the hashes of all files of an artifact -> (its version, the bytes of those that playing
-    needs).
+    """Check the hashes of all files of an artifact -> (its version, the bytes of the files that
+    playing needs).
     """
     place = path / "manifest.json"
     try:
@@ -581,7 +581,7 @@ def verified(path: Path, needed: tuple[str, ...] = NEEDED) -> tuple[str, dict[st
                 f"{file}: expected {size} bytes, got {there} (JSON: at most {LARGEST_JSON})"
             )
         if name in needed:
-            found[name] = file.read_bytes()  # what is hashed is what is used
+            found[name] = file.read_bytes()  # the hashed bytes are the used bytes
             got = hashlib.sha256(found[name]).hexdigest()
         else:
             with file.open("rb") as stream:
@@ -694,9 +694,9 @@ def _dtype(name: str) -> str:
 class Decision:
     """An action with what an evaluation of the policy needs to know of it later."""
 
-    action: Any  # what env.step takes
+    action: Any  # the argument of env.step
     id: str  # unique
-    unit: str  # whom or what it was decided for
+    unit: str  # the person or thing that it was decided for
     version: str  # of the artifact
     # probability or density with which the action was drawn; None: the action was no draw
     propensity: float | None
@@ -763,8 +763,8 @@ class EdgePolicy:
         deterministic: bool = True,
         unit: str | None = None,
     ) -> Decision:
-        """``act`` with what a log keeps. ``unit``: whom the decision is for, by default the
-        session.
+        """``act`` with what a log keeps. ``unit``: the person or thing that the decision is for, by
+        default the session.
         """
         artifact = self.artifact
         if not isinstance(session, str):
@@ -844,8 +844,8 @@ class EdgePolicy:
 
 
 def propensity(kind: str, logp: Array | None, row: int, deterministic: bool) -> float | None:
-    """The probability or density of a row's action, None where there is none; a deterministic
-    choice is certain.
+    """The probability or density of a row's action, None if there is none; a deterministic choice
+    is certain.
     """
     if kind == "density" and deterministic:
         return None
@@ -860,7 +860,7 @@ def plain(action: Any) -> Any:
 
 
 def stream_of(session: str) -> int:
-    """The stream of a session, which its noise depends on: its number where its name is one, else a
+    """The stream of a session, which its noise depends on: its number if its name is one, else a
     hash of its name.
     """
     if session.isascii() and session.isdecimal() and len(session) < 19:
@@ -884,7 +884,7 @@ def main(given: list[str] | None = None) -> int:
     options, wrong = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)
-        # Bytes that are no UTF-8 belong to their line, so they are read as bytes, where stdin has
+        # Bytes that are no UTF-8 belong to their line, so they are read as bytes, if stdin has
         # some.
         for number, line in enumerate(getattr(sys.stdin, "buffer", sys.stdin), 1):
             if not line.strip():

@@ -26,7 +26,7 @@ LIMITS = {
         "more memory than this machine gives",
         "lower envs_per_actor, unroll, batch or max_lag",
     ),
-}  # by errno: what is needed, what to do
+}  # by errno: the missing resource and the remedy
 # Exceptions with advice for the user in their message.
 SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
 
@@ -70,8 +70,8 @@ class WorkerFailed(RuntimeError):
 
     @property
     def sentence(self) -> str:
-        """The exception's own words, where they say what a user can do and the traceback adds
-        nothing; else "".
+        """The exception's own words, if they tell the user the fix and the traceback adds nothing;
+        else "".
         """
         found = [
             one.end()
@@ -106,7 +106,7 @@ class CannotStart(OSError):
 
     @classmethod
     def of(cls, error: OSError | MemoryError) -> CannotStart | None:
-        """The sentence; None where no limit is the reason."""
+        """The sentence; None if no limit is the reason."""
         number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno
         if number not in LIMITS:
             return None
@@ -115,7 +115,7 @@ class CannotStart(OSError):
 
 
 class CannotResume(Final, ValueError):
-    """A saved state that does not fit: to begin anew in silence would lose it."""
+    """A saved state that does not fit: a silent new beginning would lose it."""
 
     @classmethod
     def of(cls, file: Path, error: Exception) -> CannotResume:
@@ -127,7 +127,7 @@ class CannotResume(Final, ValueError):
 
 
 class Damaged(CannotResume):
-    """A file of a checkpoint that is not as its manifest says: an older checkpoint may be whole."""
+    """A file of a checkpoint that differs from its manifest: an older checkpoint may be whole."""
 
 
 def forget_locals(error: BaseException | None) -> None:

@@ -88,7 +88,7 @@ NonNegativeInt = Annotated[int, Range(0)]
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What a setting is, in a sentence for a user."""
+    """The meaning of a setting, in a sentence for a user."""
 
     text: str
 
@@ -96,7 +96,7 @@ class Help:
 @dataclass(frozen=True, slots=True)
 class Flag:
     """An option of ``equipoise train`` for this setting, in a section of its help; named like the
-    field if not said.
+    field by default.
     """
 
     section: str
@@ -130,11 +130,12 @@ AUTO = Auto()
 
 @dataclass(frozen=True, slots=True, init=False)
 class Read:
-    """The field is read only where ``setting`` has one of ``values``; without values: where it is
-    set (not 0, false or none).
+    """The field is read only if ``setting`` has one of ``values``; without values: if it is set
+    (not 0, false or None).
 
     ``setting`` is another attribute of the same dataclass, else a path from the Program.
-    ``unless``: the other way round. ``why`` says in words why nothing reads the field otherwise.
+    ``unless``: the other way round. ``why`` gives in words the reason why nothing reads the field
+    otherwise.
     """
 
     setting: str
@@ -149,7 +150,7 @@ class Read:
         object.__setattr__(self, "unless", unless or not values)
 
     def by(self, value: Any) -> bool:
-        """Is the field read where ``setting`` has this value?"""
+        """Is the field read if ``setting`` has this value?"""
         return (
             any(
                 value == one and isinstance(value, bool) == isinstance(one, bool)
@@ -195,15 +196,15 @@ class Needs(Read):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A setting: the type and the default of its field, and what the annotation says besides."""
+    """A setting: the type and the default of its field, and the facts of the annotation."""
 
     name: str
     kind: Any  # without the annotation's facts
     annotated: Any  # with them
-    default: Any  # ``dataclasses.MISSING`` where there is none
+    default: Any  # ``dataclasses.MISSING`` if there is none
     help: str
     reads: tuple[Read, ...]
-    rule: Literal["free", "kept"] | None  # for a resume; None: not said
+    rule: Literal["free", "kept"] | None  # for a resume; None: not given
     flag: Flag | None
     auto: bool = False  # may it be measured when the run begins
     excludes: tuple[Excludes, ...] = ()
@@ -211,7 +212,7 @@ class Fact:
 
     @property
     def limits(self) -> str:
-        """The range in words, or the choices; "" where every value of the type makes sense."""
+        """The range in words, or the choices; "" if every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))
         choices = dict.fromkeys(
             as_text(arg)
@@ -249,7 +250,7 @@ def _facts(cls: Any) -> dict[str, Fact]:
 
 def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
     said_by: dict[type[Any], list[Any]] = {}
-    for base in cls.__mro__:  # the nearest class that says a fact of a kind decides it
+    for base in cls.__mro__:  # the nearest class with a fact of a kind decides it
         if field.name in inspect.get_annotations(base):
             hint = _hints(base, extras=True)[field.name]
             given: dict[type[Any], list[Any]] = {}

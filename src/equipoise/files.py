@@ -29,8 +29,8 @@ def is_url(place: object) -> TypeGuard[str]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, enums, paths, arrays' scalars as what JSON has; nan and infinities as null,
-    since JSON has none.
+    """Dataclasses, enums, paths, arrays' scalars as JSON's types; nan and infinities as null, since
+    JSON lacks them.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
         listed = value.tolist()
         # a longdouble's is itself
         return plain(float(listed) if type(listed) is type(value) else listed)
-    raise TypeError(f"expected what JSON can say, got {value!r} of {type(value).__name__}")
+    raise TypeError(f"expected a value that JSON can hold, got {value!r} of {type(value).__name__}")
 
 
 def json_bytes(data: Any) -> bytes:
@@ -61,7 +61,7 @@ LARGEST_JSON = 64 << 20  # bytes of a JSON file, or of a line of one
 DEEPEST_JSON = 64  # levels of lists and objects
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _WORDS = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s\[\]{}:,"]+')
-BOM = b"\xef\xbb\xbf"  # what Excel and PowerShell write before the first line
+BOM = b"\xef\xbb\xbf"  # the bytes that Excel and PowerShell write before the first line
 # a number that may be too large for a float, or for an int of Python
 _LONG = re.compile(r"\d{309}|[eE]\+?\d{3}")
 MOST_DIGITS = 4300  # of a whole number: Python reads no more
@@ -84,7 +84,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a plain file; ValueError where it is none, or holds more than ``most``."""
+    """The bytes of a plain file; ValueError if it is no plain file, or holds more than ``most``."""
     try:
         opened = open_plain(path)
     except FileNotFoundError:
@@ -97,8 +97,8 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def parse_json(data: bytes, path: Path | str, line: int = 1, *, finite: bool = True) -> Any:
-    """The value that ``data`` of a file says; ``line``: the number of its first line there;
-    ``finite``: without nan.
+    """The value of a file's ``data``; ``line``: the number of its first line there; ``finite``:
+    without nan.
     """
     data = data.removeprefix(BOM)
     try:
@@ -184,8 +184,8 @@ def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """A new file whose bytes are on the disk when this returns; its name is once its directory is
-    synced, too.
+    """A new file whose bytes are on the disk when this returns; its name is there only once its
+    directory is also synced.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -198,9 +198,9 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
-    """Replace a file: written beside it, synced, renamed over it.
+    """Replace a file: written next to it, synced, renamed over it.
 
-    Without ``synced`` a power cut may lose it; that is for a file that is renewed soon.
+    Without ``synced`` a power cut may lose it; use that for a file that is renewed soon.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)

@@ -1,4 +1,6 @@
-"""Attributes of objects that a user's code or another package made: asking for one may raise anything."""  # noqa: E501
+"""Attributes of objects that a user's code or another package made: reading them may raise
+anything.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ class Unreadable(ValueError):
 
 
 def attribute(thing: object, name: str, default: object = None) -> Any:
-    """Return the attribute, or ``default`` where there is none; Unreadable where asking raises."""
+    """Return the attribute, or ``default`` if there is none; Unreadable if asking raises."""
     try:
         return getattr(thing, name, default)
     except MemoryError:
@@ -28,7 +30,7 @@ def attribute(thing: object, name: str, default: object = None) -> Any:
 
 
 def optional(thing: object, name: str, default: object = None) -> Any:
-    """Return the attribute, or ``default`` where there is none or asking for it raises: for what a
+    """Return the attribute, or ``default`` if there is none or asking for it raises: for what a
     foreign object need not have.
     """
     try:
@@ -38,7 +40,7 @@ def optional(thing: object, name: str, default: object = None) -> Any:
 
 
 def has(thing: object, *names: str) -> bool:
-    """Does the object have all of these attributes, none of which raises?"""
+    """Does the object have all of these attributes, without an error?"""
     return all(optional(thing, name, ABSENT) is not ABSENT for name in names)
 
 

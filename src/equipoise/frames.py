@@ -4,7 +4,7 @@ with texts as keys.
 An array is a map {"dtype": "float32", "shape": [2, 3], "data": bytes}, little-endian in C order.
 Small arrays may also be plain lists or numbers. Nothing here trusts the other side: a length is
 checked before any of the body is kept, and an array's bytes before an array is made of them.
-``BadFrame`` says what was expected and what came. Needs msgspec (extra ``serve``).
+``BadFrame`` has the expected and the given value. Needs msgspec (extra ``serve``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 HEAD = struct.Struct(">I")
-MOST = 1 << 24  # bytes of a body, unless the caller says otherwise
+MOST = 1 << 24  # bytes of a body, unless the caller sets another bound
 DIMENSIONS = 32  # of an array
 DTYPES = (
     "bool",
@@ -46,8 +46,8 @@ Message = dict[str, Any]
 
 
 class BadFrame(ValueError):
-    """Bytes that are no frame, or an array that is none. After the first kind the stream cannot be
-    read any further.
+    """Bytes that are no frame, or a value that is no array. After the first kind the stream cannot
+    be read any further.
     """
 
 
@@ -60,7 +60,7 @@ def encode(message: Mapping[str, Any], most: int = MOST) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a frame's body. Array maps stay maps: ``array`` reads them where one is
+    """The message of a frame's body. Array maps stay maps: ``array`` reads them if an array is
     expected.
     """
     try:
@@ -163,7 +163,7 @@ def _mapped(value: Mapping[str, Any], place: str) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know itself."""
+    """Types that msgspec does not have itself."""
     if isinstance(value, np.ndarray):
         if (name := value.dtype.name) not in DTYPES:
             raise BadFrame(f"expected an array of {', '.join(DTYPES)}, got {value.dtype}")

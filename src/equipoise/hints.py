@@ -119,8 +119,8 @@ def raised(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str:
-    """The traceback of an error from the first line of a user's code on; the whole one where no
-    line is a user's.
+    """The traceback of an error from the first line of a user's code on; the whole one if no line
+    is a user's.
     """
     told = traceback.TracebackException.from_exception(error)
     told.stack = traceback.StackSummary.from_list(_from_a_user(told.stack) or told.stack)

@@ -1,5 +1,5 @@
-"""Listening: sockets of a server, at a TCP address or at a path, where a place that is taken is
-said in one sentence.
+"""Listening: sockets of a server, at a TCP address or at a path, with one sentence for a taken
+place.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 BACKLOG = 1024
 PROBE_S = 2.0  # for another server to take a connection
 FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # no room for one more connection
-# of a loop that accepts, where there is none: the connection stays, so it would turn without end
+# of a loop that accepts, if there is none: the connection stays, so it would turn without end
 PAUSE_S = 0.05
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address; OSError where that cannot be. Port 0 is any free one."""
+    """A socket that listens at an address; OSError if that cannot be. Port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, asyncio sets TCP_NODELAY on what it accepts; without it an answer in
     # two parts takes 40 ms.
@@ -42,8 +42,8 @@ def accept(listening: socket.socket) -> socket.socket | None:
     """The next connection of a socket that does not block. None: it has gone already, or there is
     no room for it now.
 
-    Where no descriptor is left it sleeps for a moment, so that the loop that calls it does not take
-    a core.
+    If no descriptor is left it sleeps for a moment, so that the loop that calls it does not take a
+    core.
     """
     try:
         return listening.accept()[0]
@@ -54,8 +54,8 @@ def accept(listening: socket.socket) -> socket.socket | None:
 
 
 def listen_at(path: str | os.PathLike[str]) -> socket.socket:
-    """A socket that listens at a path, which only this user can reach; OSError where another
-    listens, or another file is.
+    """A socket that listens at a path, which only this user can reach; OSError if another listens,
+    or another file is.
 
     A socket that a dead process left is replaced.
     """
@@ -63,7 +63,7 @@ def listen_at(path: str | os.PathLike[str]) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(os.fspath(path))
-        os.chmod(path, 0o600)  # nobody can connect before it listens
+        os.chmod(path, 0o600)  # no process can connect before it listens
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
@@ -74,7 +74,7 @@ def listen_at(path: str | os.PathLike[str]) -> socket.socket:
 
 
 def _unused(path: Path) -> None:
-    """Remove a socket on which nobody listens any more."""
+    """Remove a socket without a listener."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

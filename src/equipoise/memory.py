@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Shareable = bytearray | memoryview | mmap
 Buffer = bytes | Shareable | NDArray[np.uint8]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# bytes that glibc keeps, and its largest threshold for what comes from the kernel anew
+# bytes that glibc keeps, and its largest threshold for memory that comes from the kernel again
 KEEP, LARGEST = 1 << 30, 32 << 20
 
 

@@ -1,4 +1,4 @@
-"""Names of code as data: what ``module:name`` names, imported."""
+"""Names of code as data: the object that ``module:name`` names, imported."""
 
 from __future__ import annotations
 

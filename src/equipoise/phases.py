@@ -1,5 +1,5 @@
-"""Phases of a start and of an end: what a process is at, told to a listener in it. What takes long
-says why.
+"""Phases of a start and of an end: the present phase of a process, reported to a listener in it.
+Long phases report their reason.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ Tell = Callable[[str], object]
 
 
 class Said:
-    """What one process says of one thing that takes long, to the one who listens; nobody does at
-    first.
+    """The present phase of one long operation of a process, for its listener; at first there is no
+    listener.
     """
 
     def __init__(self) -> None:
         self._tell: Tell | None = None
 
     def say(self, text: str) -> None:
-        """Tell the listener what this process does from now on; "" once that is over."""
+        """Report the present phase of this process to the listener; "" once it is over."""
         if self._tell is not None:
             self._tell(text)
 
     def listen(self, tell: Tell | None) -> Tell | None:
-        """Let ``tell`` hear what this process says from now on -> the listener before."""
+        """Let ``tell`` hear the phases of this process from now on -> the listener before."""
         before, self._tell = self._tell, tell
         return before
 

@@ -1,5 +1,5 @@
-"""Publishing: the one store by which a process tells others that what it stored before may be read.
-No process waits.
+"""Publishing: the one store by which a process signals other processes that its earlier stores may
+be read. No process waits.
 
 The proof, with every word that is published, is docs/inside/memory-order.md.
 """

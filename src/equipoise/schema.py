@@ -1,5 +1,5 @@
-"""Schemas: what a value that was read from a file must be. ``check`` raises a ValueError that names
-the place.
+"""Schemas: the allowed form of a value that was read from a file. ``check`` raises a ValueError
+that names the place.
 
 A schema is one of the classes here, or a dict of them by key. A key that ends in "?" may be
 missing, the key "*" stands for all others, and without it no other key is allowed::
@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-# what a place within a file begins with
+# the start of a place within a file
 FILE = re.compile(r"\.(json|jsonl|safetensors|toml)(, line \d+)?$")
 LARGEST = sys.float_info.max
 MOST = 1 << 53  # of a count: a version, a step, a row
 LONGEST = 200  # letters of a value that an error shows
-Schema = Any  # one of these classes, or a dict of schemas by key
+Schema = Any  # a class of this file, or a dict of schemas by key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, one of ``among`` where that is given."""
+    """A text, one of ``among`` if that is given."""
 
     most: int = 1 << 20
     among: tuple[str, ...] = ()
@@ -173,8 +173,8 @@ class Array:
 
 
 def check(value: Any, schema: Schema, where: str) -> Any:
-    """Return ``value`` as it is; ValueError naming the place within it, what was expected there and
-    what came.
+    """Return ``value`` as it is; ValueError naming the place within it, the expected value and the
+    given one.
     """
     if isinstance(schema, dict):
         _check_object(value, schema, where)
@@ -201,7 +201,7 @@ def like(template: Any, *, finite: bool = False) -> Schema:
     """The schema of a tree of arrays, numbers and texts: the same keys, types and shapes, and any
     values.
 
-    ``finite``: an array of floats has neither nan nor an infinity.
+    ``finite``: an array of floats has no nan and no infinity.
     """
     if isinstance(template, Mapping):
         return {key: like(value, finite=finite) for key, value in template.items()}
@@ -281,9 +281,7 @@ def _wrong(where: str, expected: str, value: Any) -> ValueError:
 
 
 def described(value: Any) -> str:
-    """A value in an error: its shape where it is an array,
-    and never more than ``LONGEST`` letters.
-    """
+    """A value in an error: its shape if it is an array, and never more than ``LONGEST`` letters."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         kind = "an array" if isinstance(value, np.ndarray | np.generic) else "a tensor"
         bounds = (

@@ -8,8 +8,8 @@ import numpy as np
 
 
 def stream_seed(seed: int, stream: int, incarnation: int = 0) -> int:
-    """31 bits from (seed, stream), what ALE and EnvPool accept as well as Gymnasium; another for
-    each env made anew.
+    """31 bits from (seed, stream), which ALE and EnvPool accept like Gymnasium; another number for
+    each env made again.
     """
     words = [seed, stream, incarnation] if incarnation else [seed, stream]
     return int(np.random.SeedSequence(words).generate_state(1)[0]) & 0x7FFFFFFF

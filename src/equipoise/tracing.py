@@ -2,9 +2,9 @@
 or all for a profiler.
 
 A worker of a run with ``placement.trace_s`` has a ``TracedClock``, which also writes each part into
-a ring: a file of the run directory that is mapped into memory, one a worker. So it costs nothing
-where nobody asked, and the last seconds of a run that hangs or is killed are there as well. Nothing
-here loads torch.
+a ring: a file of the run directory that is mapped into memory, one a worker. So it costs nothing if
+tracing is off, and the last seconds of a run that hangs or is killed are also there. Nothing here
+loads torch.
 
 A file: one page with what the worker is, in JSON, and zeros; then doubles: how many parts were
 written, and for each place of the ring the number of the part, when it began and when it ended
@@ -85,7 +85,7 @@ class NvtxClock(Clock):
     """A clock that also shows the parts to NVIDIA's profilers, by names such as "learner/loss".
 
     NVTX names a range where it begins and a clock names a part where it ends. So a part is a range
-    where it was said to come next (``then``), and elsewhere a mark at its end.
+    if it was announced (``then``), and elsewhere a mark at its end.
     """
 
     __slots__ = ("_nvtx", "_open", "_range", "_title")
@@ -123,7 +123,7 @@ class NvtxClock(Clock):
 
 
 def _mapped(file: Path, said: dict[str, Any]) -> Any:
-    """The doubles of a ring's file, which is made where there is none of the same worker."""
+    """The doubles of a ring's file, which is made unless the same worker has a file."""
     head = json.dumps(said).encode().ljust(PAGE, b"\0")
     size = PAGE + 8 * (1 + 3 * said["size"])
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def chrome(traces: Iterable[Trace], seconds: float) -> dict[str, Any]:
     """The last seconds of these workers in the JSON that Perfetto and chrome://tracing read: a line
     for each worker.
 
-    What is between two parts is a wait, or work that no part is marked of.
+    The time between two parts is a wait, or work that no part is marked of.
     """
     given = [one for one in traces if len(one.rows)]
     end = max((float(one.rows[:, 2].max()) for one in given), default=0.0)

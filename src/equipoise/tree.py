@@ -1,14 +1,14 @@
 """Trees: plain nested dicts of arrays, and a few functions on them.
 
-Where an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
+If an env speaks of tuples, a tree has a dict with the keys "0", "1", ....
 
 A path is the keys to a leaf, joined by '/': "arm/tilt". In a key '/' is written '~1' and '~' '~0'
 (as in JSON Pointer), and the empty key is '~', so two leaves never share a path. ``path_of`` and
 ``keys_of`` are the only places that join and split.
 
 A leaf is anything that is not a dict: a torch tensor, a numpy array, or an ``ArraySpec`` (the shape
-and dtype of an array that is still to be allocated). ``{}`` is the empty tree. Nothing here imports
-torch before a torch function is called.
+and dtype of an array still to be allocated). ``{}`` is the empty tree. Nothing here imports torch
+before a torch function is called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Tree = Any
 T = TypeVar("T")
 path_of = edge.path_of
-ALIGN = 64  # bytes; a cache line, and what torch's vector loads like best
+ALIGN = 64  # bytes; a cache line, and the best alignment for torch's vector loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ArraySpec:
 
 
 def map(fn: Callable[..., object], tree: Tree, *rest: Tree) -> Tree:
-    """``fn`` of the leaves that stand at the same place of all trees; ValueError where their keys
+    """``fn`` of the leaves that stand at the same place of all trees; ValueError if their keys
     differ.
     """
     if isinstance(tree, dict):
@@ -120,8 +120,8 @@ def named(root: str, tree: Tree) -> dict[str, Tree]:
 
 def like(tree: Tree, flat: Mapping[str, object], root: str = "") -> Tree:
     """The leaves of ``flat``, by path, in the structure of ``tree``, empty branches included. With
-    a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError where one is missing or too
-    many.
+    a ``root`` by ``ROOT/PATH``, as ``named`` makes them. ValueError for a leaf that is missing or
+    unexpected.
     """
     wanted = named(root, tree)
     got = [path for path in flat if not root or path == root or path.startswith(f"{root}/")]
@@ -132,7 +132,7 @@ def like(tree: Tree, flat: Mapping[str, object], root: str = "") -> Tree:
 
 
 def within(root: str, flat: Mapping[str, object]) -> Tree:
-    """The inverse of ``named`` for the leaves of this root; {} where there are none."""
+    """The inverse of ``named`` for the leaves of this root; {} if there are none."""
     if root in flat:
         return flat[root]
     return nest(
@@ -141,7 +141,7 @@ def within(root: str, flat: Mapping[str, object]) -> Tree:
 
 
 def joined(branches: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
-    """One dict of all; where there are several branches their names stand in front: "NAME/key"."""
+    """One dict of all; if there are several branches their names stand in front: "NAME/key"."""
     alone = len(branches) == 1
     return {
         key if alone else f"{name}/{key}": leaf
@@ -273,17 +273,17 @@ def numpy_views(tree: Tree) -> Tree:
 
 
 def to(tree: Tree, device: torch.device | str, *, non_blocking: bool = False) -> Tree:
-    """Every tensor leaf on ``device`` (itself where it is there already)."""
+    """Every tensor leaf on ``device`` (itself if it is there already)."""
     return map(lambda x: x.to(device, non_blocking=non_blocking), tree)
 
 
 def on_host(tree: Tree) -> Tree:
-    """Numpy arrays of leaves that are numpy arrays, themselves, or tensors of any device, which are
-    copied from there.
+    """Numpy arrays of leaves: numpy arrays are returned themselves, tensors of any device are
+    copied.
     """
     return map(lambda x: x if isinstance(x, np.ndarray) else x.detach().cpu().numpy(), tree)
 
 
 def put(target: Tree, source: Tree) -> None:
-    """``copy`` where the leaves of either tree may be tensors of any device."""
+    """``copy`` if the leaves of either tree may be tensors of any device."""
     map(lambda t, s: t.copy_(s), torch_views(target), torch_views(source))

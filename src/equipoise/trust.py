@@ -1,13 +1,13 @@
 """Trust: which code that a file names may be imported and called.
 
 A run directory and a capsule name their env, algorithm, torso, task and rewards as
-``module:callable``, and people send each other both. What a file names is imported or called only
-where
+``module:callable``, and people send each other both. Equipoise imports or calls a name of a file
+only if
 
 - it is ours: a built-in algorithm, torso or reward, an env of ``equipoise.envs``,
 - it is an id of Gymnasium, PettingZoo, EnvPool or the like, which names no module,
-- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW where it has
-  another name now), or
+- the user vouches for it by name (``--trust MODULE`` or ``MODULE:NAME``; OLD=NEW if it has another
+  name now), or
 - this user's own run wrote the file: it is signed with a key in the user's state directory,
   together with the places where the modules were found then. A module of that name which lies
   elsewhere is another one.
@@ -46,11 +46,11 @@ CLASS = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}")  # module:Class
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
 # tasks without a module
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
-PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # what looks like a file
+PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
-Names = Sequence[tuple[str, str]]  # (what it is, module:callable), such as ("env", "my_envs:make")
+Names = Sequence[tuple[str, str]]  # (its kind, module:callable), such as ("env", "my_envs:make")
 
 
 class Untrusted(ValueError):
@@ -131,7 +131,7 @@ def of_env(env: object) -> tuple[Names, object]:
 
 
 def of_text(task: object, rewards: Sequence[object]) -> Names:
-    """The code that the name of a task and those of reward functions name."""
+    """The code that the name of a task and the names of reward functions refer to."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
     return [
@@ -216,7 +216,7 @@ def check(
 
 
 def _modules_of_users() -> list[str]:
-    """Names of modules that may hold a user's env or algorithm: all but those of Python itself."""
+    """Names of modules that may hold a user's env or algorithm: all but Python's own."""
     names = (one.name for one in pkgutil.iter_modules())
     return [name for name in names if name not in sys.stdlib_module_names and name[0] != "_"]
 
@@ -254,13 +254,13 @@ def sign(names: Names, signed: object, *, make: bool = False) -> str | None:
 
 
 def signature(program: object) -> str | None:
-    """What shows that this user's run wrote the names of code in a program, where there are any."""
+    """The proof that this user's run wrote the names of code in a program, if there are any."""
     names, signed = of_program(program)
     return sign(names, signed, make=True) if names else None
 
 
 def _place(module: str) -> str | None:
-    """Where Python finds the top package of a module, without importing; short if installed."""
+    """The place of a module's top package, without importing; short if installed."""
     top = module.partition(".")[0]
     if top == "__main__":
         found: str | None = vars(sys.modules[top]).get("__file__")  # none with -c, or a notebook
@@ -283,7 +283,7 @@ def _place(module: str) -> str | None:
 
 
 def key_path() -> Path | None:
-    """The file of this user's key; None where the user has no home."""
+    """The file of this user's key; None if the user has no home."""
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state) / "equipoise" / "key"
     try:
@@ -327,7 +327,7 @@ def _make(path: Path) -> None:
     aside = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:  # which writes the rest where a disk takes a part
+        with os.fdopen(handle, "wb") as file:  # which writes the rest if a disk takes a part
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(handle)

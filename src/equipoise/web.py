@@ -43,7 +43,7 @@ def fitting(most: int, listeners: int) -> int:
     """How many connections, at most ``most``, each listener may have so that the descriptors of
     this process suffice.
 
-    The soft limit of descriptors is raised as far as the hard one allows; OSError where that is too
+    The soft limit of descriptors is raised as far as the hard one allows; OSError if that is too
     few for any use.
     """
     import resource  # not on Windows, where worlds also listen
@@ -86,7 +86,7 @@ MOST_LINES = 256  # of them
 SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000
 REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
-BETWEEN = (h11.IDLE, h11.DONE)  # states of a caller of whom nothing more has come
+BETWEEN = (h11.IDLE, h11.DONE)  # states of a caller that has sent nothing more
 
 
 class HeadWithBody:
@@ -118,11 +118,11 @@ class TooLong(h11.RemoteProtocolError):
 
 
 def bound(data: bytearray) -> None:
-    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, also if they came in one
+    """Raise ``TooLong`` for headers (and trailers) beyond their bounds, even if they came in one
     piece.
     """
     end = data.find(b"\n\r\n", 0, MOST_HEADERS + 3)
-    if end < 0:  # another form of the end, or none yet: then these bytes are all headers
+    if end < 0:  # another form of the end, or no end yet: then these bytes are all headers
         end = min(len(data), MOST_HEADERS + 1)
     if end > MOST_HEADERS or data.count(b"\n", 0, end) > MOST_LINES:
         raise TooLong(
@@ -132,7 +132,7 @@ def bound(data: bytearray) -> None:
 
 
 class LimitedProtocol(H11Protocol):
-    """Uvicorn's protocol on h11, which knows when the request that is arriving began."""
+    """Uvicorn's protocol on h11, which has the time at which the arriving request began."""
 
     most_connections = 1024
     request_s = 10.0
@@ -166,7 +166,7 @@ class LimitedProtocol(H11Protocol):
         So is what h11 cannot read: Uvicorn would log a line about each such request.
         """
         if not self._received and self.conn.their_state in BETWEEN:
-            return h11.NEED_DATA  # which h11 finds out as well, in more time
+            return h11.NEED_DATA  # h11 would also find it, in more time
         try:
             event = h11.Connection.next_event(self.conn)
         except TooLong:
@@ -205,7 +205,7 @@ class LimitedProtocol(H11Protocol):
         return False
 
     def refuse(self, status: int, sentence: str) -> None:
-        """Answer without the application where nothing was answered yet, and close."""
+        """Answer without the application if nothing was answered yet, and close."""
         cycle: Any = self.cycle  # the last one: it may be over
         answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not answering:
@@ -225,7 +225,7 @@ class LimitedProtocol(H11Protocol):
             and not self.transport.is_closing()
         ):
             self.refuse(
-                408, f"request: expected it whole within {self.request_s:g} s, got a part of it"
+                408, f"request: must be whole within {self.request_s:g} s, got a part of it"
             )
 
 

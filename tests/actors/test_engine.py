@@ -474,7 +474,7 @@ def test_stop_strings_end_a_sample_with_the_token_that_completes_them(net: Decod
         ),
         (
             {"ends": Ends((EOS,), ("x",))},
-            "stop: expected a decode function beside the stop strings, got none",
+            "stop: expected a decode function with the stop strings, got none",
         ),
         ({"on_update": "keeps"}, "on_update: expected one of keep, recompute, finish, got 'keeps'"),
     ],

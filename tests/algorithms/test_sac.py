@@ -295,7 +295,7 @@ def test_noise_of_the_state_is_the_same_for_so_many_steps_and_then_another() -> 
 
 def test_state_dependent_noise_where_it_cannot_be() -> None:
     with pytest.raises(
-        ValueError, match=r"algorithm\.sde_every: expected 0 where actions are no Box, got 8"
+        ValueError, match=r"algorithm\.sde_every: must be 0 unless actions are a Box, got 8"
     ):
         SAC(sde_every=8).network(DISCRETE)
     with pytest.raises(ValueError, match=r"algorithm\.sde_every: expected a hidden layer"):

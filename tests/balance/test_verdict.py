@@ -282,7 +282,7 @@ CASES = {
         shares(worked=3, starved=7),
         {"one_thread": True},
         "One thread",
-        ["70 % of the time samples", "30 % learns", "--on process"],
+        ["sampling takes 70 % of the time", "learning 30 %", "--on process"],
     ),
     "nothing measured": ([shares()], shares(), {}, "Too early", []),
     "no actor yet": ([], BUSY, {}, "Too early", []),
@@ -408,7 +408,7 @@ def test_what_shards_do_in_one_thread_is_the_learners():
         "learner": shares(worked=5),
         "shard 0": shares(worked=1),
     }
-    assert "25 % of the time samples, 75 % learns" in verdict(balance, one_thread=True)
+    assert "sampling takes 25 % of the time, learning 75 %" in verdict(balance, one_thread=True)
 
 
 @pytest.mark.parametrize(("worked", "first"), [(9.0, "Replay-bound"), (5.0, "Lockstep")])

@@ -329,6 +329,16 @@ def test_the_page_has_every_row_and_says_what_is_missing() -> None:
     assert "| 2.12 | 1.25 | 3.00 | 2.00 | yes |" in text
 
 
+@pytest.mark.parametrize("case", dict.fromkeys(row.case for row in ROWS.values()))
+def test_the_bars_of_a_plot_have_names_that_a_reader_knows(case: str) -> None:
+    names = [name for name, row in ROWS.items() if row.case == case]
+    runs = [result(name, 0, 1.0, version="9.9") for name in names]
+    labels = report.labels(runs, names)
+    assert len(set(labels)) == len(names) and not {*labels} & ROWS.keys()
+    for name, text in zip(names, labels):
+        assert text.startswith("Equipoise") == (ROWS[name].kind == "ours")
+
+
 def test_the_page_and_its_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "out" / "throughput.md"

@@ -149,8 +149,8 @@ def test_a_wrong_file_is_refused_by_name(text: str, said: str, tmp_path: Path) -
     [
         ("[" * 3000, "expected TOML, got more levels of lists and tables than can be read"),
         ("9" * 5000, "expected TOML, got a file with an error: Exceeds the limit"),
-        ("2020-01-01", "env.render_mode: expected what JSON can say"),
-        ("inf", "env.render_mode: expected what JSON can say"),
+        ("2020-01-01", "env.render_mode: expected a value that JSON can hold"),
+        ("inf", "env.render_mode: expected a value that JSON can hold"),
     ],
 )
 def test_what_toml_can_say_and_a_program_cannot_is_refused_with_the_file(

@@ -149,14 +149,14 @@ def test_letters_and_arrows_have_names() -> None:
 
 
 def test_keys_switch_pages_and_the_mode_is_put_back(watched: Watched) -> None:
-    watched.shows("[1 ring]", "actors blocked 40 %")
+    watched.shows("[1 run]", "actors blocked 40 %")
     assert watched.reads_keys()
     watched.press("2")
     watched.shows("[2 workers]", "actor 0")
     watched.press("q")
     watched.shows("q does not end a run", "actor 0")
     watched.press("1")
-    watched.shows("[1 ring]")
+    watched.shows("[1 run]")
     watched.press("4")
     watched.until(lambda: "the end" in watched.text, "the end")
     assert watched.told() == "0" and watched.mode() == watched.usual
@@ -164,14 +164,14 @@ def test_keys_switch_pages_and_the_mode_is_put_back(watched: Watched) -> None:
 
 
 def test_an_error_puts_the_mode_back(watched: Watched) -> None:
-    watched.shows("[1 ring]")
+    watched.shows("[1 run]")
     watched.press("3")
     assert watched.told() == "1" and watched.mode() == watched.usual and "planted" in watched.text
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGQUIT"])
 def test_a_signal_puts_the_mode_back(name: str, watched: Watched) -> None:
-    watched.shows("[1 ring]")
+    watched.shows("[1 run]")
     os.kill(watched.job, getattr(signal, name))
     assert (
         watched.told() in (str(-getattr(signal, name)), "130") and watched.mode() == watched.usual
@@ -184,14 +184,14 @@ def test_a_suspended_view_leaves_the_terminal_to_the_shell_and_takes_it_again(
     how: str, watched: Watched
 ) -> None:
     """``fg`` at once, or ``bg`` first: then nothing is read and no mode is set until ``fg``."""
-    watched.shows("[1 ring]")
+    watched.shows("[1 run]")
     watched.press("\x1a")
     assert watched.told() == "stopped" and watched.mode() == watched.usual
     watched.go_on(how)
     if how == "b":
         watched.press("2\n")
-        watched.shows("[1 ring]")
-        watched.shows("[1 ring]")
+        watched.shows("[1 run]")
+        watched.shows("[1 run]")
         assert watched.mode() == watched.usual and "[2 workers]" not in watched.text
         watched.go_on("f")
     watched.until(watched.reads_keys, "the mode for keys")
@@ -204,6 +204,6 @@ def test_a_debugger_has_the_keys_of_a_serial_run(on: str) -> None:
     made = Watched(on)
     try:
         made.shows("actor 0", "0 %  1 of 500k steps")
-        assert made.mode() == made.usual and "[1 ring]" not in made.text
+        assert made.mode() == made.usual and "[1 run]" not in made.text
     finally:
         made.close()

@@ -17,8 +17,9 @@ from equipoise import api
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
+from equipoise.console.braille import MOST_POINTS, Series, plot
 from equipoise.console.pages import ALARMS, PAGES, REMEDIES, RING, WORKERS, Shown, view
-from equipoise.console.picture import History, brief
+from equipoise.console.picture import History, brief, loss_of
 from equipoise.console.ring import ring_lines
 from equipoise.console.terminal import safe
 from equipoise.record.report import Report
@@ -197,7 +198,7 @@ def test_remedies_have_gain_interval_and_cost_and_alarms_evidence_and_action() -
         "--actors 4\n  1.80 times the steps/s (1.60 to 2.00): about 221,345\n  costs: 4 processes "
         "that step envs\n" in text
     )
-    assert "No change is known to help" in drawn(80, shown=Shown(page=REMEDIES), now=report())
+    assert "No change is sure to help" in drawn(80, shown=Shown(page=REMEDIES), now=report())
     text = drawn(80, shown=Shown(page=ALARMS))
     assert "0:31  memory grows (actor 1) at step 1,000\n      its memory grew by 30 MB" in text
     assert (
@@ -267,10 +268,99 @@ def test_keys_change_what_is_shown() -> None:
     shown.press("1")
     assert (
         drawn(60, shown=shown).splitlines()[-1]
-        == "[1 ring]  2 workers  3 remedies  4 alarms (1)  Ctrl-C ends"
+        == "[1 run]  2 workers  3 suggestions  4 alarms (1)  Ctrl-C ends"
     )
     assert (
         drawn(80, shown=shown)
         .splitlines()[-1]
         .endswith("  4 alarms (1)  Ctrl-C ends  p parts  ↑↓ move")
     )
+
+
+def run_of(reports: int, **fields: Any) -> History:
+    made = History()
+    for i in range(reports):
+        made.add(
+            report(
+                wall_s=float(i),
+                env_steps=1_000 * (i + 1),
+                return_mean=float(i * i),
+                metrics={"grad_norm/all": 9.0, "policy_loss": 1.0 / (i + 1)},
+                **fields,
+            )
+        )
+    return made
+
+
+def lines_of(width: int, height: int, history: History, page: str = RING) -> list[str]:
+    shown = view(
+        report(),
+        program(),
+        history,
+        on="process",
+        width=width,
+        height=height,
+        shown=Shown(page=page),
+    )
+    return [str(line) for line in shown.renderables]
+
+
+def test_the_return_and_the_verdict_stand_first_in_a_small_terminal() -> None:
+    lines = lines_of(60, 13, run_of(30))
+    assert lines[2].startswith("return 215.3 ▁") and len(lines) <= 13
+    assert any(line.startswith("Sampling-bound") for line in lines)
+    assert not any("⠀" in line for line in lines), "a plot needs room"
+
+
+@pytest.mark.parametrize("page", ["", RING])
+def test_a_large_terminal_is_filled_with_curves_of_the_return_and_the_loss(page: str) -> None:
+    lines = lines_of(140, 39, run_of(60), page)
+    assert 36 <= len(lines) <= 39 and max(map(cell_len, lines)) <= 140
+    caption = next(i for i, line in enumerate(lines) if "policy_loss" in line)
+    assert "return 215.3" in lines[caption] and "3,481 " in lines[caption + 1]
+    assert lines[caption + 1].split()[2:3] == ["1"], "the loss begins at its highest value"
+    assert any(line.split()[:4] == ["1k", "60k", "steps", "1k"] for line in lines)
+    assert "▁" not in lines[2], "a plot stands in place of the sparkline"
+    alone = lines_of(69, 39, run_of(60), page)
+    assert any(BRAILLE & set(line) for line in alone) and not any("loss" in one for one in alone)
+    assert not any(BRAILLE & set(line) for line in lines_of(140, 39, run_of(1), page))
+
+
+BRAILLE = {chr(code) for code in range(0x2801, 0x2900)}
+
+
+def test_a_plot_rises_as_its_numbers_do_and_is_bounded() -> None:
+    series = Series()
+    for i in range(3 * MOST_POINTS):
+        series.add(i, float(i))
+    series.add(3 * MOST_POINTS, float("nan"))
+    assert len(series.values) <= MOST_POINTS and series.at[-1] == 3 * MOST_POINTS - 1
+    caption, top, *middle, bottom, axis = [line.plain for line in plot("x", series, 30, 8, "")]
+    assert caption.strip() == "x" and axis.split()[-1] == "steps"
+    assert top.split()[0] == "12,287" and bottom.rstrip("⠀")[-1] in BRAILLE
+    assert len(top.rstrip("⠀")) == 30 and len(bottom.rstrip("⠀")) < 20
+    assert {len(line) for line in (top, *middle, bottom)} == {30}
+    flat = Series([1, 2], [5.0, 5.0])
+    assert len(plot("x", flat, 30, 8, "")) == 8
+
+
+def test_a_loss_is_named_by_its_metric() -> None:
+    assert loss_of({"a/policy_loss": 1.0, "b/loss": 1.0}) == "b/loss"
+    assert loss_of({"grad_norm/all": 1.0}) == "" and loss_of({"value_loss": 1.0}) == "value_loss"
+
+
+def test_a_verdict_stays_for_thirty_seconds() -> None:
+    made = History()
+
+    def shows(wall_s: float, cause: str, **fields: Any) -> str:
+        made.add(report(wall_s=wall_s, cause=cause, verdict=f"{cause}: at {wall_s}", **fields))
+        return made.verdict
+
+    assert shows(0.5, "Starting").startswith("Starting")
+    assert shows(1.0, "Too early to say").startswith("Too early")
+    assert shows(2.0, "CPU-bound") == "CPU-bound: at 2.0", "nothing is held back at the start"
+    assert shows(20.0, "Learning-bound") == "CPU-bound: at 2.0"
+    assert shows(31.0, "CPU-bound") == "CPU-bound: at 31.0", "its numbers are those of now"
+    assert shows(32.5, "Learning-bound") == "Learning-bound: at 32.5"
+    assert shows(33.0, "CPU-bound") == "Learning-bound: at 32.5"
+    assert shows(34.0, "CPU-bound", final=True) == "CPU-bound: at 34.0"

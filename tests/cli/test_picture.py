@@ -50,7 +50,8 @@ def compact(*given):
 
 def history(returns=(), evaluated=None):
     made = History()
-    made.returns.extend(returns)
+    for step, value in enumerate(returns):
+        made.returns.add(step, value)
     made.evaluation = evaluated
     return made
 
@@ -66,13 +67,13 @@ def test_the_picture_holds_the_whole_report():
         "123,457 steps/s",
         "82.1 updates/s",
         "lag 0.4 (max 1)",
-        "return 215.3 ▁▅█",
+        "return 215.3",
         "1,203 episodes",
         "length 215",
         "evaluation 487.2 ± 20.1  20 episodes at 120k steps",
         "42 %",
         "210k of 500k steps",
-        "1:12 gone, 2:50 left",
+        "1:12 elapsed, ETA 2:50",
     ):
         assert part in text, part
     assert VERDICT in " ".join(text.split())
@@ -84,10 +85,13 @@ def test_what_else_would_help_is_a_line():
     """The first remedy stands in the verdict."""
     names = ("--actors 8", "--max-lag 2", "--learners 2")
     remedies = tuple(
-        Remedy(change=change, costs="", steps_per_s=1.0, gain=gain, low=1.0, high=2.0)
+        Remedy(change=change, costs="", steps_per_s=1.0, gain=gain, low=1.1, high=2.5)
         for change, gain in zip(names, (2.0, 1.5, 1.25), strict=True)
     )
+    unsure = replace(remedies[0], change="--unsure 1", low=0.64)
     assert also(remedies) == "or: --max-lag 2 (1.5 times), --learners 2 (1.2 times)"
+    assert also((remedies[0], unsure, *remedies[1:])) == also(remedies), "a loss is no suggestion"
+    assert also((remedies[0], unsure)) == ""
     assert "or: --max-lag 2" in rendered(
         pages.view(report(remedies=remedies), program(), history(), on="process")
     )
@@ -358,7 +362,7 @@ def test_the_history_keeps_recorded_returns_and_the_last_evaluation():
         report(return_mean=4.0),
     ):
         made.add(given)
-    assert made.returns == [1.0, 3.0, 4.0]
+    assert made.returns.values == [1.0, 3.0, 4.0]
     assert made.evaluation == evaluation()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
@@ -55,6 +56,25 @@ def test_a_long_phase_has_a_line_and_a_short_one_has_none(
     assert "reset 1 of 2" not in told
     phases.say("nobody hears this")
     assert told == []
+
+
+def test_a_terminal_keeps_no_line_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", out)
+    with Starting() as start:
+        start._say("importing a module with a long name")
+        start._tell()
+        start._tell()
+    assert out.getvalue() == 2 * ("starting: importing" + "\r\x1b[2K")
+    monkeypatch.setenv("TERM", "dumb")
+    with Starting() as start:
+        start._say("importing")
+        start._tell()
+    assert out.getvalue().endswith("starting: importing\n")
 
 
 def test_reports_say_what_workers_are_at_before_the_first_step(

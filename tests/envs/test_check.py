@@ -172,14 +172,14 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
         (
             "LimitInInfo",
             "error",
-            "a time limit is told as terminated",
+            "a time limit is reported as terminated",
             "step",
             "info['TimeLimit.truncated']",
         ),
         (
             "ClockAsEnd",
             "note",
-            "a clock may be told as terminated",
+            "a time limit may be reported as terminated",
             "step 10 of an episode",
             "max_steps is a clock",
         ),
@@ -255,7 +255,7 @@ def found(name: str, **given: Any) -> tuple[Finding, ...]:
             "step 9",
             "reward: expected",
         ),
-        ("KeepsItsClock", "error", "reset(seed) does not begin anew", "step", "expected"),
+        ("KeepsItsClock", "error", "reset(seed) does not begin again", "step", "expected"),
         ("SharedByAll", "error", "another env changes what this one does", "step 2", "obs at [0]"),
     ],
 )
@@ -329,7 +329,7 @@ def test_same_step_without_a_truncation_leaves_it_open():
         for given in (["GivesWhatIsFinal"], ["many_same_step"])
     )
     assert of_its_own - gymnasiums == {
-        "truncation treated as termination, where the env gives no info['final_obs']"
+        "truncation treated as termination, since the env gives no info['final_obs']"
     }
 
 

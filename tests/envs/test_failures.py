@@ -316,7 +316,7 @@ def test_a_reset_that_gives_a_list_once_is_told(tmp_path: Path) -> None:
     env = env_of("Faulty", 3, how="list", on_reset=30, length=4, path=tmp_path)
     with pytest.warns(
         RuntimeWarning,
-        match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*said once",
+        match=r"stream \d: obs: expected float32 \[2\], got a list of float64 .*reported once",
     ):
         play(env, 200)
     (path,) = written(tmp_path)

@@ -100,7 +100,7 @@ CASES = [
 
 
 @pytest.mark.filterwarnings(
-    "ignore:.*truncation treated as termination", "ignore:.*said once", "ignore:.*was cast"
+    "ignore:.*truncation treated as termination", "ignore:.*reported once", "ignore:.*was cast"
 )
 @pytest.mark.parametrize(
     ("interface", "place"), [one for one in CASES if one != ("duo", "info mask")]

@@ -30,7 +30,10 @@ PAGES = {
     "start/coming-from/stable-baselines3.md": 3,
     "start/coming-from/rllib.md": 2,
     "start/coming-from/sample-factory.md": 2,
+    "start/coming-from/pufferlib.md": 1,
+    "start/first-run-python.md": 5,
     "guides/questions.md": 8,
+    "guides/faq.md": 19,
 }
 
 

@@ -137,7 +137,7 @@ WRONG = {
         lambda d: (d / files.WEIGHTS).unlink(),
         r"expected model.safetensors or .*index.json, got neither",
     ),
-    "elsewhere": (sharded, r"index.json: expected files beside it, got 'elsewhere.safetensors'"),
+    "elsewhere": (sharded, r"index.json: expected files next to it, got 'elsewhere.safetensors'"),
     "missing": (
         lambda d: changed(d, lambda t: t.pop(NORM)),
         r"expected 29 tensors, got all but 1, such as 'model.norm.weight'",

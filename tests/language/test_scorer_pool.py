@@ -177,7 +177,9 @@ def test_a_function_that_cannot_be_imported_ends_the_run(
 
 
 def test_a_column_that_json_cannot_say_is_named(make: Make) -> None:
-    with pytest.raises(ValueError, match="column 'when' of the task: expected what JSON can say"):
+    with pytest.raises(
+        ValueError, match="column 'when' of the task: expected a value that JSON can hold"
+    ):
         make("length").submit(0, group("a", fine=[1], when=[object()]))
 
 

@@ -339,6 +339,6 @@ def test_noise_of_the_state_needs_one_box():
     ):
         with pytest.raises(
             ValueError,
-            match=r"algorithm\.sde_every: expected 0 where actions are no single Box, got",
+            match=r"algorithm\.sde_every: must be 0 unless actions are a single Box, got",
         ):
             make(action=action, by_state=True)

@@ -470,7 +470,7 @@ def test_masks_of_a_tree_reach_the_parts_that_have_one():
 def test_a_mask_is_no_feature():
     net = masked_net(spaces.Discrete(2), spaces.MultiBinary(2))
     assert net.torso.layers[0].in_features == 3
-    with pytest.raises(ValueError, match="expected something to see besides the mask"):
+    with pytest.raises(ValueError, match="must have another part besides the mask"):
         ActorCritic(
             EnvSpec(
                 observation=spaces.Dict(m=spaces.MultiBinary(2)),

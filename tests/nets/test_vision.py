@@ -389,7 +389,7 @@ def test_a_torso_of_ones_own():
         ),
         (
             f"{__name__}:Narrow",
-            r"expected what takes two rows of Box.*, got RuntimeError: .*channels",
+            r"must take two rows of Box.*, got RuntimeError: .*channels",
         ),
         (f"{__name__}:Talkative", r"\[2, 200\] of two rows of observations, got tuple"),
     ],

@@ -465,13 +465,13 @@ MILD = (
     "dtype",
     "is no member",
     "cast",
-    "a time limit is told as terminated",
+    "a time limit is reported as terminated",
     "keeps running statistics",
     "a rule of PettingZoo's parallel_api_test",  # of those that training does not need
 )
 # An env whose odd form begins after its first calls: another number of digits, or outside of
 # bounds, at which training looks in some rows only of a native vector env.
-CHANGES = ("does not begin anew", "leaves its space")
+CHANGES = ("does not begin again", "leaves its space")
 
 
 def shape(text: str) -> str:

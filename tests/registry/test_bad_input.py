@@ -104,12 +104,12 @@ SPOILT = {
     "a file that is missing": (says(a_bin=GOOD), r"a\.bin: expected a file, got none"),
     "a path upwards": (
         says(UPUPetc_passwd=GOOD),
-        r"expected names of files beside it, such .*, got '\.\./\.\./etc",
+        r"expected names of files next to it, such .*, got '\.\./\.\./etc",
     ),
-    "an absolute path": (says(ROOTetc=GOOD), "expected names of files beside it, .* got '/etc'"),
+    "an absolute path": (says(ROOTetc=GOOD), "expected names of files next to it, .* got '/etc'"),
     "the manifest in itself": (
         says(manifest_json=GOOD),
-        "expected names of files beside it, .* got 'manifest.json'",
+        "expected names of files next to it, .* got 'manifest.json'",
     ),
     "a hash of words": (
         says(a_bin=GOOD | {"sha256": "x" * 64}),
@@ -140,7 +140,7 @@ SPOILT = {
     ),
     "a file that python would import": (
         named("numpy.py"),
-        r"files: expected no others than .*, got 'numpy\.py'",
+        r"files: expected no files but .*, got 'numpy\.py'",
     ),
     "half of a letter": (
         spec(b'{"artifact": {"lineage": {"run": "\\ud800"}}}'),

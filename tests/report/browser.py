@@ -33,13 +33,12 @@ def found() -> str | None:
 
 @dataclass
 class Opened:
-    """A page in a window: what it asked for, what its console says, how wide it is,
-    and a picture.
-    """
+    """A page in a window: its requests, its console, its size and a picture."""
 
     requests: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     width: int = 0  # of the document; more than the window where a reader has to scroll sideways
+    height: int = 0  # of the document
     colour: str = ""  # of the ground
     too_wide: list[str] = field(default_factory=list)  # elements that stand out of the window
     picture: bytes = b""  # PNG
@@ -124,11 +123,17 @@ class Browser:
         self.ask("Page.navigate", session, url=file.resolve().as_uri())
         self.wait("Page.loadEventFired")
         code = f"""JSON.stringify({{width: document.documentElement.scrollWidth,
+          height: document.documentElement.scrollHeight,
           colour: getComputedStyle(document.body).backgroundColor,
           wide: [...document.querySelectorAll("main *")].filter(e => e.getBoundingClientRect().right > {width} + 0.5 &&
             !e.closest(".scroll")).slice(0, 5).map(e => e.outerHTML.slice(0, 120))}})"""  # noqa: E501
         seen = json.loads(self.ask("Runtime.evaluate", session, expression=code)["result"]["value"])
-        opened = Opened(width=seen["width"], colour=seen["colour"], too_wide=seen["wide"])
+        opened = Opened(
+            width=seen["width"],
+            height=seen["height"],
+            colour=seen["colour"],
+            too_wide=seen["wide"],
+        )
         shot = self.ask(
             "Page.captureScreenshot", session, format="png", captureBeyondViewport=whole
         )["data"]

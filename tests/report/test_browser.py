@@ -51,10 +51,26 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: place / f"{name}.html" for name in ("five", "three", "one")}
 
 
+MOST_PX = 6_000  # of three runs on a telephone, before a reader opens anything
+
+
 @pytest.mark.parametrize("name", ["five", "three", "one"])
-def test_a_page_fits_and_asks_for_nothing(
+def test_a_page_is_short_on_a_telephone(
     name: str, pages: dict[str, Path], opener: browser.Browser
 ) -> None:
+    seen = opener.open(pages[name], width=400, dark=False)
+    assert 900 < seen.height <= MOST_PX
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("name", ["five", "three", "one"])
+def test_a_page_fits_and_asks_for_nothing(
+    name: str, opened: bool, pages: dict[str, Path], opener: browser.Browser
+) -> None:
+    if opened:
+        text = pages[name].read_text().replace("<details>", "<details open>")
+        pages = {name: pages[name].with_suffix(".opened.html")}
+        pages[name].write_text(text)
     for width, dark in itertools.product((400, 1200), (False, True)):
         seen = opener.open(pages[name], width=width, dark=dark)
         assert [

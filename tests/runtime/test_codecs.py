@@ -85,7 +85,7 @@ def test_a_run_goes_on_to_the_same_bits(name: str, on: Any, tmp_path: Path) -> N
         ),
         (
             ["replay.codec=lz4", "replay.file=rows"],
-            r"replay\.file: expected none with replay\.codec=lz4.*got rows",
+            r"replay\.file: cannot be set with replay\.codec=lz4.*got rows",
         ),
         (
             ["replay.decode_threads=3"],

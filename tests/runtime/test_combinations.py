@@ -50,8 +50,8 @@ def test_a_misspelt_setting_of_a_fact_is_told_at_once(kind: Any) -> None:
     own: Any = make_dataclass("Own", [pause], bases=(EvaluationSettings,), frozen=True)
     with pytest.raises(
         ValueError,
-        match=rf"^evaluation.pause: expected a field beside it, .* in {kind.__name__}\(...\), got "
-        "'episode'; did you mean 'episodes'",
+        match=r"^evaluation.pause: expected a field of the same class, .* in "
+        rf"{kind.__name__}\(...\), got 'episode'; did you mean 'episodes'",
     ):
         combination_problems(replace(program(), evaluation=own()))
 

@@ -177,7 +177,7 @@ def test_a_damaged_line_of_reports_costs_that_line(damage: bytes, run: Path) -> 
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: .*expected"):
         RunDirectory.open(run).metrics()
     with pytest.warns(
-        RuntimeWarning, match=r"metrics.jsonl, line 2: .*; what is damaged is left out"
+        RuntimeWarning, match=r"metrics.jsonl, line 2: .*; the damaged part is left out"
     ):
         go_on(run, steps=4096)
     told = [line["env_steps"] for line in RunDirectory.open(run).metrics()]

@@ -143,7 +143,7 @@ REFUSED = [
     ),
     (
         {"metrics": ["success"]},
-        "source.metrics: expected none with device:cartpole, which has no info, got 'success'",
+        "source.metrics: cannot be set with device:cartpole, which has no info, got 'success'",
     ),
 ]
 

@@ -206,7 +206,7 @@ def test_what_is_there_already_is_never_written_into(tmp_path, there, error, mes
 def test_an_empty_directory_is_welcome_and_a_failed_program_leaves_none(tmp_path):
     (tmp_path / "empty").mkdir()
     RunDirectory.create(tmp_path / "empty", program()).close()
-    with pytest.raises(ValueError, match="expected what JSON can say"):
+    with pytest.raises(ValueError, match="expected a value that JSON can hold"):
         RunDirectory.create(tmp_path / "never", program(Toy(gamma=math.nan)))
     assert not (tmp_path / "never").exists()
 

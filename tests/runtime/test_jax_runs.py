@@ -35,6 +35,6 @@ def test_a_row_that_cannot_be_compiled_is_said(tmp_path: Path) -> None:
     ran(ENV, "impala", "serial", tmp_path / "run", steps=1024, settings=["placement.compile=true"])
     notes = (tmp_path / "run" / "summary.json").read_text()
     assert (
-        "compile: rows are done operation by operation, since the env's step is none of torch's "
-        "operations" in notes
+        "compile: rows are done operation by operation, since the env's step is not an operation "
+        "of torch" in notes
     )

@@ -133,8 +133,7 @@ def test_a_row_takes_less_than_a_twentieth_of_its_image() -> None:
         (
             "ppo",
             [],
-            "algorithm.torso: expected vae with a replay, which keeps its latents, got it with "
-            "PPO, which has none",
+            "algorithm.torso: vae needs a replay, which keeps its latents; got PPO, which has none",
         ),
         (
             "dqn",

@@ -115,6 +115,5 @@ def test_what_cannot_be_sent_is_said(tmp_path: Path) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(
-        "ValueError: Bolder, Mine: expected what can be sent to a process, got TypeError: cannot "
-        "pickle"
+        "ValueError: Bolder, Mine: must be sendable to a process, got TypeError: cannot pickle"
     ), last

@@ -319,11 +319,11 @@ def test_a_learner_that_reads_a_data_set_is_not_taken_for_one_that_hangs(
         ),
         (
             {"dataset": "d-v0", "metrics": ("x",)},
-            "source.metrics: expected none with source.dataset",
+            "source.metrics: cannot be set with source.dataset",
         ),
         (
             {"dataset": "d-v0", "settings": {"replay.dataset": "e-v0"}},
-            "replay.dataset: expected none with source.dataset=d-v0",
+            "replay.dataset: cannot be set with source.dataset=d-v0",
         ),
         (
             {"dataset": "d-v0", "settings": {"placement.actors": 2}},

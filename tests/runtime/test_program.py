@@ -236,10 +236,10 @@ def test_json_without_a_needed_key_is_refused():
 
 def test_what_json_cannot_say_is_refused():
     for kwargs in ({"make": lambda: 1}, {"x": float("nan")}, {"x": float("inf")}, {"x": {1: 2}}):
-        with pytest.raises(ValueError, match="env.*: expected what JSON can say"):
+        with pytest.raises(ValueError, match="env.*: expected a value that JSON can hold"):
             to_json(program(env=EnvFactory(target="A-v0", kwargs=kwargs)))
     with pytest.raises(
-        ValueError, match=r"policies.main.algorithm.gamma: expected what JSON can say"
+        ValueError, match=r"policies.main.algorithm.gamma: expected a value that JSON can hold"
     ):
         to_json(program(Toy(gamma=float("nan"))))
 
@@ -729,7 +729,7 @@ BAD: Any = {
     "no env": ({"env": EnvFactory(target=" ")}, "env: expected a Gymnasium id"),
     "env closure": (
         {"env": EnvFactory(target="A-v0", kwargs={"f": print})},
-        "env.f: expected what JSON can say",
+        "env.f: expected a value that JSON can hold",
     ),
     "stop without evaluation": (
         {"stop_at": 1.0, "evaluate_episodes": 0},

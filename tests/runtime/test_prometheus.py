@@ -116,14 +116,19 @@ def test_a_token_is_wanted_where_there_is_one() -> None:
         (
             "0.0.0.0:9090",
             {},
-            "expected a token where others can ask, got none; set EQUIPOISE_PROMETHEUS_TOKEN",
+            "must have a token if other machines can connect, got none; set "
+            "EQUIPOISE_PROMETHEUS_TOKEN",
         ),
         (
             "0.0.0.0:9090",
             {TOKEN: "x"},
             "EQUIPOISE_PROMETHEUS_TOKEN: expected a token of 16 to 4,096 letters",
         ),
-        ("10.0.0.7:9090", {}, "--prometheus 10.0.0.7:9090: expected a token where others can ask"),
+        (
+            "10.0.0.7:9090",
+            {},
+            "--prometheus 10.0.0.7:9090: must have a token if other machines can connect",
+        ),
         ("port", {}, r"expected \[HOST:\]PORT, such as 9090 .*, got 'port'"),
         ("127.0.0.1:70000", {}, "got '127.0.0.1:70000'"),
         ("", {}, "got ''"),

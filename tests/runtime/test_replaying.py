@@ -225,7 +225,7 @@ def test_an_algorithm_says_that_it_needs_a_replay_or_has_no_use_for_one() -> Non
         return str(error.value)
 
     assert "expected a replay, which DQN learns from, got none" in refused("dqn", None)
-    assert "expected none, since PPO learns from the newest" in refused("ppo", ReplaySettings())
+    assert "cannot be set, since PPO learns from the newest" in refused("ppo", ReplaySettings())
 
 
 SEQUENCES = ["algorithm.burn_in=4", "algorithm.length=8", "algorithm.core_size=16"]

@@ -123,7 +123,7 @@ def test_envs_that_cannot_be_restored_are_named(env: str, module: str, tmp_path:
     ]
     finish(words)
     text = finish(["resume", str(tmp_path / "run"), "--steps", "2048"])
-    assert "envs cannot be restored: their episodes begin anew" in text
+    assert "envs cannot be restored: their episodes start again" in text
     assert (
         "actor 1: 0 envs exactly as they were, 0 brought back by replay, 2 begin a new episode"
         in text

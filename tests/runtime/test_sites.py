@@ -342,7 +342,7 @@ def test_the_same_actors_go_on_after_a_partition() -> None:
     world.ways[0].cut(5 * SILENT, told=False)
     world.tick(int(5 * SILENT))
     said = [text for site, text in world.home.heard if site == "site 0"]
-    assert said[0] == "joined" and "said nothing for long" in said[1]
+    assert said[0] == "joined" and "was silent for long" in said[1]
     dropped = world.home.check()["dropped"]
     assert dropped > 0
     done = dict(world.sites[0].done)

@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise import api, cli
+from equipoise.actors.examiner import MOST_ANSWERS
 from equipoise.errors import WorkerFailed
 from equipoise.learners.learner import Learner
+from equipoise.record.completions import read_completions
 from equipoise.record.directory import RunDirectory
 from tests.runtime.resuming import kill_after
 from tests.runtime.test_cluster import pids
@@ -273,6 +275,10 @@ def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
         summary["evaluation"]["episodes"] == 20
         and 0 <= summary["evaluation"]["info"]["pass@1"] <= 1
     )
+    kept = read_completions(tmp_path / "run")
+    samples: Any = kept["samples"]
+    assert kept["step"] == summary["env_steps"] and len(samples) == MOST_ANSWERS
+    assert all(one["prompt"].endswith(">") and one["reward"] is not None for one in samples)
     again = api.evaluate(tmp_path / "run", episodes=20)
     assert again.mean == pytest.approx(summary["evaluation"]["mean"])
     drawn, other = (

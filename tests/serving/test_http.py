@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import html
 import json
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import struct
@@ -246,13 +250,13 @@ def test_a_slow_request(folder: Path, tmp_path: Path) -> None:
         framed.sendall(struct.pack(">I", 100) + b"a part")
         for connection, _ in connections:
             status, said, _ = read_answer(connection)
-            assert status == 408 and "expected it whole within 2 s" in said["error"]
+            assert status == 408 and "must be whole within 2 s" in said["error"]
             assert connection.recv(10) == b""
         answer = framed.recv(int.from_bytes(framed.recv(4), "big"), socket.MSG_WAITALL)
         assert frames.decode(answer) == {
             "n": 0,
             "status": 408,
-            "error": "frame: expected it whole within 2 s, got a part of it",
+            "error": "frame: must be whole within 2 s, got a part of it",
         }
 
 
@@ -332,6 +336,34 @@ def test_what_it_says_of_itself(server: Running) -> None:
     )
 
 
+def test_its_page_has_the_version_a_form_and_a_curl_line_that_works(server: Running) -> None:
+    ask = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    status, body, headers = exchange(server.port, ask)
+    text = html.unescape(body.decode())
+    version = server.ask("GET", "/readyz")[1]["versions"]["champion"]
+    assert status == 200 and headers["content-type"].startswith("text/html")
+    assert version in text and "The policy mask" in text and "<form>" in text
+    (line,) = re.findall(r"<pre>(curl .*?)</pre>", text)
+    words = shlex.split(line)
+    assert words[1] == f"http://127.0.0.1:{server.port}/v1/act"
+    status, said = server.ask("POST", "/v1/act", words[words.index("-d") + 1].encode())
+    assert status == 200 and said["version"] == version
+    (given,) = re.findall(r"<textarea[^>]*>(.*?)</textarea>", text)
+    assert server.ask("POST", "/v1/act", {"obs": json.loads(given)})[0] == 200
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+    for kind in ("script", "style"):
+        (inside,) = re.findall(f"<{kind}>(.*?)</{kind}>", body.decode(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", text), "nothing from elsewhere"
+    ask = f"GET /docs HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    status, _, headers = exchange(server.port, ask)
+    assert (status, headers["location"]) == (302, "./")
+    status, said = server.ask("GET", "/", Host="evil.example")
+    assert status == 403 and "Host" in said["error"]
+
+
 def test_outcomes_are_stored(server: Running, folder: Path) -> None:
     _, decision = server.ask("POST", "/v1/act", {"obs": MASKED, "unit": "me"})
     assert server.ask("POST", "/v1/outcome", {"id": decision["id"], "reward": 2.5})[0] == 200
@@ -379,7 +411,9 @@ def test_what_is_refused_at_the_start(folder: Path, server: Running, tmp_path: P
         with pytest.raises((ValueError, OSError), match=re.escape(sentence)):
             serve(reader, Settings(policy=policy, **{"port": 0, **settings}))
 
-    refused("--host 0.0.0.0: expected a token where others can ask, got none", host="0.0.0.0")
+    refused(
+        "--host 0.0.0.0: must have a token if other machines can connect, got none", host="0.0.0.0"
+    )
     refused("unknown policy 'musk'; did you mean 'mask'?", "musk")
     refused("policy: expected a name of letters", "../../etc")
     refused(f"{server.uds}: expected a path on which nobody listens", uds=server.uds)
@@ -450,8 +484,9 @@ def test_a_token(folder: Path, tmp_path: Path) -> None:
         ]
         assert [
             status(path, None, "GET")
-            for path in ("/metrics", "/openapi.json", "/v2/models/mask", "/readyz", "/healthz")
-        ] == [401, 401, 401, 200, 200]
+            for path in ("/", "/docs", "/metrics", "/openapi.json", "/v2/models/mask", "/readyz")
+        ] == [401, 401, 401, 401, 401, 200]
+        assert status("/healthz", None, "GET") == 200
         _, said, _ = exchange(
             port,
             f"GET /readyz HTTP/1.1\r\nHost: 127.0.0.2:{port}\r\n\r\n".encode(),

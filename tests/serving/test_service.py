@@ -444,7 +444,7 @@ def test_a_list_of_outcomes_is_stored_whole_or_not_at_all(made: Registry, tmp_pa
         with pytest.raises(Refused, match="3 records wait for the disk") as refused:
             service.outcome([Outcome(id="x") for _ in range(4)], told.append)
         assert refused.value.status == 507
-        with pytest.raises(Refused, match="data: expected what JSON can say"):
+        with pytest.raises(Refused, match="data: expected a value that JSON can hold"):
             service.outcome([Outcome(id="x"), Outcome(id="x", data=float("nan"))], told.append)
         service.outcome([Outcome(id="y") for _ in range(3)], told.append)
         store.close()

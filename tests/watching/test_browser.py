@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from equipoise.balance.shares import STATES
+from equipoise.record.completions import write_completions
 from equipoise.registry import Registry
 from tests.registry.made import artifact
 from tests.report import made
@@ -313,6 +315,84 @@ def test_it_fits_and_nothing_serious_is_found(place: Path, registry: Path, brows
             assert (red + green + blue < 128) == (scheme == "dark")
             quiet(window)
             window.page.context.close()
+
+
+def test_the_return_stands_beside_the_ring_on_the_first_screen(place: Path, browser: Any) -> None:
+    with opened(place) as client:
+        window = Window(browser, client, "#/run/going")
+        window.page.wait_for_selector(".learning .line")
+        ring, curve = (window.page.locator(one).bounding_box() for one in (".ring", ".learning"))
+        assert curve["x"] > ring["x"] + ring["width"] / 2 and curve["y"] + curve["height"] < 900
+        shown = window.page.locator(".workers thead").inner_text().split()
+        assert shown[:6] == ["worker", "time", "worked", "preempted", "starved", "blocked"]
+        lags = window.page.locator(".curves .chart").nth(1).locator(".tick").all_text_contents()
+        assert "0" in lags and "1" in lags, "the axis of the lag begins at 0"
+        assert window.text("#theme").split() == ["t", "Theme:", "auto"]
+        quiet(window)
+
+
+def test_a_telephone_shows_every_share_of_a_worker(place: Path, browser: Any) -> None:
+    with opened(place) as client:
+        window = Window(browser, client, "#/run/going", width=390)
+        window.page.wait_for_selector(".workers .num")
+        scroll = window.page.locator(".workerscard .scroll")
+        assert scroll.evaluate("(one) => one.scrollWidth <= one.clientWidth"), "nothing is clipped"
+        words = window.page.locator(".workers tbody .num").evaluate_all(
+            "(all) => all.map((one) => getComputedStyle(one, '::before').content)"
+        )
+        assert words[:4] == [f'"{state}"' for state in STATES]
+
+
+def test_it_says_that_it_connects(place: Path, browser: Any) -> None:
+    with opened(place) as client:
+        window = Window(browser, client)
+        window.page.wait_for_selector(".learning .line")
+        window.page.route("**/api/events*", lambda route: None)
+        window.page.goto("about:blank")
+        window.page.goto(window.base)
+        assert window.text("#counted") == "Runs: connecting" and "Connecting" in window.text("main")
+        assert "No runs" not in window.text("body")
+        window.page.goto("about:blank")
+        window.page.goto(window.base + "#/run/going")
+        assert window.text(".chip") == "connecting"
+        assert not window.page.locator(".progress").is_visible()
+
+
+def test_completions_and_clips_are_shown(place: Path, browser: Any) -> None:
+    with opened(place) as client:
+        window = Window(browser, client, "#/run/going")
+        window.page.wait_for_selector(".learning .line")
+        assert not window.page.locator(".samples").is_visible()
+        sample = {"prompt": HOSTILE, "completion": "forty-two", "reward": 0.5}
+        write_completions(place / "going", 7_000, [sample])
+        window.page.wait_for_selector(".completions li", timeout=20_000)
+        assert window.text(".completions pre") == HOSTILE and window.page.title() != "taken"
+        assert "forty-two" in window.text(".completions")
+        assert "reward 0.50" in window.text(".completions")
+        (place / "going/videos").mkdir()
+        (place / "going/videos/evaluation-step_7000.mp4").write_bytes(b"no film")
+        window.page.wait_for_selector(".clips video", timeout=20_000)
+        assert window.outside == []
+
+
+def test_no_version_is_cut_at_an_end_of_the_lineage(
+    place: Path, registry: Path, browser: Any
+) -> None:
+    for width in (390, 900, 1280):
+        with opened(place, registry) as client:
+            window = Window(browser, client, "#/versions", width=width)
+            window.page.wait_for_selector(".node")
+            window.page.wait_for_timeout(200)
+            cut = window.page.evaluate(
+                """() => { const box = (one) => one.getBoundingClientRect();
+                const view = box(document.querySelector('.graph'));
+                const left = view.left - 1, right = view.right + 1;
+                return [...document.querySelectorAll('.node')].map(box)
+                .filter((one) => one.left < right - 2 && one.right > left + 2)
+                .filter((one) => one.left < left || one.right > right).length; }"""
+            )
+            assert cut == 0, f"at {width} px"
+            assert "not set" in window.text(".alias.shadow")
 
 
 def test_what_axe_finds_is_seen(place: Path, browser: Any) -> None:

@@ -179,6 +179,19 @@ def test_curves_and_settings(client: Client, place: Path) -> None:
     assert "line 21" in client.ask("/api/run?run=a")[1]["problems"][0]
 
 
+def test_a_clip_is_served_in_pieces_and_no_other_file_is(client: Client, place: Path) -> None:
+    (place / "a/videos").mkdir()
+    (place / "a/videos/one.mp4").write_bytes(b"0123456789")
+    (place / "a/videos/.hidden.mp4").write_bytes(b"secret")
+    status, found, headers = client.ask("/api/clip?run=a&name=one.mp4")
+    assert (status, found, headers["content-type"]) == (200, b"0123456789", "video/mp4")
+    assert "media-src 'self'" in headers["content-security-policy"]
+    assert client.ask("/api/clip?run=a&name=one.mp4", Range="bytes=2-4")[:2] == (206, b"234")
+    for name in ("two.mp4", ".hidden.mp4", "../run.json", "..%2Frun.json", ""):
+        status, found, _ = client.ask(f"/api/clip?run=a&name={name}")
+        assert status == 404 and "unknown clip" in found["error"], name
+
+
 def test_an_unknown_run_is_told_with_the_nearest(client: Client) -> None:
     status, found, _ = client.ask("/api/run?run=../../etc")
     assert (
@@ -257,6 +270,7 @@ def test_a_page_that_others_reach_needs_the_token(
             "/api/curves?run=a",
             "/api/registry",
             "/api/settings?run=a",
+            "/api/clip?run=a&name=one.mp4",
         ):
             assert client.ask(path)[0] == 401, path
         assert client.ask("/api/run?run=a", Authorization="Bearer wrong")[0] == 401
@@ -277,7 +291,9 @@ def test_a_page_that_others_reach_needs_the_token(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.3", "::", "elsewhere"])
 def test_others_need_a_token_from_the_start(host: str) -> None:
-    with pytest.raises(ValueError, match="expected a token where others can ask, got none"):
+    with pytest.raises(
+        ValueError, match="must have a token if other machines can connect, got none"
+    ):
         guard.check_host(host, None)
     guard.check_host("localhost", None)
     guard.check_host(host, TOKEN)

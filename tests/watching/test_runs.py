@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from equipoise.record import live
+from equipoise.record.completions import write_completions
 from equipoise.watching import runs
 from equipoise.watching.runs import Folder
 from tests.report import made
@@ -198,6 +199,30 @@ def test_what_the_page_shows_of_a_run(folder: Folder) -> None:
     assert "ring" not in whole, "a run without live.json has no picture of the moment"
     assert whole["evaluation"]["mean"] == 100.0
     assert "run.json" in folder.runs["bad"].told()["problems"][0]
+
+
+def test_completions_and_clips_are_shown_as_they_are_made(folder: Folder) -> None:
+    going, run = folder.place / "going", folder.runs["going"]
+    assert run.told()["completions"] is None and run.told()["clips"] == []
+    sample = {"prompt": "2 + 2", "completion": "4", "reward": 1.0}
+    write_completions(going, 7, [sample])
+    (going / "videos").mkdir()
+    before = folder.revision
+    for i in range(runs.MOST_CLIPS + 2):
+        (going / f"videos/step_{i}.mp4").write_bytes(b"film")
+        os.utime(going / f"videos/step_{i}.mp4", (i, i))
+    (going / "videos/.step_9.unfinished.mp4").write_bytes(b"half")
+    (going / "videos/link.mp4").symlink_to("/etc/hostname")
+    folder.poll()
+    assert folder.revision > before
+    assert run.told()["completions"] == {"step": 7, "samples": [sample]}
+    assert [one["name"] for one in run.told()["clips"]] == [
+        f"step_{i}.mp4" for i in range(runs.MOST_CLIPS + 1, 1, -1)
+    ]
+    (going / "completions.json").write_text('{"step": 7, "samples": [{"prompt": 3}]}')
+    folder.poll()
+    told_now = run.told()
+    assert told_now["completions"] is None and "completions.json" in told_now["problems"][0]
 
 
 def test_damaged_files_are_named(folder: Folder) -> None:

@@ -473,7 +473,7 @@ def test_noise_from_the_wire_harms_nobody(env: Any, path: Path, seed: int) -> No
 
 def test_an_address_that_cannot_be_listened_at(env: Any, path: Path, tmp_path: Path) -> None:
     for target, said in (
-        ("remote:tcp://0.0.0.0:7000", "expected a token where others can ask"),
+        ("remote:tcp://0.0.0.0:7000", "must have a token if other machines can connect"),
         ("remote:tcp://127.0.0.1", "expected remote:tcp://HOST:PORT or remote:unix:PATH"),
         ("remote:http://127.0.0.1:70", "expected remote:tcp://HOST:PORT"),
         ("remote:tcp://127.0.0.1:70000", "expected remote:tcp://HOST:PORT"),

@@ -46,7 +46,7 @@ class LocalAgent:
     A slot is reserved when an unroll starts, and the weights are fetched just after, so that no
     unroll is older than the place that it is written into. Row t gets its observation and action
     from ``action`` and its outcome from the next ``observe``; the observation after the last row
-    opens the next unroll as well.
+    also opens the next unroll.
     """
 
     def __init__(
@@ -189,9 +189,7 @@ class LocalAgent:
         return state if self._rounding is None else state | {"rounding": self._rounding.state()}
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where keys, types or shapes differ,
-        or a number makes no sense.
-        """
+        """Load a state; ValueError if keys, types or shapes differ, or a number makes no sense."""
         first = schema.Array((len(self.streams),), "bool")
         wanted = {
             "start": schema.Array(self._start.shape, "int64", 0, schema.MOST),
@@ -233,7 +231,9 @@ class LocalAgent:
         self._episodes.abandon()
 
     def abandon_episodes(self) -> None:
-        """Leave a gap in the row numbers, since the env begins anew: no window is cut across it."""
+        """Leave a gap in the row numbers because the env starts again: no window crosses the
+        gap.
+        """
         self._carry = None
         self._start += 1
         self._episodes.abandon()

@@ -1,5 +1,5 @@
 """Ways to run an unroll: operation by operation, as a CUDA graph, or with a compiled row. If a
-graph or a compiled row fails, a note says why and the operations run one by one.
+graph or a compiled row fails, a note gives the reason and the operations run one by one.
 
 A rollout's unroll is a fixed row of operations over tensors that stay in place, so a graph of all
 of it can be replayed: a launch an unroll instead of some fifty a row. On the CPU one row (policy
@@ -68,7 +68,7 @@ def capture(device: torch.device, *, compile_rows: bool, pure: bool, note: Note)
         if compile_rows:
             note(
                 "warning: compile: rows are done operation by operation, since the env's step is "
-                "none of torch's operations"
+                "not an operation of torch"
             )
         return Plainly()  # a simulator's step is code of its own, which a graph would not see
     if device.type == "cuda":

@@ -43,7 +43,7 @@ class InfoNumbers:
 
     def of(self, streams: Array) -> Array:
         """Return [n, M * 2]: of each name its ``STATISTICS`` in these streams' episodes so far, nan
-        where it was not there.
+        if it was not there.
         """
         with np.errstate(invalid="ignore"):  # 0 / 0: a name that the episode did not have
             mean = self.sum[streams] / self.rows[streams]
@@ -117,7 +117,7 @@ class Episodes:
         v["ticks"][0] += 1 if ts.answered is None else self._rows_of(ts.answered)
         self._return += ts.reward
         self._length += ts.valid
-        # a seam, where both are 0 already, or an aborted episode
+        # a seam, if both are 0 already, or an aborted episode
         np.greater(ts.first, ts.valid, out=self._done)
         if self._done.any():
             self._forget(self._done)
@@ -129,7 +129,7 @@ class Episodes:
         ended = np.flatnonzero(self._done)
         count = int(v["count"][0])
         at = (count + np.arange(len(ended))) % RECENT
-        keep = slice(-RECENT, None)  # the last RECENT win where more end at once
+        keep = slice(-RECENT, None)  # the last RECENT win if more end at once
         for name, values in (("returns", self._return[ended]), ("lengths", self._length[ended])):
             v[name][at[keep]] = values[keep]
         if self.metrics:
@@ -141,7 +141,7 @@ class Episodes:
         self._forget(ended)
 
     def _rows_of(self, answered: Array) -> int:
-        """Whole rows of all streams, as soon as the answers of some come to so many."""
+        """Whole rows of all streams, as soon as enough streams have answered."""
         rows, self._answers = divmod(self._answers + int(np.count_nonzero(answered)), self._streams)
         return rows
 
@@ -168,7 +168,7 @@ class Episodes:
                 self._return[:] = 0.0
 
     def _note_first(self, ended: Array) -> None:
-        """Add the returns of those of the ``ended`` streams whose episode is one of their first."""
+        """Add the returns of the ``ended`` streams whose episode is one of their first."""
         new = ended[self._ended[ended] < self._firsts]
         self._ended[new] += 1
         returns = self._return[new]
@@ -181,7 +181,7 @@ class Episodes:
             self._numbers.forget(streams)
 
     def counted(self) -> tuple[list[Array], list[Array]]:
-        """The arrays that what acts writes, and those that the env writes."""
+        """The arrays that the acting side writes, and the arrays that the env writes."""
         env = ("failures", "causes")
         acting = {name: part for name, part in self._views.items() if name not in env}
         return tree.leaves(acting), tree.leaves({name: self._views[name] for name in env})
@@ -194,7 +194,7 @@ class Episodes:
         return {"shared": tree.map(np.array, self._views), "running": dict(self._running)}
 
     def schema(self) -> schema.Schema:
-        """What a saved state is."""
+        """The schema of a saved state."""
         counts = {
             name: schema.Array((1,), "int64", 0, schema.MOST)
             for name in ("ticks", "count", "next_row", "acted")
@@ -234,7 +234,7 @@ class Episodes:
 
     @property
     def causes(self) -> Causes:
-        """What aborted this actor's episodes; its env writes them."""
+        """The causes of this actor's aborted episodes; its env writes them."""
         return Causes(self._views["causes"])
 
     @property
@@ -276,8 +276,8 @@ def first_returns(actors: Sequence[Episodes]) -> tuple[int, float, float] | None
 
 
 def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
-    """{"name/last", "name/mean": mean over those of the last ``RECENT`` episodes that had the name;
-    None before the first}.
+    """{"name/last", "name/mean": mean over the episodes, of the last ``RECENT`` episodes with the
+    name; None before the first}.
     """
     metrics = actors[0].metrics if actors else ()
     some = metrics and any(a.count for a in actors)
@@ -285,8 +285,8 @@ def recent_info(actors: Sequence[Episodes]) -> dict[str, float | None]:
 
 
 def mean_info(metrics: Sequence[str], rows: Array) -> dict[str, float | None]:
-    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that none
-    of them had.
+    """The means of ``InfoNumbers.of`` over episodes [n, M * 2], by name; None for a name that is in
+    no episode.
     """
     names = [f"{name}/{statistic}" for name in metrics for statistic in STATISTICS]
     if not len(rows):

@@ -133,7 +133,7 @@ class Evaluator:
 
 
 class _Games:
-    """Games of several agents, told apart by their observations and rewards: two deterministic
+    """Games of several agents, distinguished by their observations and rewards: two deterministic
     players may repeat one game.
     """
 

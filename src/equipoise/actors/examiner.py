@@ -5,7 +5,8 @@ a tick.
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,17 @@ from equipoise.actors.generator import Judge, Prompts
 from equipoise.types import Array, Tick
 
 WAIT_S = 0.01  # for a reward, before a caller has its turn again
+MOST_ANSWERS = 8  # that are kept as texts
+LONGEST_ANSWER = 2_000  # characters of a prompt or completion that is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a held-out prompt, for a person to read."""
+
+    prompt: str
+    completion: str
+    reward: float | None  # None: the reward failed, or there was none
 
 
 class Examiner:
@@ -31,13 +43,17 @@ class Examiner:
         policy: str,
         limit: int,
         full: float = 1.0,
+        decode: Callable[[Sequence[int]], str],
     ) -> None:
-        """``numbers``: of the prompts; ``limit``: tokens of an answer at most; ``full``: the reward
-        of one that is right.
+        """``numbers``: the prompts' numbers; ``limit``: the most tokens of an answer; ``full``: the
+        reward of a right answer; ``decode``: tokens to text.
         """
+        self._prompts, self._decode = prompts, decode
+        self._shown = dict.fromkeys(list(numbers)[:MOST_ANSWERS], "")
+        self.answers: list[Answer] = []
         self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
         self._all, self._ended, self._steps = len(numbers), 0, 0
-        # by the prompt's number; none where the reward failed, or was None
+        # by the prompt's number; none if the reward failed, or was None
         self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
         for number in numbers:
@@ -74,6 +90,14 @@ class Examiner:
             self._ended += 1
             if not isinstance(rewards, str) and rewards[0] is not None:
                 self.rewards[number] = float(rewards[0])
+            if number in self._shown:
+                self.answers.append(
+                    Answer(
+                        prompt=self._decode(self._prompts.token(number))[-LONGEST_ANSWER:],
+                        completion=self._shown[number],
+                        reward=self.rewards.get(number),
+                    )
+                )
         if not (self._engine.live or self._engine.waiting):
             if not judged:
                 # its caller would ask again at once
@@ -81,6 +105,8 @@ class Examiner:
             return Tick.WORKED if judged else Tick.STARVED
         for sample in self._engine.step():
             self.lengths.append(len(sample.token))
+            if sample.group in self._shown:
+                self._shown[sample.group] = self._decode(sample.token.tolist())[:LONGEST_ANSWER]
             self._judge.submit(sample.group, sample.group, [sample])
         self._steps += 1
         return Tick.WORKED
@@ -90,5 +116,5 @@ class Examiner:
 
 
 def spread(count: int, of: int) -> Array:
-    """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all where there are not as many."""
+    """``count`` of the numbers 0 to ``of`` - 1, evenly spread; all if there are not as many."""
     return np.unique(np.linspace(0, of - 1, min(count, of)).round().astype(np.int64))

@@ -2,11 +2,11 @@
 queue.
 
 A group is a block of the queue: its place is reserved when its first token is about to be drawn,
-and no token of it is drawn with weights that are older than the newest of that moment, so none is
-older than the place that it is written into. While samples are drawn, new weights are taken a part
-a tick, so that no token waits for all of them. A generator holds as many places as it writes groups
-side by side. Which prompt a group is of, and what every token is drawn by, follow from the block's
-number in the run alone: it does not matter who writes it, and a generator has no state to be saved.
+and no token of it is drawn with weights that are older than the newest of that moment, so no token
+is older than its place. While samples are drawn, new weights are taken a part a tick, so that no
+token waits for all of them. A generator holds as many places as it writes groups side by side. The
+block's number in the run alone decides the group's prompt and the draw of every token: any
+generator may write it, and a generator has no state to save.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Prompts(Protocol):
 
 
 class Judge(Protocol):
-    """What judges groups, in this process or beside it. Nothing blocks."""
+    """The judge of groups, in this process or in another. Nothing blocks."""
 
     # of prompt ``number``
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...
@@ -59,23 +59,23 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What a generator writes: its prompts, their judge and the limits."""
+    """The parts that a generator writes with: its prompts, their judge and the limits."""
 
     prompts: Prompts
     judge: Judge
     policy: str  # its name
     at_once: int  # samples under way at the same time
-    limit: int  # tokens of a sample, at most
+    limit: int  # most tokens of a sample
     # (block) -> its number among the blocks of all learners' queues
     number: Callable[[int], int]
     # (number, groups that were dropped in its place) -> the prompt
     order: Callable[[int, int], int]
-    refills: int  # how often a group whose rewards are all equal is dropped, at most
+    refills: int  # most times that a group whose rewards are all equal is dropped
     imitates: bool = False  # samples have no rewards, and the generator warns of none
 
 
 class Generator:
-    """One policy's model beside an engine. A tick is one token of every running sample."""
+    """One policy's model with its engine. A tick is one token of every running sample."""
 
     ready = Tick.BLOCKED  # no group is open
 
@@ -91,14 +91,14 @@ class Generator:
         clock: Clock,
         note: Callable[[str], object],
     ) -> None:
-        """``streams``: of the group's samples, as the queue knows them."""
+        """``streams``: the streams of the group's samples, numbered as in the queue."""
         self._engine, self._blocks, self._weights = engine, blocks, weights
         self._prompts, self._judge, self._policy = writing.prompts, writing.judge, writing.policy
         self._episodes, self._streams, self._samples = episodes, streams, len(streams)
         self._at_once, self._limit, self._refills = writing.at_once, writing.limit, writing.refills
         self._number, self._order, self._imitates = writing.number, writing.order, writing.imitates
         self._clock, self._note = clock, note
-        self._again: list[_Open] = []  # groups that are to be written anew
+        self._again: list[_Open] = []  # groups to write again
         # a group that waits for weights, and the version that it asks for
         self._next: tuple[_Open, int] | None = None
         self._taking: tuple[Look, Iterator[None]] | None = None  # weights that come part by part
@@ -140,8 +140,8 @@ class Generator:
         return Tick.WORKED
 
     def _begin(self) -> bool:
-        """Submit a group: one that is written anew, or the one of a place that is reserved now;
-        False while there is none.
+        """Submit a group: a group to write again, or the group of a place that is reserved now;
+        False if there is neither.
         """
         if self._next is None:
             if self._again:
@@ -236,8 +236,8 @@ class Generator:
             self._commit(group, rewards)
 
     def _commit(self, group: _Open, rewards: Sequence[float | None] | str) -> None:
-        """Hand a group in. One without rewards is handed in as well, so that none after it waits,
-        but masked.
+        """Hand a group in. A group without rewards is also handed in, but masked, so that no later
+        group waits for it.
         """
         data = group.slots[self._policy].data
         lost = isinstance(rewards, str)

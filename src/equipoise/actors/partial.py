@@ -1,10 +1,10 @@
-"""Partial streams: an actor that acts for those of its streams that have answered, so that a slow
-one holds nobody up.
+"""Partial streams: an actor acts for the streams that have answered, so that a slow stream delays
+no other stream.
 
 A slot is still one unroll of all streams of the actor, reserved at once and committed at once; each
 stream writes its column at its own pace. It is complete as soon as fewer than half of its streams,
-or than ``answers``, have rows left to write: so many may be slow. Columns that are short then end
-early::
+or fewer than ``answers``, have rows left to write: these streams may be slow. Columns that are
+short then end early::
 
     row       0   1   2   3   4          the next slot, row 0
     obs       o0  o1  o2  o2  o2  o2     o2    shown again, as at a hold; obs[T] is the next slot's obs[0], as ever
@@ -12,10 +12,10 @@ early::
     mask      x   x                      x     not real: nothing was answered yet
 
 So a window's real rows come first, and a recurrent network that is unrolled over it sees what the
-actor's saw; the state that is stored with the next slot is the one before o2. A slot's law is that
-of every slot: reserved before it is begun, and handed in whole. Only an action that was under way
-is older than its slot: what is then older than ``max_lag`` where it is learned from does not count
-there (``learners/stale.py``).
+actor's saw; the next slot stores the state before o2. A slot's law is that of every slot: reserved
+before it is begun, and handed in whole. Only an action that was under way is older than its slot:
+if it is older than ``max_lag`` when it is learned from, it does not count there
+(``learners/stale.py``).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PartialAgent(LocalAgent):
     """``action`` gives {"action": [n, ...], "stream": [n]}: of the streams that it acts for now."""
 
     def __init__(self, *, answers: int, row: Mapping[str, Tree], **parts: Any) -> None:
-        """``answers``: as many streams as the env waits for; ``row``: the specs ``action`` and
-        ``behaviour`` of one stream; ``parts``: those of a ``LocalAgent``.
+        """``answers``: the number of streams that the env waits for; ``row``: the specs ``action``
+        and ``behaviour`` of one stream; ``parts``: as in ``LocalAgent``.
         """
         super().__init__(**parts)
         count = len(self.streams)
@@ -52,7 +52,7 @@ class PartialAgent(LocalAgent):
         self._asked = np.zeros(count, np.bool_)  # its action is under way
         chosen = tree.prepend({**row, "version": ArraySpec((), "int64")}, count)
         self._chosen: Tree = tree.zeros(chosen)  # each stream's last action, and how it was chosen
-        # those of one act, side by side
+        # the draws of one act, side by side
         self._drawn: Tree = tree.torch_views(tree.zeros({name: chosen[name] for name in row}))
         # before each stream's row; written in place
         self._state = tree.map(torch.clone, self._state)

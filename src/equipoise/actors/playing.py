@@ -38,8 +38,8 @@ class FixedPolicy:
 
 
 def noise_of(algorithm: Algorithm, net: object, action: gymnasium.Space[object]) -> Noise:
-    """The noise of an action: a number a dimension, one for whether to explore where the algorithm
-    does, and those it holds.
+    """The noise of an action: a number a dimension, one for whether to explore if the algorithm
+    explores, and the numbers that the algorithm holds.
     """
     explores = bool(tree.leaves(algorithm.explore(np.zeros(1, np.int64), 1, 0)))
     held, every = algorithm.held_noise(net)

@@ -65,8 +65,8 @@ class Recorder:
         self._action = self._form(action)
 
     def _episode(self, stream: int, rows: list[dict[str, Tree]]) -> dict[str, Tree]:
-        """Make an episode of a reset and the steps after it; each action stands beside its outcome,
-        ignored ones are left out.
+        """Make an episode of a reset and the steps after it; each action stands next to its
+        outcome; ignored actions are left out.
         """
         rows = [rows[0], *(row for row in rows[1:] if row["valid"][stream])]
 

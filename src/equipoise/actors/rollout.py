@@ -3,10 +3,10 @@ place into its slot.
 
 A slot is reserved when the unroll starts and the weights are fetched just after, as in
 ``LocalAgent``, so the lag has the same bound. Row t of the slot is written by the policy (action,
-behaviour) and by the env (reward, mask, bootstrap, obs[t+1]), each once. What lasts from one unroll
-to the next are tensors that stay in place, so that a graph may be captured over them
-(``capture.py``): the env's state, the recurrent state, the row that opens the next unroll, and the
-streams' row numbers.
+behaviour) and by the env (reward, mask, bootstrap, obs[t+1]), each once. The state that outlives an
+unroll is in tensors that stay in place, so that a graph may be captured over them (``capture.py``):
+the env's state, the recurrent state, the row that opens the next unroll, and the streams' row
+numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ PARTS = ("env", "reset", "write", "fetch", "act")
 
 
 class Unrolled:
-    """The tensors that an unroll is written into: a slot's, and what only the statistics read."""
+    """The tensors that an unroll is written into: a slot's tensors, and tensors that only the
+    statistics read.
+    """
 
     def __init__(self, data: Trajectory, noise_columns: int) -> None:
         self.data = data
@@ -127,7 +129,7 @@ class Rollout:
         self._explore: Tree = {}
         self._next_row = 0  # the row number of the next unroll's first row, of every stream
         self._known: dict[int, Unrolled] = {}  # by the address of a slot's rows
-        self.resumed: dict[str, int] = {}  # as those of ``Env``
+        self.resumed: dict[str, int] = {}  # as in ``Env``
         self.restarts: dict[int, str] = {}
         self._count(
             ts.reward[None], ts.valid[None], ts.first[None], ts.terminated[None], ts.truncated[None]
@@ -219,7 +221,7 @@ class Rollout:
     def _pure(
         self, edge: Tree, noise: Tensor, explore: Tree, state: Tree
     ) -> tuple[Tree, Tree, Tree]:
-        """One row: the next state, what is written of it, and what is seen next."""
+        """One row: the next state, the values to write, and the values seen next."""
         algorithm, net = self._forward.algorithm, self._forward.net
         action, behaviour, recurrent = algorithm.act(
             net, edge["obs"], edge["first"], state["recurrent"], explore=explore, noise=noise
@@ -238,10 +240,10 @@ class Rollout:
         }
         return {"env": env, "recurrent": recurrent}, did, {"obs": ts.obs, "first": ts.first}
 
-    # ----------------------------------------------------------------------------- what was written
+    # ------------------------------------------------------------------------------- written values
 
     def _check(self, ts: TimeStep, before: Tree, after: Tree) -> None:
-        """Check the first step's rows and state: what comes later has the same code behind it."""
+        """Check the first step's rows and state: later steps run the same code."""
         check(self._name, ts, self._observation, self._streams)
         check_state(self._name, before, after)
         self._checked = True
@@ -252,8 +254,8 @@ class Rollout:
             )
 
     def _look(self, data: Trajectory) -> None:
-        """WrongValue where a reward or an observation is not finite: one sum of each array tells,
-        for all rows.
+        """WrongValue if a reward or an observation is not finite: one sum of each array checks all
+        rows.
         """
         for key, x in tree.items({"reward": data.reward, "obs": data.obs}):
             if x.is_floating_point() and not torch.isfinite(x.sum()):
@@ -283,8 +285,8 @@ class Rollout:
     # ---------------------------------------------------------------------------------- checkpoints
 
     def save(self, to: StateWriter) -> None:
-        """Put the state between two unrolls: tensors, so that a resume goes on exactly; none of a
-        device env that cannot.
+        """Put the state between two unrolls: tensors, so that a resume goes on exactly; a device
+        env without exact states saves nothing.
         """
         kept = self._state if self.env.exact else {"recurrent": self._state["recurrent"]}
         to.put(
@@ -297,8 +299,8 @@ class Rollout:
         )
 
     def load(self, source: StateReader) -> None:
-        """Load a state; ValueError where types or shapes differ. Episodes of a device env that is
-        not exact begin anew.
+        """Load a state; ValueError if types or shapes differ. Episodes of a device env that is not
+        exact start again.
         """
         state, count = source.state(), len(self._numbers)
         kept = {
@@ -319,7 +321,7 @@ class Rollout:
         if self.env.exact:
             _write(self._state, state["state"])
             _write(self._carry, state["carry"])
-        else:  # what the reset of this process gave opens the next unroll
+        else:  # the reset of this process opens the next unroll
             self._go_on_at(self._next_row + 1)
             self._episodes.abandon()
         self.restarts = (

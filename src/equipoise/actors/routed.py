@@ -1,4 +1,4 @@
-"""The policies beside one env: each acts for its own streams, and the rows of all of them share one
+"""The policies of one env: each acts for its own streams, and the rows of all of them share one
 block.
 """
 
@@ -11,13 +11,13 @@ from equipoise.types import Array, Blocks, Slot, Tick, TimeStep, Tree
 
 
 class RoutedAgent:
-    """One agent a policy, also where there is only one policy. All of them begin and end their
-    unrolls with the same rows.
+    """One agent a policy, even if there is only one policy. All of them begin and end their unrolls
+    with the same rows.
     """
 
     def __init__(self, agents: Mapping[str, LocalAgent]) -> None:
-        """``agents`` that learn come first: where there is no place for their rows, no agent has
-        begun an unroll.
+        """``agents`` that learn come first: if there is no place for their rows, no agent has begun
+        an unroll.
         """
         self.agents = dict(agents)
         self.streams = {name: agent.streams for name, agent in self.agents.items()}
@@ -40,7 +40,7 @@ class RoutedAgent:
 
     def ready(self) -> bool:
         """Is there a block for the next row?"""
-        # where the first has no place the others are not asked
+        # if the first has no place the others are not asked
         return all(agent.ready() for agent in self.agents.values())
 
     @property

@@ -10,7 +10,7 @@ PARTS = ("env", "reset", "write", "fetch", "act")  # "fetch": the newest weights
 
 
 class ActorWorker:
-    """Ticks an env; asynchronous envs and distant agents differ only in how often a tick says
+    """Ticks an env; asynchronous envs and distant agents differ only in how often a tick reports
     STARVED or BLOCKED.
     """
 
@@ -46,7 +46,7 @@ class ActorWorker:
         to.put({"env": self.env.state(), "agent": self.agent.state()})
 
     def load(self, source: StateReader) -> None:
-        """Load a state; episodes of an env that cannot be restored start anew."""
+        """Load a state; episodes of an env that cannot be restored start again."""
         state = source.state()
         self.env.load(state["env"])
         self.agent.load(state["agent"])

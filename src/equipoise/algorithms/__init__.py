@@ -1,4 +1,5 @@
-"""Algorithms: one file each, with settings, network, act and loss. None knows a runtime.
+"""Algorithms: one file each, with settings, network, act and loss. No algorithm depends on a
+runtime.
 
 The classes are imported with their first use: ``from equipoise.algorithms import PPO``.
 """

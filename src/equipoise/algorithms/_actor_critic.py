@@ -129,7 +129,7 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
 
 
 def unrolled(net: ActorCritic, data: Trajectory) -> ActorCriticOutput:
-    """The outputs [T, B] for the rows of ``data``, without the one that only bootstraps."""
+    """The outputs [T, B] for the rows of ``data``, without the last row, which only bootstraps."""
     rows = data.reward.shape[0]
     return net.unroll(tree.index(data.obs, slice(rows)), data.first[:rows], data.state)[0]
 
@@ -140,11 +140,11 @@ def clipped_loss(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 
 
 def standardized(advantage: Tensor, mask: Tensor, pool: Pool) -> Tensor:
-    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came where there is
-    none (all aborted).
+    """[T, B] with mean 0 and deviation 1 over the real rows of a batch; as it came if there is none
+    (all aborted).
 
     The moments of the parts of several learners are added up in float64 (Chan, Golub and LeVeque
-    1979, Eq. 2.1); where there is one part they are its own, to the bit.
+    1979, Eq. 2.1); if there is one part they are its own, to the bit.
     """
     real = advantage[mask]
     rows = len(real)

@@ -27,7 +27,7 @@ from equipoise.types import (
 
 
 class Shape(TypedDict):
-    """What the networks of an algorithm have in common."""
+    """The parts that the networks of one algorithm share."""
 
     hidden: tuple[int, ...]
     activation: str
@@ -95,7 +95,7 @@ class Ahead(NamedTuple):
     """The n-step returns of B items: ``reward + discount * V(obs)``."""
 
     reward: Tensor  # [B] discounted and summed
-    discount: Tensor  # [B] gamma^k, 0 where the episode terminated
+    discount: Tensor  # [B] gamma^k, 0 if the episode terminated
     obs: Tree  # [B, ...] k rows after the first
 
 
@@ -104,8 +104,8 @@ def ahead(data: Trajectory, gamma: float, n: int) -> Ahead:
 
         R = sum_{i<k} gamma^i r_i,   G = R + gamma^k V(obs_k),   k = min(n, rows until the episode or the window ends)
 
-    obs_k of an episode that a clock cut is its true final observation, which stands at the seam;
-    one that terminated has the discount 0. Row 0 is real.
+    obs_k of an episode that a clock cut is its true final observation, which stands at the seam; an
+    episode that terminated has the discount 0. Row 0 is real.
     """  # noqa: E501
     reward = data.reward[:n]
     rows, items = reward.shape
@@ -193,7 +193,7 @@ def at_random(streams: Array, random_steps: int, step: int) -> Tree:
 
 
 def uniform_where(explore: Tree, action: Tensor, noise: Tensor) -> Tensor:
-    """action [B, d] from -1 to 1, or uniform noise where ``explore`` asks for it."""
+    """action [B, d] from -1 to 1, or uniform noise if ``explore`` asks for it."""
     if "random" not in explore:
         return action
     return torch.where(

@@ -2,7 +2,7 @@
 it is made of.
 
 A token has three log-probabilities, which are never mixed up: ``data.logp`` is the engine's, of
-when the token was drawn; ``targets["start"]`` is the learner's at the start of the step, where
+when the token was drawn; ``targets["start"]`` is the learner's at the start of the step, if
 ``anchor`` is recomputed; the loss takes that of now. With the ratio r = pi / pi_anchor of now, the
 advantage A, the correction w and the divergence kl from the reference policy,
 
@@ -60,7 +60,7 @@ Sums = dict[str, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class TextLearns(Learns):
-    """What every algorithm for text has: how text is drawn, and which network learns."""
+    """The base of every algorithm for text: how text is drawn, and which network learns."""
 
     default_optimizer: ClassVar[Optimizer] = Optimizer(
         schedule="constant", epsilon=1e-8, max_grad_norm=1.0
@@ -93,7 +93,7 @@ class TextLearns(Learns):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyText(TextLearns):
-    """What learns from rewards."""
+    """The base of algorithms that learn from rewards."""
 
     has_target: ClassVar[bool] = True
 
@@ -195,7 +195,7 @@ class PolicyText(TextLearns):
         """{"advantage": [N], ...}, of ``reward`` [N]: a sample's at its last chosen token, less the
         divergence at each.
 
-        ``kept`` [N]: the tokens that count; ``seen``: what ``look`` returned. The reward of a
+        ``kept`` [N]: the tokens that count; ``seen``: the result of ``look``. The reward of a
         sample that no function judged is nan, and its advantage does not matter.
         """
 
@@ -344,10 +344,10 @@ def divergence(gap: Tensor, kind: str) -> Tensor:
     """Estimators of KL(pi || reference) from ``gap`` = log pi - log reference, of samples of pi
     (Schulman 2020, Approximating KL divergence).
 
-    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are those
-    of nothing, of KL(pi || reference) and of KL(reference || pi). That of KL(pi || reference) comes
-    also from k1 in the reward, and from k1 or k3 as a loss times the ratio (DeepSeek-AI 2025,
-    arXiv:2512.02556).
+    k1 = gap, k2 = gap^2 / 2, k3 = exp(-gap) - 1 + gap. As a loss their expected gradients are zero,
+    the gradient of KL(pi || reference), and the gradient of KL(reference || pi). That of KL(pi ||
+    reference) comes also from k1 in the reward, and from k1 or k3 as a loss times the ratio
+    (DeepSeek-AI 2025, arXiv:2512.02556).
     """
     if kind == "k1":
         return gap
@@ -372,7 +372,7 @@ def spread(x: Tensor, data: Packed) -> Tensor:
 
 
 def mean_weight(data: Packed, kept: Tensor) -> Tensor:
-    """[N] 1 / tokens that count of the token's sample; 0 where it does not count."""
+    """[N] 1 / tokens that count of the token's sample; 0 if it does not count."""
     ones = kept.to(data.logp.dtype)
     return ones / spread(per_sample(ones, data), data).clamp(min=1.0)
 
@@ -405,7 +405,7 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[s
 
 @torch.no_grad()
 def of_samples(data: Packed, targets: Tree) -> Sums:
-    """Metrics that are means over samples, those of skipped groups too."""
+    """Metrics that are means over samples, including samples of skipped groups."""
     samples = data.reward.new_full((), len(data.prompt))
     judged = ~per_sample(data.reward, data).isnan()
     sums = {
@@ -422,8 +422,8 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
 
 @torch.no_grad()
 def gate(data: Packed, logp: Tensor, version: int) -> Sums:
-    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0
-    where the two agree.
+    """How far the engine's log-probabilities are from the learner's of the same version: 1 and 0 if
+    the two agree.
 
     ``token_mult_prob_error`` is the mean of exp |engine - learner| over tokens of samples that this
     version began. A token of a sample that an older version began was drawn by keys and values of

@@ -4,8 +4,8 @@ lockstep, on all streams at once.
 The actors wait for the learner. So the policy that acted is the policy that learns, and nothing has
 to be corrected.
 
-The defaults are those of Stable-Baselines3. There the value loss is the whole square and has the
-weight 0.5. Here it is half the square (``a3c.py``), so ``value`` is 1.
+The defaults are the defaults of Stable-Baselines3. There the value loss is the whole square and has
+the weight 0.5. Here it is half the square (``a3c.py``), so ``value`` is 1.
 
 Deviation: torch's RMSProp has epsilon outside the root, as in Stable-Baselines3 and not as in the
 paper.

@@ -7,9 +7,9 @@ For the rows of an unroll, with R_t the longest n-step return within it (algorit
 
 Deviation: the paper's actors compute gradients themselves and add them to shared parameters without
 a lock. Here actors send their short unrolls, and the learner computes the gradient, at its own
-parameters, one unroll after another: no update is lost or torn, and what is stale is the experience
-(by up to ``max_lag`` versions, or without a bound), not the gradient. The loss is a mean over real
-rows; torch's RMSProp has epsilon outside the root.
+parameters, one unroll after another: no update is lost or torn, and the experience is stale (by up
+to ``max_lag`` versions, or without a bound), not the gradient. The loss is a mean over real rows;
+torch's RMSProp has epsilon outside the root.
 """
 
 from __future__ import annotations

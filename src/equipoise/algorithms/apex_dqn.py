@@ -11,11 +11,11 @@ with Q of the acting weights and without double:
 
     |sum_{i<k} gamma^i r_i + gamma^k max_a Q(s_k, a) - Q(s_0, a_0)|,  k = min(n, rows until the episode ends)
 
-The actor writes Q(s, a) and max_a Q(s, a) beside every row; that of s_n stands in row n, with which
-the item is complete: an item is a window of n + 1 rows.
+The actor writes Q(s, a) and max_a Q(s, a) with every row; the value of s_n stands in row n, with
+which the item is complete: an item is a window of n + 1 rows.
 
 Deviations: Adam for centred RMSProp; the oldest rows leave when there is no room, not every 100
-updates; those of ``dqn.py``.
+updates; also the deviations of ``dqn.py``.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ with u_ij = y_j - theta_i
 
     L = w sum_i mean_j |tau_i - 1{u_ij < 0}| huber_kappa(u_ij) / kappa
 
-Deviations: priorities are of the means also where Z is learned (Rainbow: the cross entropy); both
+Deviations: priorities are of the means even if Z is learned (Rainbow: the cross entropy); both
 heads of a dueling network stand on one torso; exploration is by epsilon, not by noisy layers; the
 loss is a mean over the items.
 """  # noqa: E501

@@ -1,10 +1,10 @@
-"""Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300): what a sample is worth
-among samples of its prompt.
+"""Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300): the worth of a sample
+among the samples of its prompt.
 
     A = (R - mean of the group) / (deviation of the group + 1e-4)
 
-at every token of a sample, in the clipped loss of ``_text``. What goes by other names are settings
-of it:
+at every token of a sample, in the clipped loss of ``_text``. Algorithms with other names are
+settings of it:
 
     Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)    scale_rewards=none, loss_type=dr_grpo
     DAPO (Yu et al. 2025, arXiv:2503.14476)         epsilon_high=0.28, equal_groups=skip, refills=8

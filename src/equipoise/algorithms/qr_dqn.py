@@ -4,8 +4,8 @@ defaults of sb3-contrib.
 The loss is that of ``dqn.py`` with ``distribution="quantile"`` (Eq. 10 there and in the paper). The
 target network chooses the action that it judges, as in the paper's algorithm 1: ``double`` is off.
 
-Deviations: those of ``dqn.py``; Adam's epsilon is 0.01 / 32 for the batch of 32 that is the
-default, whatever the batch is.
+Deviations: as in ``dqn.py``; Adam's epsilon is 0.01 / 32 for the batch of 32 that is the default,
+whatever the batch is.
 """
 
 from __future__ import annotations

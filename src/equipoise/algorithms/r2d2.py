@@ -10,12 +10,12 @@ without a gradient, and then over the rest, of which the first ``length`` rows a
     L = w sum_t (y_t - Q(s_t, a_t))^2 / 2,    priority = eta max_t |y_t - Q(s_t, a_t)| + (1 - eta) mean_t |y_t - Q(s_t, a_t)|
 
 over the rows t of the window that are real, k = min(n, rows until the episode ends). Env i of N
-acts at random with epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q that its
-actor said (both as in Ape-X).
+acts at random with epsilon^(1 + alpha i / (N - 1)); an item's first priority is by the Q of its
+actor (both as in Ape-X).
 
 ``target=retrace`` replaces the n-step return by Retrace (``returns/retrace.py``) of the greedy
-policy, in the same space. There c = lambda min(1, pi / mu) is lambda where the greedy action was
-taken and else 0: no acting policy can have made it more likely than the greedy policy does.
+policy, in the same space. There c = lambda min(1, pi / mu) is lambda if the greedy action was taken
+and else 0: no acting policy can have made it more likely than the greedy policy does.
 
 Deviations: the network sees neither the last action nor the last reward; both dueling heads are
 linear; the loss is a mean over real rows (the paper's Adam epsilon, 1e-3, and bound of the gradient
@@ -199,7 +199,7 @@ class R2D2(OffPolicyAlgorithm, Remembers):
         row.
 
         Section 3's Delta Q, of the action that was taken in place of the norm over all: how far
-        replayed states are from those that the actor had, and its weights from these.
+        replayed states are from the actor's states, and the actor's weights from the present ones.
         """
         rows, mask = slice(self.burn_in, self.burn_in + self.length), self._real(data)
         apart = (q - data.behaviour["q"][rows]).abs() / mine[: self.length].abs().amax(

@@ -10,7 +10,7 @@ the policy ends at reference exp(reward / beta), normalised.
 
 Deviations: r is clipped, as in TRL (``epsilon=0`` is the paper's loss); with ``importance=token``
 each token has its own ratio, which has the same gradient on policy, and bears samples of older
-policies where the product of many ratios does not.
+policies that a product of many ratios does not bear.
 """  # noqa: E501
 
 from __future__ import annotations

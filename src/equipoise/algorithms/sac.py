@@ -15,14 +15,14 @@ Discrete actions (Christodoulou 2019, arXiv:1910.07207): E is the sum over all a
 target is 0.98 log of the number of actions that are allowed. Actor and critics share nothing; the
 target network is of the critics alone.
 
-With ``sde_every`` the noise of Box actions is a function of the state that is drawn anew every so
-many steps of a stream (generalised state-dependent exploration, Raffin et al. 2021,
-arXiv:2005.05719; ``nets/actor.py``). What is learned stays as it stands above, pi being the
-distribution over all such functions.
+With ``sde_every`` the noise of Box actions is a function of the state that is drawn again every
+``sde_every`` steps of a stream (generalised state-dependent exploration, Raffin et al. 2021,
+arXiv:2005.05719; ``nets/actor.py``). The loss stays as it stands above, pi being the distribution
+over all such functions.
 
-Deviations: the temperature is judged at s', where y has needed log pi already, and is learned as
-its logarithm (as in the authors' code); a return of several steps has the entropy of its last one
-only; the first ``random_steps`` are uniform.
+Deviations: the temperature is judged at s', for which y has already needed log pi, and is learned
+as its logarithm (as in the authors' code); a return of several steps has the entropy of its last
+one only; the first ``random_steps`` are uniform.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ OF_UNIFORM = 0.98
 
 
 class SoftActorCritic(nn.Module):
-    """actor, critic and log_temperature; ``bounds`` where actions are a Box, else None."""
+    """actor, critic and log_temperature; ``bounds`` if actions are a Box, else None."""
 
     log_temperature: Tensor
 
@@ -159,7 +159,7 @@ class SAC(OffPolicyAlgorithm):
             )
         if self.sde_every:
             raise ValueError(
-                f"algorithm.sde_every: expected 0 where actions are no Box, got {self.sde_every}"
+                f"algorithm.sde_every: must be 0 unless actions are a Box, got {self.sde_every}"
             )
         categorical = CategoricalActor(spec, **self.shape)
         return self.joined(
@@ -315,15 +315,15 @@ class SAC(OffPolicyAlgorithm):
         return critic_loss(batch.weight, q, batch.targets["target"])
 
     def believed(self, q: Tensor) -> Tensor:
-        """What y goes on with [B], of Q'_i(s', a') [2, B]."""
+        """The value that y bootstraps from [B], of Q'_i(s', a') [2, B]."""
         return q.amin(0)
 
     def value(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
-        """What the actor goes up [B]: only its action gets a gradient."""
+        """The actor's objective [B]: only its action gets a gradient."""
         return net.critic.least(obs, action)
 
     def judged(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
-        """Q_i(s, a) [2, B] of actions as the env knows them."""
+        """Q_i(s, a) [2, B] of actions in the env's units."""
         if net.bounds is not None:
             return net.critic(obs, net.bounds.from_env(action))  # type: ignore[no-any-return]
         q = net.critic(obs)

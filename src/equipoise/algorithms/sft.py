@@ -3,7 +3,7 @@
     L = -log pi(token) - entropy H
 
 over the chosen tokens of a step, each with the same weight. Every completion is another's, so
-nothing is said of rewards.
+rewards have no effect.
 
 Deviations: none.
 """

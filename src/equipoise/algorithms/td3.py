@@ -55,7 +55,7 @@ from equipoise.types import (
 
 
 class ActorAndCritic(nn.Module):
-    """The actor and the critics, which share nothing; ``bounds`` are those of the actions."""
+    """The actor and the critics, which share nothing; ``bounds``: the actions' bounds."""
 
     def __init__(self, spec: EnvSpec, shape: Shape) -> None:
         super().__init__()

@@ -3,10 +3,10 @@ and a critic judges each.
 
     r_n = [n is the sample's last] reward - beta log pi(n) / reference(n),   A = GAE(r, V) over chosen tokens
 
-in the clipped loss of ``_text``, with value (V - (A + V_start))^2 / 2 beside it, over the same
-tokens by the same weights. V_n is of what had been seen when token n was drawn. The critic is a
-head on the policy's hidden states, one optimiser for both; or a decoder of its own, which begins as
-a copy of the policy and has an optimiser of its own, as in SAC.
+in the clipped loss of ``_text``, plus value (V - (A + V_start))^2 / 2, over the same tokens by the
+same weights. V_n is of what had been seen when token n was drawn. The critic is a head on the
+policy's hidden states, one optimiser for both; or a decoder of its own, which begins as a copy of
+the policy and has an optimiser of its own, as in SAC.
 
 Deviations: a sample that a limit cut is worth nothing beyond the cut; advantages are scaled once a
 step, not once a minibatch.
@@ -78,7 +78,9 @@ class TokenPPO(PolicyText):
         return self.with_critic(super().network(spec), int(spec.model["hidden_size"]))
 
     def with_critic(self, net: nn.Module, size: int) -> nn.Module:
-        """Add the critic under a name of its own, beside the policy's, which stay what they are."""
+        """Add the critic under a name of its own, next to the policy's parameters, which stay as
+        they are.
+        """
         net.add_module("critic", Critic(size, copy.deepcopy(net) if self.critic == "own" else None))
         return net
 

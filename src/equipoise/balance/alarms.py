@@ -1,8 +1,8 @@
-"""Alarms: signs, in what a run says of itself, that it goes nowhere as it is.
+"""Alarms: signs in a run's own numbers that it makes no progress.
 
 Each rule is a pure function of a short window of numbers. It returns the evidence in words, or ""
-where there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
-sign has to last. docs/guides/alarms.md says which numbers a rule uses and why.
+if there is none. ``Alarms`` keeps the windows. A late alarm is better than a false one, so every
+sign has to last. docs/guides/alarms.md lists the numbers of each rule and the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from equipoise.balance.shares import Shares
 
 RECORDS = 10  # looks at the learner's numbers that a collapse lasts
-FEW = 5  # the same for lag and importance weights, which say what they say at once
+FEW = 5  # the same for lag and importance weights, which need no time to show a problem
 # episodes that end in the window of a collapse, so that the return is the collapsed policy's
 EPISODES = 20
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
@@ -42,7 +42,7 @@ class Alarm:
     name: str
     owner: str  # "learner", "policy main", "actor 1", ...
     evidence: str  # in numbers
-    action: str  # what may help
+    action: str  # advice, if there is any
     step: int
     wall_s: float
 
@@ -53,7 +53,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstEpisodes:
-    """Returns of the first episodes of every stream: what an untrained policy does."""
+    """Returns of the first episodes of every stream, as an untrained policy gets them."""
 
     episodes: int
     mean: float
@@ -72,11 +72,11 @@ class PolicyLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a run was told, as far as rules need it."""
+    """The limits and settings of a run that rules need."""
 
     steps: int
     unroll: int
-    policies: Mapping[str, PolicyLimits]  # those that learn
+    policies: Mapping[str, PolicyLimits]  # the policies that learn
     # how often a row of the replay is learned from, on average; None: no replay
     samples: float | None = None
     updates: float = 0.0  # an env step, with a replay
@@ -86,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a run says of itself at one moment."""
+    """A run's own numbers at one moment."""
 
     wall_s: float
     step: int
@@ -258,9 +258,10 @@ class Alarms:
         )
         # by policy and number: the largest of the first looks, before a return is known
         self._scale: dict[tuple[str, str], float] = {}
-        self._return = 0.0  # the largest without its sign; 0: none is known
+        self._return = 0.0  # the largest absolute value; 0: unknown
         self._best = -math.inf  # return
-        self._old: dict[str, OpenUnroll] = {}  # by who acts: since when newer weights are published
+        # by acting worker: since when newer weights are published
+        self._old: dict[str, OpenUnroll] = {}
         self._below: Moment | None = None  # since when the return is below random play
         self._memory: dict[tuple[str, float], deque[tuple[float, float]]] = defaultdict(
             lambda: deque(maxlen=SAMPLES_KEPT)
@@ -294,7 +295,7 @@ class Alarms:
         return alarm
 
     def _learning(self, now: Moment) -> Found:
-        """What the learner's numbers say of each policy, where they are new."""
+        """Alarms from the learner's numbers of each policy, if the numbers are new."""
         if not now.published or now.metrics is self._metrics:
             return
         self._metrics = now.metrics
@@ -331,8 +332,7 @@ class Alarms:
                     "engine disagrees",
                     owner,
                     disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
-                    "source.on_update=recompute, where samples span versions; else look at the "
-                    "engine",
+                    "source.on_update=recompute, if samples span versions; else look at the engine",
                 )
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():
@@ -356,20 +356,20 @@ class Alarms:
             entropy, returns, episodes, least=limits.least_entropy, first=now.first, best=self._best
         )
         action = (
-            "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it "
-            "exploring; begin anew"
+            "a lower optimizer.learning_rate, or a larger algorithm.entropy, keeps it exploring; "
+            "start again"
         )
         yield "entropy collapsed", f"policy {policy}", evidence, action
 
     def _exploding(self, policy: str, name: str, value: float, factor: float) -> Found:
         values, before = self._add(policy, name, value), self._scale.get((policy, name), 1.0)
         if not self._return and len(values) <= EXPLODING and math.isfinite(value):
-            # no episode has said yet how large values may be
+            # no episode has shown yet how large values may be
             self._scale[policy, name] = before = max(before, value)
         said = exploding(values, max(self._return * factor, 1.0) if self._return else before)
         action = (
-            "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may "
-            "help; begin anew"
+            "a lower optimizer.learning_rate, optimizer.max_grad_norm or rewards.clip may help; "
+            "start again"
         )
         yield "loss exploding", f"policy {policy}", f"{name} came to {said}" if said else "", action
 
@@ -403,7 +403,7 @@ class Alarms:
                 "old weights",
                 who,
                 frozen(since, seen, self._limits.unroll),
-                "it does not take newer weights; begin anew, and report it if no code of yours is "
+                "it does not take newer weights; start again, and report it if no code of yours is "
                 "in its way",
             )
 

@@ -17,12 +17,12 @@ MISSING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A ring with measured costs; ``fit`` and ``unexplained`` say how well it fits."""
+    """A ring with measured costs; ``fit`` and ``unexplained`` measure how well it fits."""
 
     ring: Ring
     program: Program
     measured: float  # env steps a second
-    outcome: Outcome  # what the model says of the ring as it is
+    outcome: Outcome  # the model's answer for the ring as it is
     writes: float = 0.0  # share of the learners' computing that goes into writing a replay's rows
     sums: float = 0.0  # seconds of a batch in which learners wait for nothing but sums
     # share of the time that passed while workers waited for cores which other processes had
@@ -41,13 +41,13 @@ class Calibrated:
         if self.missing < MISSING:
             return ""
         return (
-            f"other processes had the cores for {self.missing:.0%} of the time, so what a change "
-            "gains cannot be told from what its workers did; run it while the machine is idle"
+            f"other processes had the cores for {self.missing:.0%} of the time, so its workers' "
+            "times do not show the gain of a change; run it while the machine is idle"
         )
 
     @property
     def unexplained(self) -> float:
-        """The share of a round that nobody works in, in lockstep."""
+        """The share of a round in which no worker works, in lockstep."""
         return self.ring.handover_s * self.measured / (self.ring.per_batch * self.ring.steps)
 
 
@@ -148,9 +148,9 @@ def _lost(outcome: Outcome, alike: Mapping[str, Shares]) -> float:
 
 
 def beyond(balance: Mapping[str, Shares], machines: Mapping[str, str]) -> str:
-    """What the model does not know of workers on several machines; "" if it knows all.
+    """The parts of workers on several machines that the model lacks; "" if it has all.
 
-    It knows learners and shards at home, and inference workers on their actors' machines.
+    It has learners and shards at home, and inference workers on their actors' machines.
     """
     if learning := [
         title
@@ -221,8 +221,7 @@ def changed(known: Calibrated, program: Program) -> Ring:
     before, ring = known.program, known.ring
     if unknown := unpredictable(before, program):
         raise ValueError(
-            f"{unknown[0]}: the model does not know what a change of it does; change it in a short "
-            "run"
+            f"{unknown[0]}: the model does not cover a change of it; change it in a short run"
         )
     old, new = first_learning(before), first_learning(program)
     place, was = program.placement, before.placement
@@ -265,8 +264,8 @@ def changed(known: Calibrated, program: Program) -> Ring:
     return replace(made, nodes=_nodes(made))
 
 
-# What several learners cost (benchmarks/learners.py, two cores): a share of a learner's computing
-# does not shrink with its part of the batch, and a step waits for the sums.
+# The costs of several learners (benchmarks/learners.py, two cores): a share of a learner's
+# computing does not shrink with its part of the batch, and a step waits for the sums.
 FIXED, SUM_S = 0.5, 0.004
 PREDICTED = frozenset(
     {
@@ -297,7 +296,7 @@ def _steps(policy: Policy) -> int:
 
 
 def unpredictable(before: Program, after: Program) -> list[str]:
-    """The settings that differ and whose effect on steps/s the model does not know."""
+    """The settings that differ and whose effect on steps/s is not in the model."""
     found = _differences(("source", "placement", "route"), before, after)
     if before.policies.keys() != after.policies.keys():
         found.append("policies")

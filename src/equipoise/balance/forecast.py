@@ -1,4 +1,4 @@
-"""How a run would do on machines that nobody has rented yet: the model of the ring, with nodes and
+"""A forecast of a run on machines that are not rented yet: the model of the ring, with nodes and
 links between them.
 """
 
@@ -49,7 +49,9 @@ CLUSTER: Schema = {"home": LEARNERS, "nodes?": Items(NODES, 1000), "work?": WORK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """The learners' machine. Speeds are over those of the machine that the costs are of."""
+    """The learners' machine. Speeds are relative to the machine on which the costs were
+    measured.
+    """
 
     cores: int
     speed: float = 1.0  # of a core
@@ -60,7 +62,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """Machines of one kind, each with so many actors."""
+    """Machines of one kind, each with the same number of actors."""
 
     count: int = 1
     actors: int
@@ -69,7 +71,7 @@ class Machines:
     mbit: float = 10_000.0
     latency_ms: float = 0.1
     dollars_per_hour: float = 0.0
-    lost_per_hour: float = 0.0  # of one of them
+    lost_per_hour: float = 0.0  # of one machine
     back_s: float = 60.0  # until another one is in its place
 
 
@@ -85,7 +87,7 @@ class Cluster:
         )
 
     def times(self, factor: float) -> Cluster:
-        """So many times the machines for actors, one of each kind at least."""
+        """``factor`` times the machines for actors, at least one of each kind."""
         return replace(
             self,
             nodes=tuple(
@@ -96,7 +98,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes:
-    """What crosses the network."""
+    """The bytes that cross the network."""
 
     step: float  # of an env step, to home
     version: float  # of the weights, to each node that uses a version
@@ -110,8 +112,8 @@ class Forecast:
     learner: float  # share of its time in which it works
     acting: float  # the same of the actors, their mean
     home_mbit: float  # into home, and out of it: the larger one
-    bound: str  # what holds it back
-    dollars_per_million: float | None  # env steps; None where no price is known
+    bound: str  # the bottleneck
+    dollars_per_million: float | None  # env steps; None if no price is known
 
 
 def read(data: Mapping[str, Any], where: str) -> tuple[Cluster, Ring | None, Bytes | None]:
@@ -172,7 +174,7 @@ def forecast(ring: Ring, cluster: Cluster, sizes: Bytes, *, at_home: int = 0) ->
         cores=home.cores,
         nodes=tuple(nodes),
         at=tuple(at),
-        # between machines it is the links' time, which the cluster says
+        # between machines it is the links' time, which the cluster gives
         handover_s=0.0 if ring.nodes else ring.handover_s,
         home_block_s=block * 8e-6 / home.mbit,
         home_version_s=sizes.version * 8e-6 / home.mbit,

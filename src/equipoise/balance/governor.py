@@ -3,12 +3,12 @@ limits.
 
 A lever is a number between limits: how many actors act, how many versions old rows may be. A step
 doubles or halves one of them, or makes it half as large again or a third smaller once that does not
-pay. It is measured over several versions and kept where it pays: one that costs more (actors, lag)
-where it makes ``GAINS`` times the updates/s, one that costs less where ``KEEPS`` times the best so
-far are left. Where no step pays, the values stay until the speed leaves the band ``AWAY`` around
-what they made, twice in a row; then the search begins anew.
+pay. It is measured over several versions and kept if it pays: a step that costs more (actors, lag)
+if it makes ``GAINS`` times the updates/s, a step that costs less if ``KEEPS`` times the best so far
+are left. If no step pays, the values stay until the speed leaves the band ``AWAY`` around what they
+made, twice in a row; then the search begins again.
 
-Pure: it is told the time and the newest version, and answers with the values that are to be.
+Pure: its inputs are the time and the newest version, and it answers with the values to set.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Lever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One step: what was tried, why, and what came of it."""
+    """One step: the tried values, the reason and the result."""
 
     wall_s: float
     lever: str
@@ -130,7 +130,7 @@ class Governor:
         return self.values != before
 
     def told(self) -> str:
-        """What there is to say, once."""
+        """The text to report, once."""
         said, self._news = self._news, ""
         return said
 
@@ -164,7 +164,7 @@ class Governor:
             return
         self.decisions[-1] = replace(tried, rate_after=rate, kept=True)
         self._rate, self._best = rate, max(self._best, rate)
-        if up:  # what did not pay before may pay now
+        if up:  # a step that did not pay before may pay now
             self._tried.clear()
         self._tried.add((tried.lever, tried.before))
 

@@ -1,11 +1,11 @@
 """A model of the ring: from what a piece of work takes to steps/s, the shares of the time, and the
 lag.
 
-The laws are those of the queue (``experience/queue/queue.py``): a block is one unroll of one group
-of envs, and the place of a block is dealt again when the batch that was there has been learned
-from. So a bound on the lag holds workers back here where it does in a run. All workers of a machine
-share its cores. What is not in the model: caches and memory bandwidth, and the difference between
-one unroll and the next.
+The laws are the laws of the queue (``experience/queue/queue.py``): a block is one unroll of one
+group of envs, and the place of a block is dealt again when the batch that was there has been
+learned from. So a bound on the lag holds workers back here as it does in a run. All workers of a
+machine share its cores. The model leaves out caches and memory bandwidth, and the difference
+between one unroll and the next.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from equipoise.balance.simulation import Cores, Gate, Process, Simulation, Use
 # pieces of a block: each takes the newest weights, and cores and servers are shared between them
 CHUNKS = 4
 EVENTS = 60_000  # most of a prediction: about a quarter of a second
-WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and batches at most
-MEASURED = 12  # batches that are measured at least, and of each actor so many blocks:
+WARM, MOST_WARM = 3, 60  # batches in each place before anything is measured, and the most batches
+MEASURED = 12  # the fewest measured batches, and blocks of each actor:
 BLOCKS = 3
 LEAST_S = 1e-6  # of a piece of work
 HOME = -1  # in place of a node's number: the learners' machine
@@ -60,20 +60,21 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """A run as the model knows it."""
+    """A run in the terms of the model."""
 
     steps: int  # env steps of a block
     per_batch: int  # blocks of a batch, of all learners together
     max_lag: int | None
     # each one's part of a block: its envs, and without ``servers`` its acting
     actors: tuple[Work, ...]
-    # groups of envs of an actor, of which one is stepped while the other is acted for
+    # groups of envs of an actor, of which one is stepped while actions for the other are chosen
     halves: int = 1
     servers: tuple[Work, ...] = ()  # the inference workers' part of a block
     # work on a batch of each learner, then of each shard of a replay, side by side
     learn: tuple[Work, ...]
     learners: int = 1  # the first of ``learn``
-    handover_s: float = 0.0  # of a batch that the learner waits for: what passes besides work
+    # of a batch that the learner waits for: the time that passes besides work
+    handover_s: float = 0.0
     cores: float
     nodes: tuple[Node, ...] = ()
     # the node of each actor, or HOME; empty: all actors are at home
@@ -83,11 +84,11 @@ class Ring:
 
     @property
     def usual(self) -> Work:
-        """What most actors take for their part of a block."""
+        """The time that most actors take for their part of a block."""
         return sorted(self.actors, key=lambda work: work.seconds)[(len(self.actors) - 1) // 2]
 
     def node_of_server(self, server: int) -> int:
-        """Where this inference worker is: with the first of the actors that it acts for."""
+        """The node of this inference worker: with the first of the actors that it acts for."""
         return (
             self.at[-(-(server * len(self.actors) + 1) // len(self.servers)) - 1]
             if self.at
@@ -117,7 +118,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the model says of a ring."""
+    """The model's answer for a ring."""
 
     steps_per_s: float
     lag: float  # versions, mean over rows
@@ -142,7 +143,7 @@ class _Clock:
 
 
 class _Node:
-    """What becomes of a node while the simulation goes on."""
+    """The state of a node during the simulation."""
 
     def __init__(self, simulation: Simulation, of: Node) -> None:
         self.of, self.cores = of, Cores(simulation, of.cores)
@@ -251,7 +252,7 @@ class _Run:
         )
 
     def _until(self, version: int, events: int) -> bool:
-        """Simulate until this version, or for so many events -> can it go on?"""
+        """Simulate until this version, or for this number of events -> can it go on?"""
         while self._version < version and self._simulation.events <= events:
             if not self._simulation.step():
                 return False
@@ -337,7 +338,7 @@ class _Run:
         self._arrives(actor, sequence, versions)
 
     def _fetches(self, node: _Node) -> Process:
-        """Wait until the node has today's version; one of its actors fetches it for all."""
+        """Wait until the node has today's version; one of its actors fetches it for all actors."""
         wanted = self._version
         while node.version < wanted:
             if node.fetching:

@@ -1,6 +1,4 @@
-"""What would help a run, by how much, and what it costs: the model's answers for the changes that a
-user can make.
-"""
+"""The changes that a user can make, the gain of each and its cost, as the model predicts them."""
 
 from __future__ import annotations
 
@@ -13,17 +11,17 @@ from equipoise.balance.model import Outcome, Ring, predict
 from equipoise.balance.shares import BEHIND
 from equipoise.types import Placement, Policy, Program, first_learning, learning
 
-HELPS = 1.05  # what gains less is not worth a word
-NEARLY = 0.97  # of two changes the cheaper is named first where it gains so much of the other's
+HELPS = 1.05  # a smaller gain is not worth a word
+NEARLY = 0.97  # of two changes the cheaper is named first if it gains so much of the other's
 # error of a prediction, besides half of the model's error and unexplained time for the run as it is
 MARGIN = 0.12
-NAMED = 1.1  # what gains less where it is relieved does not hold a run back
+NAMED = 1.1  # a part whose relief gains less does not hold a run back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
     change: str  # what to do, as a user types it
-    costs: str  # what that costs besides
+    costs: str  # further costs
     steps_per_s: float
     gain: float  # steps/s with it over steps/s now
     low: float
@@ -35,14 +33,14 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the model says of a run, and of what was asked for."""
+    """The model's answer for a run, and for the requested changes."""
 
     measured: float  # the run's steps/s
     now: Outcome  # the run as the model sees it
     asked: Outcome | None  # with the changes; None: nothing was changed
-    change: Remedy | None  # the same beside the run's steps/s, with an interval
-    changes: Mapping[str, tuple[object, object]]  # by key: what it was, and what it would be
-    remedies: Sequence[Remedy]  # what helps most; where nothing was changed
+    change: Remedy | None  # the same with the run's steps/s and an interval
+    changes: Mapping[str, tuple[object, object]]  # by key: the old value and the new one
+    remedies: Sequence[Remedy]  # the best suggestions; empty if nothing was changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +48,13 @@ class Probed:
     """A remedy that was tried."""
 
     change: str
-    predicted: float  # steps/s over those of the run as it is
+    predicted: float  # steps/s relative to the run as it is
     low: float
     high: float
     gain: float | None  # measured; None: it failed, or there was no time for it
     least: float | None  # of the turns, each over the turn of the run as it is before it
     most: float | None
-    said: str  # what came of it, where that is no number
+    said: str  # the result in words, if it is no number
 
 
 def remedies(
@@ -101,11 +99,16 @@ def _ranked(found: Sequence[Remedy]) -> list[Remedy]:
     return ranked
 
 
+def sure(found: Sequence[Remedy]) -> list[Remedy]:
+    """Return the remedies whose whole interval is a gain."""
+    return [one for one in found if one.low > 1.0]
+
+
 def advice(found: Sequence[Remedy]) -> str:
-    """The first of them as the end of a sentence."""
-    if not found:
-        return f"no change of one setting would make {HELPS:.2f} times the steps/s"
-    best = found[0]
+    """Return the first sure remedy as the end of a sentence."""
+    if not (good := sure(found)):
+        return "no change of one setting is sure to make it faster"
+    best = good[0]
     return f"{best.change} would make about {best.gain:.1f} times the steps/s" + (
         f" ({best.costs})" if best.costs else ""
     )
@@ -135,7 +138,7 @@ def remedy(
 
 def cause(known: Calibrated) -> str:
     """The part of the ring whose relief would gain most: "straggler", "lag", "servers", "learners",
-    "shards" or "actors"; "" if none would gain much.
+    "shards" or "actors"; "" if no relief would gain much.
     """
     ring = known.ring
     relieved = {
@@ -164,7 +167,7 @@ def _behind(ring: Ring) -> list[int]:
 
 
 def _mended(ring: Ring, behind: Sequence[int]) -> Ring:
-    """The ring in which those are as fast as the others."""
+    """The ring with these actors as fast as the other actors."""
     return replace(
         ring,
         actors=tuple(ring.usual if k in behind else work for k, work in enumerate(ring.actors)),
@@ -244,7 +247,7 @@ def changes(program: Program) -> Iterator[tuple[str, str, Program]]:
 
 
 def machines(ring: Ring) -> Iterator[tuple[str, str, Ring]]:
-    """What no setting changes."""
+    """The parts that no setting changes."""
     yield f"{2 * ring.cores:g} cores", "a larger machine", replace(ring, cores=2 * ring.cores)
     envs = "an env twice as fast" if ring.servers else "envs and acting twice as fast"
     yield envs, "", replace(ring, actors=tuple(work.times(0.5) for work in ring.actors))

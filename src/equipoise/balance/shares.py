@@ -10,7 +10,7 @@ from typing import Literal
 Side = Literal["sampling", "learning", "keeping", "beside"]
 STARTED = 3  # blocks, updates or rounds after which a worker has allocated what it works with
 STATES = ("worked", "preempted", "starved", "blocked")
-BEHIND = 2.0  # an actor is behind that takes so many times as long for its rows as the usual one
+BEHIND = 2.0  # an actor is behind if its rows take this many times as long as the usual actor's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,17 @@ class Shares:
 
     @property
     def begun(self) -> bool:
-        """Has the worker allocated what it works with? A worker beside the ring has no rounds."""
+        """Has the worker allocated what it works with? A worker that is not in the ring has no
+        rounds.
+        """
         return self.side == "beside" or self.done >= STARTED
 
     def share(self, state: str) -> float:
-        """The share of a state in the worker's time, 0..1; 0 where no time was measured."""
+        """The share of a state in the worker's time, 0..1; 0 if no time was measured."""
         return self.seconds[state] / self.total if self.total > 0 else 0.0
 
     def spent(self, part: str) -> float:
-        """The seconds of a part, at most those that were worked: parts count waits for cores."""
+        """The seconds of a part, no more than the seconds of work: parts count waits for cores."""
         return min(self.parts.get(part, 0.0), self.worked)
 
     def part(self, name: str) -> float:
@@ -76,7 +78,7 @@ def add(workers: Iterable[Shares]) -> Shares:
 
 
 def less(now: Shares, then: Shares) -> Shares:
-    """What a worker spent between two moments."""
+    """The time that a worker spent between two moments."""
     # a killed worker's last tick is not counted, so time may seem to go back
     busy = max(now.worked + now.preempted - then.worked - then.preempted, 0.0)
     preempted = min(max(now.preempted - then.preempted, 0.0), busy)

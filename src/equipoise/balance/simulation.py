@@ -1,9 +1,9 @@
-"""A simulation of processes that share cores: what ``model.py`` is written in.
+"""A simulation of processes that share cores: the base of ``model.py``.
 
-A process is a generator. It yields a number to sleep so many seconds, a ``Use`` to compute on a
-machine's cores, or a ``Gate`` to wait until somebody opens it. Cores are shared evenly: where more
-threads compute than there are cores, each gets its part of them (processor sharing), as Linux's
-scheduler does over more than some milliseconds.
+A process is a generator. It yields a number to sleep that number of seconds, a ``Use`` to compute
+on a machine's cores, or a ``Gate`` to wait until another process opens it. Cores are shared evenly:
+if more threads compute than there are cores, each gets its part of them (processor sharing), as
+Linux's scheduler does over more than some milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Gate:
         self._waiting.append(process)
 
     def open(self, most: int | None = None) -> None:
-        """Let all go on, or at most so many, those who came first."""
+        """Let all waiting processes go on, or the first ``most`` of them."""
         for _ in range(len(self._waiting) if most is None else min(most, len(self._waiting))):
             self._simulation.ready.append(self._waiting.popleft())
 
@@ -85,7 +85,7 @@ class Cores:
 
 
 class Simulation:
-    """The clock, and what happens next."""
+    """The clock, and the events that are due."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -94,7 +94,7 @@ class Simulation:
         self._numbers = 0  # so that equal times are dealt with in the order of their making
         # a heap of sleepers, and of cores whose next job ends then
         self._times: list[tuple[float, int, Process | Cores]] = []
-        # the entry of each machine's cores that counts; others are out of date
+        # the entry of each machine's cores that counts; other entries are out of date
         self._current: dict[int, int] = {}
 
     def number(self) -> int:
@@ -102,7 +102,7 @@ class Simulation:
         return self._numbers
 
     def awaits(self, cores: Cores, when: float | None) -> None:
-        """The next job of these cores ends then; None: they have none."""
+        """The next job of these cores ends then; None: there is no job."""
         entry = self._current[id(cores)] = self.number()
         if when is not None:
             heapq.heappush(self._times, (when, entry, cores))

@@ -14,7 +14,7 @@ from equipoise.balance.shares import BEHIND, Shares, add
 RESETS = 0.3  # resets that take so much of the actors' time are what holds the run back
 # workers that wait for cores, and have less than this share of them, wait for other processes
 OURS = 0.75
-SEEN = 0.05  # of a side's time: what the model names has to be seen at least so much
+SEEN = 0.05  # of a side's time: the bottleneck of the model must be seen in at least this share
 WAIT = 0.15  # a side that waits for less of its time than this is as good as busy
 
 Cause = Literal[
@@ -39,11 +39,11 @@ Cause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds a run back."""
+    """The bottleneck of a run."""
 
     cause: Cause
     evidence: str = ""  # with numbers of the run
-    advice: str = ""  # empty where nothing is to be done
+    advice: str = ""  # empty if nothing is to be done
 
     @property
     def sentence(self) -> str:
@@ -66,7 +66,8 @@ class Setup:
 
     max_lag: int | None = 0  # None: no bound
     cores: int | None = None  # that the workers may use; None: not known
-    # workers take turns (the serial runtime): none waits, and the verdict says where time goes
+    # workers take turns (the serial runtime): no worker waits, and the verdict names the work that
+    # takes the time
     one_thread: bool = False
     offline: bool = False  # there are no actors
     threads: int | None = None  # of the learner; None: not known
@@ -81,11 +82,12 @@ def verdict(
     advice: str | None = None,
     cause: str | None = None,
 ) -> Verdict:
-    """What the workers' shares say, by their sides of the ring; workers beside it are not judged.
+    """The bottleneck that follows from the workers' shares, by their sides of the ring; workers
+    outside it are not judged.
 
-    Under central inference the inference workers say whether the actors wait for the learner.
+    Under central inference the inference workers show whether the actors wait for the learner.
 
-    ``cause`` and ``advice``: what the model found (``remedies.py``), instead of the rules. If other
+    ``cause`` and ``advice``: the model's findings (``remedies.py``), instead of the rules. If other
     processes use the cores the rules' advice stays: the model does not see those.
     """
     found, cores = _finding(balance, setup, cause), setup.cores
@@ -199,7 +201,9 @@ def _cause(
     serves: bool,
     behind: tuple[str, float] | None,
 ) -> str:
-    """The bottleneck by who waits: a name of ``remedies.cause``, "resets", or ""."""
+    """The bottleneck implied by which workers wait: a name of ``remedies.cause``, "resets",
+    or "".
+    """
     if waits >= WAIT and busy and (keeps or serves):
         return "shards" if keeps else "servers"
     # actors that wait for each other's resets also wait for the learner: the larger share decides
@@ -228,7 +232,9 @@ def _sampling_bound(waits: float, env: float, actors: int, cores: int | None) ->
 
 
 def _behind(balance: Mapping[str, Shares]) -> tuple[str, float] | None:
-    """The slowest actor, and how many times as long as the usual one it takes; None if none is."""
+    """The slowest actor, and how many times as long as the usual one it takes; None if no actor is
+    slow.
+    """
     actors = {
         name: one
         for name, one in balance.items()
@@ -377,7 +383,7 @@ def _one_thread(sampling: Shares, learning: Shares) -> Verdict:
     sample, learn = _percent(sampling.worked / busy), _percent(learning.worked / busy)
     return Verdict(
         "One thread",
-        f"{sample} of the time samples, {learn} learns",
+        f"sampling takes {sample} of the time, learning {learn}",
         "--on process runs them side by side",
     )
 

@@ -36,7 +36,7 @@ CHECKPOINT_EVERY = 5120  # steps, 40 updates
 POLL_S = 0.01
 # a worker's, in ps
 TITLE = re.compile(rf"equipoise ({'|'.join(kind.name for kind in KINDS)}|proxy)( \d+)?")
-# for a run that was told to leave: a last checkpoint, and workers that do not answer
+# for a run that was asked to leave: a last checkpoint, and workers that do not answer
 LEAVE_S = 60.0
 # all workers of a killed driver have ended by the first, Python's servers by the second
 GONE_S, SERVERS_GONE_S = 2.0, 20.0
@@ -64,7 +64,7 @@ class Nodes(Protocol):
 
     @property
     def words(self) -> Sequence[str]:
-        """What `equipoise train` is told, so that it runs there."""
+        """The arguments of `equipoise train`, so that it runs there."""
 
     def pids(self) -> Collection[int]:
         """The living processes of sites and their workers."""
@@ -115,7 +115,7 @@ class Attack:
         actors: int = ACTORS,
         updates: int = 50,
     ) -> None:
-        """Train on the ruler, proving every row, until told to leave; ``before``: Python code."""
+        """Train on the ruler, proving every row, until asked to leave; ``before``: Python code."""
         options = {
             "--algorithm": f"equipoise.chaos.ruling:{algorithm}",
             "--actors": actors,
@@ -240,7 +240,7 @@ class Attack:
         self.wait(lambda: time.monotonic() >= end, f"{seconds:.1f} s to pass")
 
     def updates(self, n: int) -> None:
-        """Wait until the learner has made so many more updates."""
+        """Wait until the learner has made n more updates."""
         due = self.beats.count + n
         self.wait(lambda: self.beats.count >= due, f"{n} updates")
 
@@ -312,7 +312,7 @@ class Attack:
         return latest(self.out / "checkpoints", whole=True)
 
     def recorded(self) -> int:
-        """Count the reports that tell of progress."""
+        """Count the reports that show progress."""
         return len(repeatable(RunDirectory.open(self.out).metrics()))
 
     @property
@@ -333,7 +333,7 @@ class Attack:
         return steps()[-1]
 
     def noted(self, text: str) -> int:
-        """Count the notes of the run that say that."""
+        """Count the notes of the run with that text."""
         return sum(text in note for note in self.summary["notes"])
 
     def rows(self) -> Rows:
@@ -349,7 +349,7 @@ class Attack:
         in_shards = {name: queue[name] for name in LEDGER if name in queue}
         if in_shards:
             unaccounted += abs(queue["sampled"] - sum(in_shards.values()))
-        # not where publishes are lost: the summary counts what was published
+        # not if publishes are lost: the summary counts what was published
         elif summary["env_steps"] == meta["env_steps"]:
             unaccounted += abs(queue["sampled"] - counts["rows"])
         # a gap in a stream that no dead actor explains

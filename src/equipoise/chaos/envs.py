@@ -58,7 +58,7 @@ class Faulty(Ruler):
         if due and self._trouble == "hang":
             time.sleep(FOREVER_S)
         if due and self._trouble == "raise":
-            raise ArithmeticError("the env was told to fail")
+            raise ArithmeticError("the env was set to fail")
         obs, reward, terminated, truncated, info = super().step(action)
         if due and self._steps // self._every % 2:
             return obs, math.nan, terminated, truncated, info

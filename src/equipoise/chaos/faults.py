@@ -1,5 +1,5 @@
-"""The faults. Each one attacks a run and says what must follow; that every row is accounted for is
-judged for all of them.
+"""The faults. Each one attacks a run and states what must follow; for all of them every row must be
+accounted for.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
     attack.train(*settings, algorithm="Replayed", actors=SHARDS)
     every = [f"shard {k}" for k in range(SHARDS)]
     n = kill_in_turn(attack, every, seconds)
-    # most likely amid a round
+    # most likely during a round
     for worker, pid in [(worker, attack.signal(worker, signal.SIGKILL)) for worker in every]:
         attack.replaced(worker, pid)
         n += 1
@@ -123,7 +123,7 @@ def kill_shard(attack: Attack, seconds: float) -> None:
     need(not attack.noted("learner"), "the learner failed as well")
     need(
         attack.summary["rows"]["lost"],
-        f"{n} shards were killed, and the run says that no row was lost",
+        f"{n} shards were killed, and the run reports that no row was lost",
     )
 
 
@@ -202,7 +202,8 @@ def drop_weights(attack: Attack, seconds: float) -> None:
     lag = attack.summary["lag"]["max"]
     need(
         lag >= lossy.LOST // 2,
-        f"{lossy.LOST} publishes in a row were lost, and the run says that no lag was above {lag}",
+        f"{lossy.LOST} publishes in a row were lost, and the run reports that no lag was above "
+        f"{lag}",
     )
 
 
@@ -248,7 +249,7 @@ FAULTS = (
         "kill-inference", "one of 2 inference workers is killed, again and again", kill_inference
     ),
     Fault("kill-driver", "everything is killed at once, and resumed", kill_driver),
-    Fault("terminate-driver", "the run is told to leave (SIGTERM), and resumed", terminate_driver),
+    Fault("terminate-driver", "the run is stopped (SIGTERM), and resumed", terminate_driver),
     Fault("full-disk", "no file can be written for a while", full_disk),
     Fault(
         "torn-checkpoint", "killed, the newest checkpoint cut in half, and resumed", torn_checkpoint

@@ -2,8 +2,8 @@
 it.
 
 A learner that is killed takes its memory along. The ledger's numbers are buffers of the network: a
-resume brings them back as they were at the checkpoint, and rows that are made anew after it are due
-again. So a duplicate, a gap and a row out of place are seen across every restart.
+resume brings them back as they were at the checkpoint, and rows that are made again after it are
+due again. So a duplicate, a gap and a row out of place are seen across every restart.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def rows(data: Trajectory, *, aborts: bool) -> tuple[Array, int, list[str]]:
     length, terminates, _ = ruler.episode(stream, number)
     seam = t[:-1] == length[:-1]
     mask = data.mask.numpy()
-    abort = aborts & ~seam & ~mask & first[1:]  # an env failed here, and began anew
+    abort = aborts & ~seam & ~mask & first[1:]  # an env failed here, and started again
     cut = seam | abort
     ends = t[1:] == length[:-1]
     action, version = data.action.numpy(), data.version.numpy()

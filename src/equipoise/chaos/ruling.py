@@ -2,8 +2,8 @@
 learner.
 
 The env is the ruler, so rows prove themselves. The network counts: its state is how many rows of
-the episode it has seen, and its one parameter is the number of updates, so state and version prove
-themselves, too.
+the episode it has seen, and its one parameter is the number of updates, so state and version also
+prove themselves.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the driver's process prints besides the view: an env of an evaluation, C libraries, all
-workers of ``--on serial``.
+"""What the driver's process prints besides the view, such as an env of an evaluation, C libraries,
+all workers of ``--on serial``.
 
 That goes into ``logs/driver.log``, as the lines of worker processes go into theirs, so that nothing
 hides the view.

@@ -10,10 +10,10 @@ from equipoise.balance.shares import STATES, Shares, add
 from equipoise.console.picture import WIDTH, brief
 from equipoise.record.ring import STEPPING, place_of
 
-BAR = 60  # columns of a worker's bar at most
+BAR = 60  # most columns of a worker's bar
 NAME = 10  # columns of a worker's name at least
 COLUMNS = (9, 12, 10, 10)  # columns of the shares in numbers
-# distinct without colour, too
+# distinct also without colour
 MARKS = {"worked": "█", "preempted": "▒", "starved": "░", "blocked": "·"}
 STYLES = {"worked": "green", "preempted": "red", "starved": "yellow", "blocked": "blue"}
 
@@ -91,7 +91,7 @@ def _part(shares: Shares, part: str, name_width: int, bar: int) -> Text:
 
 
 def bar_of(shares: Shares, width: int) -> Text:
-    """A worker's time as a bar of ``width`` columns, empty where none was measured."""
+    """A worker's time as a bar of ``width`` columns, empty if no time was measured."""
     bar = Text()
     for state, cells in zip(
         STATES, cells_of([shares.share(state) for state in STATES], width), strict=True

@@ -12,7 +12,7 @@ from equipoise.console.place import is_live, printable, say
 from equipoise.envs.check.supervise import Progress
 
 REDRAW_S, LINE_S = 0.1, 5.0
-LONG_S = 1.0  # a call that takes longer is told
+LONG_S = 1.0  # a longer call is reported
 
 
 class CheckLine:

@@ -12,8 +12,8 @@ FIRST = 12  # columns that the first entry of a line has at least
 def columns(
     head: Sequence[str], body: Sequence[Sequence[str]], *, left: int, width: int | None
 ) -> list[str]:
-    """Lines in which each column is as wide as its longest entry; the first one is cut where a line
-    is wider than ``width``.
+    """Lines in which each column is as wide as its longest entry; the first one is cut if a line is
+    wider than ``width``.
     """
     body = [[printable(entry) for entry in row] for row in body]
     widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]

@@ -66,8 +66,8 @@ class Curve:
 def curves(
     runs: Sequence[str], *, x: str = "steps", y: str = "return", warned: list[str] | None = None
 ) -> list[Curve]:
-    """Return a curve for each name, and for runs without one a curve of those that differ in the
-    seed alone.
+    """Return a curve for each name, and for runs without a name a curve of the runs that differ in
+    the seed alone.
 
     A run of a folder is left out if it cannot be read, or shares no place of ``x`` with the runs
     that it is averaged with. ValueError if there is nothing to draw, or if a run that was named
@@ -166,8 +166,8 @@ def _together(
 
 
 def points(lines: Sequence[Mapping[str, Any]], axis: Axis, y: str, file: Path) -> tuple[Any, Any]:
-    """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError
-    where none has.
+    """(x, y) of the reports that have the number, both float64 [N] and ``x`` rising; ValueError if
+    no report has it.
     """
     at, values = [], []
     for line in lines:
@@ -226,11 +226,10 @@ def _of_evaluation(line: Mapping[str, Any], axis: Axis) -> float:
 
 
 def averaged(name: str, found: Sequence[tuple[Path, Any, Any]]) -> Curve:
-    """One run as it is; of several the mean and its interval where all of them have begun and none
-    has ended.
+    """One run as it is; of several the mean and its interval while all of them have begun and no
+    run has ended.
 
-    ``found``: (file, x [N], y [N]) of each run. ValueError where there is no place that all of them
-    have.
+    ``found``: (file, x [N], y [N]) of each run. ValueError if they have no place in common.
     """
     files = tuple(file for file, _, _ in found)
     if len(found) == 1:
@@ -299,7 +298,7 @@ def _figure() -> Figure:
         raise ImportError(f"a plot needs matplotlib: {install('plot')}") from error
 
     class Curves(Figure):
-        """Shown by a notebook also where no backend of matplotlib's is on."""
+        """Shown by a notebook even if no backend of matplotlib's is on."""
 
         def _repr_svg_(self) -> str:
             with io.StringIO() as text:

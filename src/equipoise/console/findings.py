@@ -1,5 +1,5 @@
-"""The report of an env check, as lines of at most 100 columns,
-and of fewer where there are fewer.
+"""The report of an env check, as lines of at most 100 columns, and of fewer in a narrow
+terminal.
 """
 
 from __future__ import annotations

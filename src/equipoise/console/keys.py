@@ -1,4 +1,5 @@
-"""Keys of a terminal, each told at once while a run goes on, and the terminal as it was afterwards.
+"""Keys of a terminal, each reported at once while a run goes on, and the terminal as it was
+afterwards.
 
 The terminal usually gives lines and shows what is typed; meanwhile it gives single keys and shows
 none. Ctrl-C and Ctrl-Z stay signals. The mode is put back at the end, however it comes: an
@@ -33,7 +34,7 @@ NAMES = {
 }
 KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)  # a sequence of a terminal, or a letter
 SHOW, HIDE = b"\x1b[?25h", b"\x1b[?25l"  # the cursor
-# those whose default Python leaves to the system
+# the signals whose default Python leaves to the system
 SIGNALS = (signal.SIGTSTP, signal.SIGHUP, signal.SIGQUIT)
 BACKGROUND_S = 0.2  # between two looks at a terminal that is another job's
 
@@ -77,7 +78,7 @@ class Keys:
         """
         self._pressed, self._height = pressed, height
         self._in, self._out = sys.stdin.fileno(), out.fileno()
-        self._usual: list[Any] | None = None  # the mode of the terminal before, where it was taken
+        self._usual: list[Any] | None = None  # the mode of the terminal before, if it was taken
         self._before: dict[int, Any] = {}  # handlers
         self._over, self._end = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True, name="keys")
@@ -101,8 +102,8 @@ class Keys:
         os.close(self._end)
 
     def tend(self) -> None:
-        """Take the mode where this process is in the foreground and the terminal has another one,
-        as after ``fg``.
+        """Take the mode if this process is in the foreground and the terminal has another one, as
+        after ``fg``.
         """
         if self._foreground():
             mode = termios.tcgetattr(self._in)
@@ -131,7 +132,7 @@ class Keys:
         signal.raise_signal(number)  # the process ends here, or goes on after SIGCONT
         signal.signal(number, self._default)
         self.tend()
-        # the next picture begins so many lines further up
+        # the next picture begins this number of lines further up
         os.write(self._out, HIDE + b"\n" * max(self._height() - 1, 0))
 
     def _listen(self) -> None:

@@ -1,4 +1,6 @@
-"""The view of a run in a notebook: one picture in the cell's output that is drawn anew in place."""
+"""The view of a run in a notebook: one picture in the cell's output that is drawn again in
+place.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 
+from equipoise.balance.remedies import sure
 from equipoise.console.bars import balance_lines
+from equipoise.console.braille import GAP, LEAST_ROWS, MOST_ROWS, plot, side_by_side
 from equipoise.console.picture import (
     WIDTH,
     History,
@@ -22,6 +24,7 @@ from equipoise.console.picture import (
     evaluation_lines,
     info_lines,
     loudest,
+    number,
     part_lines,
     progress_lines,
     return_lines,
@@ -37,9 +40,12 @@ from equipoise.record.ring import count
 from equipoise.types import Program
 
 RING, WORKERS, REMEDIES, ALARMS = PAGES = "1", "2", "3", "4"
-NAMES = {RING: "ring", WORKERS: "workers", REMEDIES: "remedies", ALARMS: "alarms"}
+NAMES = {RING: "run", WORKERS: "workers", REMEDIES: "suggestions", ALARMS: "alarms"}
 STEPS = {"down": 1, "up": -1, "page down": 10, "page up": -10, "j": 1, "k": -1}  # lines
 MOST_WORKERS = 100  # that have a line each
+TWO_PLOTS = 70  # columns from which two plots stand side by side
+WITH_PLOT = 18  # spare lines from which the run's page shows workers below a plot
+ROOM = 60  # lines of a page without a height, as in a notebook
 QUITS = "q does not end a run; Ctrl-C does, and saves it"
 
 
@@ -47,7 +53,7 @@ QUITS = "q does not end a run; Ctrl-C does, and saves it"
 class Shown:
     """What of the view is shown, as keys change it."""
 
-    # one of ``PAGES``; "": no keys are read, and the ring and the workers are one page
+    # one of ``PAGES``; "": no keys are read, and the run and the workers are one page
     page: str = ""
     parts: bool = False  # of the workers
     top: int = 0  # lines of the page above the first that is shown
@@ -80,7 +86,7 @@ def view(
     head = [*title_lines(program, on, width), Text("")]
     foot = [Text(""), *progress_lines(report, program, width)]
     foot += [_keys(report, shown, width)] if shown.page else []
-    room = 1000 if height is None else max(height - len(head) - len(foot), 1)
+    room = ROOM if height is None else max(height - len(head) - len(foot), 1)
     body = _body(report, program, history, width, room, shown)
     shown.top = min(shown.top, max(len(body) - room, 0))
     if len(body) > room:
@@ -101,26 +107,54 @@ def _body(
             report.balance, MOST_WORKERS, width, _usage(report, history) if shown.parts else None
         )
     if shown.page == REMEDIES:
-        return _remedies(report, width)
+        return _remedies(report, history, width)
     if shown.page == ALARMS:
         return _alarms(report, history, width)
-    ring, numbers = (
-        ring_lines(report, program, history, width),
-        _numbers(report, program, history, width, shown),
-    )
-    left = room - len(ring) - len(numbers) - 3  # for workers, below two empty lines and a head
+    numbers = _numbers(report, program, history, width, shown)
+    ring = ring_lines(report, program, history, width)
+    left = room - len(numbers) - 1 - len(ring)
+    # workers stand below an empty line and a head
+    least = WITH_PLOT if shown.page else 4  # a page of its own has the workers
     workers = (
-        []
-        if shown.page or left < 2
-        else [Text(""), *balance_lines(report.balance, min(left, 8), width)]
+        [Text(""), *balance_lines(report.balance, 8, width)]
+        if left >= least and report.balance
+        else []
     )
-    return [*ring, *workers, Text(""), *numbers]
+    workers = workers[:left]
+    curves = _curves(report, history, width, left - len(workers) - 1)
+    if curves:
+        numbers = _numbers(report, program, history, width, shown, drawn=True)
+        curves = [Text(""), *curves]
+    return [*numbers, *curves, Text(""), *ring, *workers]
+
+
+def _curves(report: Report, history: History, width: int, room: int) -> list[Text]:
+    """Plots of the return and of the loss in at most ``room`` lines, if that is enough."""
+    rows = min(room, MOST_ROWS)
+    if rows < LEAST_ROWS or len(history.returns.values) < 2:
+        return []
+    returns = f"return {number(report.return_mean)}"
+    two = width >= TWO_PLOTS and len(history.losses.values) > 1
+    each = (width - GAP) // 2 if two else width
+    plots = [plot(returns, history.returns, each, rows, "cyan")]
+    if two:
+        plots.append(plot(history.loss, history.losses, each, rows, "magenta"))
+    return side_by_side(plots, each)
 
 
 def _numbers(
-    report: Report, program: Program, history: History, width: int, shown: Shown
+    report: Report,
+    program: Program,
+    history: History,
+    width: int,
+    shown: Shown,
+    *,
+    drawn: bool = False,
 ) -> list[Text]:
-    """Speed, return, what a person should know of the moment, and the verdict."""
+    """Return, speed, what a person should know of the moment, and the verdict.
+
+    ``drawn``: a plot of the return stands below.
+    """
     moment = [
         f"acting {line}"
         for line in acting_lines(program.placement.acting_precision, report.metrics)
@@ -129,37 +163,38 @@ def _numbers(
     # a page of its own has all of them
     moment += [loudest(report)] if report.printed and not shown.page else []
     moment += [evaluating(report.evaluating)] if report.evaluating is not None else []
+    or_else = also(report.remedies) if history.cause in ("", report.cause) else ""
     return [
-        *speed_lines(report, program, width),
-        *return_lines(report, history, width),
-        *info_lines(report, width),
+        *return_lines(report, history, width, drawn=drawn),
         *evaluation_lines(history.evaluation, report, width),
+        *info_lines(report, width),
+        *speed_lines(report, program, width),
         *(line for one in moment for line in text_lines(one, width)),
-        Text(""),
-        *text_lines(report.verdict, width, "bold", indent=""),
-        *(text_lines(also(report.remedies), width) if len(report.remedies) > 1 else []),
+        *text_lines(history.verdict or report.verdict, width, "bold", indent="  "),
+        *(text_lines(or_else, width) if or_else else []),
         *alarm_lines(report.alarms, width),
     ]
 
 
 def _usage(report: Report, history: History) -> dict[str, str]:
-    """Cores and memory of each worker, where the system tells them."""
+    """Cores and memory of each worker, if the system reports them."""
     return {
         name: f"{history.rates.cores(name):.2f} cores, {decimal(round(one['rss']))}"
         for name, one in report.usage.items()
     }
 
 
-def _remedies(report: Report, width: int) -> list[Text]:
-    """The verdict, and each change with its gain, the interval of that, and its cost."""
-    lines = [*text_lines(report.verdict, width, "bold", indent=""), Text("")]
-    if not report.remedies:
+def _remedies(report: Report, history: History, width: int) -> list[Text]:
+    """The verdict, and each sure change with its gain, the interval of that, and its cost."""
+    verdict = history.verdict or report.verdict
+    lines = [*text_lines(verdict, width, "bold", indent=""), Text("")]
+    if not (found := sure(report.remedies)):
         none = (
-            "No change is known to help so far. The model is asked every ten seconds, not with "
+            "No change is sure to help so far. The model is asked every ten seconds, not with "
             "--on serial or --on ray."
         )
         return lines + text_lines(none, width, indent="")
-    for one in report.remedies:
+    for one in found:
         gain = (
             f"{one.gain:.2f} times the steps/s ({one.low:.2f} to {one.high:.2f}): about "
             f"{one.steps_per_s:,.0f}"

@@ -12,17 +12,21 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from equipoise.balance.alarms import Alarm
-from equipoise.balance.remedies import Remedy
+from equipoise.balance.remedies import Remedy, sure
+from equipoise.balance.verdict import EARLY, NOTHING_YET, STARTING
+from equipoise.console.braille import Series, in_ascii
 from equipoise.console.place import joined, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.record.ring import Rates, count, short
 from equipoise.record.series import lag_name
 from equipoise.types import Frozen, Program
 
-WIDTH = 80  # columns where nothing says how many
+WIDTH = 80  # columns if the terminal does not report a width
 PROGRESS, SPARKLINE = 20, 24
-MANY = 100  # versions, of which tenths say nothing
-AHEAD = 1.1  # so many times the steps that are learned from
+MANY = 100  # versions; the lag above it has no tenths
+AHEAD = 1.1  # steps taken, in units of the steps learned from, above which both are shown
+HOLD_S = 30.0  # that a verdict stays in the picture
+NONE_YET = ("", STARTING.cause, EARLY.cause, NOTHING_YET.cause)  # replaced at once
 SITES = 4  # that have a line each
 MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info
@@ -57,28 +61,56 @@ ASCII = str.maketrans(
         "▆": "=",
         "▇": "#",
         "—": "-",
+        **in_ascii(),
     }
 )
 
 
 @dataclass(slots=True)
 class History:
-    """The facts that a single report does not hold: returns and notes so far, the last evaluation,
-    and rates.
+    """The facts that a single report does not hold: curves and notes so far, the last evaluation,
+    rates, and the verdict that is shown.
     """
 
-    returns: list[float] = field(default_factory=list)
+    returns: Series = field(default_factory=Series)
+    losses: Series = field(default_factory=Series)
+    loss: str = ""  # the metric in ``losses``
     evaluation: Evaluation | None = None
     # with the seconds since the run began
     notes: list[tuple[float, str]] = field(default_factory=list)
     rates: Rates = field(default_factory=Rates)
+    cause: str = ""  # of the verdict that is shown
+    verdict: str = ""
+    since: float = 0.0  # seconds of the run at which this cause was first shown
 
     def add(self, report: Report) -> None:
-        if report.recorded and report.return_mean is not None:
-            self.returns.append(report.return_mean)
+        if report.recorded and not report.final:
+            if report.return_mean is not None:
+                self.returns.add(report.step, report.return_mean)
+            self.loss = self.loss or loss_of(report.metrics)
+            if (value := report.metrics.get(self.loss)) is not None:
+                self.losses.add(report.step, value)
         self.evaluation = report.evaluation or self.evaluation
         self.notes += [(report.wall_s, note) for note in report.notes]
         self.rates.add(report)
+        self._hold(report)
+
+    def _hold(self, report: Report) -> None:
+        """Take the report's verdict, or keep the one before for ``HOLD_S``."""
+        changed = report.cause != self.cause
+        early = self.cause in NONE_YET
+        if changed and not early and not report.final and report.wall_s - self.since < HOLD_S:
+            return
+        if changed:
+            self.since = report.wall_s
+        self.cause, self.verdict = report.cause, report.verdict
+
+
+def loss_of(metrics: Mapping[str, float]) -> str:
+    """Return the name of the metric that is drawn as the loss, or "" if there is none."""
+    endings = ("loss", "policy_loss", "critic_loss", "q_loss")
+    ranked = [name for end in endings for name in metrics if name.rpartition("/")[2] == end]
+    return next(iter([*ranked, *(name for name in metrics if name.endswith("_loss"))]), "")
 
 
 def text_lines(said: str, width: int, style: str = "", indent: str = "  ") -> list[Text]:
@@ -95,8 +127,9 @@ def part_lines(parts: Sequence[str], width: int) -> list[Text]:
 
 
 def also(remedies: Sequence[Remedy]) -> str:
-    """The remedies that come after the one in the verdict, with what each would gain alone."""
-    return "or: " + ", ".join(f"{one.change} ({one.gain:.1f} times)" for one in remedies[1:4])
+    """The suggestions after the one in the verdict, each with its gain alone; "" without any."""
+    said = [f"{one.change} ({one.gain:.1f} times)" for one in sure(remedies)[1:4]]
+    return f"or: {', '.join(said)}" if said else ""
 
 
 def title_lines(program: Program, on: str, width: int) -> list[Text]:
@@ -176,10 +209,12 @@ def speed_lines(report: Report, program: Program, width: int) -> list[Text]:
     )
 
 
-def return_lines(report: Report, history: History, width: int) -> list[Text]:
-    parts = [
-        f"return {number(report.return_mean)} {sparkline(history.returns, SPARKLINE)}".rstrip()
-    ]
+def return_lines(
+    report: Report, history: History, width: int, *, drawn: bool = False
+) -> list[Text]:
+    """The mean return; ``drawn``: a plot of it stands below, so no sparkline is needed."""
+    sparks = "" if drawn else sparkline(history.returns.values, SPARKLINE)
+    parts = [f"return {number(report.return_mean)} {sparks}".rstrip()]
     parts += [
         f"{report.episodes:,} episodes",
         *([] if report.length_mean is None else [f"length {report.length_mean:.0f}"]),
@@ -234,12 +269,12 @@ def acting_lines(weights: str, errors: Mapping[str, float]) -> list[str]:
 
 
 def starting(phases: Mapping[str, str]) -> str:
-    """What the workers are at that do not work yet."""
+    """The start's phase of each worker that does not work yet."""
     return "starting: " + "; ".join(f"{name}: {text}" for name, text in phases.items())
 
 
 def loudest(report: Report) -> str:
-    """The worker that printed most: how many lines, and the last of them."""
+    """The worker that printed most: its number of lines, and the last line."""
     name, (lines, last) = max(report.printed.items(), key=lambda one: one[1][0])
     said = "".join(c for c in last if c.isprintable())
     return f"{name} printed {count(lines, 'line')}, the last: {said}"
@@ -273,7 +308,7 @@ def evaluating(exam: Evaluating) -> str:
 
 
 def by_policy(means: Mapping[str, float]) -> str:
-    """The text after the mean return where there are several policies."""
+    """The text after the mean return if there are several policies."""
     return "".join(f"   {name} {number(mean)}" for name, mean in means.items())
 
 
@@ -303,9 +338,9 @@ def alarm_lines(alarms: Sequence[Alarm], width: int) -> list[Text]:
 
 def progress_lines(report: Report, program: Program, width: int) -> list[Text]:
     share = min(report.step / program.schedule.steps, 1.0)
-    left = "" if report.remaining_s is None else f", {clock(report.remaining_s)} left"
+    left = "" if report.remaining_s is None else f", ETA {clock(report.remaining_s)}"
     done = f"{short(report.step)} of {short(program.schedule.steps)} steps{_ahead(report)}"
-    parts = [f"{share * 100:.0f} %", done, f"{clock(report.wall_s)} gone{left}"]
+    parts = [f"{share * 100:.0f} %", done, f"{clock(report.wall_s)} elapsed{left}"]
     columns = min(width - len("  ".join(["", *parts])), PROGRESS)
     if columns < PROGRESS // 4:
         return part_lines(parts, width)
@@ -317,7 +352,7 @@ def progress_lines(report: Report, program: Program, width: int) -> list[Text]:
 
 
 def _ahead(report: Report) -> str:
-    """The steps that were taken, where learning is far behind them."""
+    """The steps that were taken, if learning is far behind them."""
     return f" ({short(report.taken)} taken)" if report.taken > AHEAD * report.env_steps else ""
 
 
@@ -332,7 +367,7 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
         f"{report.steps_per_s:,.0f}/s",
         f"return {number(report.return_mean)}",
         _lag(report, program),
-        report.cause,
+        history.cause or report.cause,
     ]
     found += [
         f"{name.removesuffix('/last')} {number(x, 3)}"
@@ -363,7 +398,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def number(value: float | None, decimals: int = 1) -> str:
-    """A return to one decimal; a dash where there is none yet."""
+    """A return to one decimal, or a dash before there is one."""
     return "—" if value is None else f"{value:,.{decimals}f}"
 
 
@@ -380,7 +415,7 @@ def brief(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """12.3 s, and 12:34 where tenths do not matter."""
+    """12.3 s, and 12:34 from 100 seconds on."""
     return f"{seconds:.1f} s" if seconds < 100 else clock(seconds)
 
 

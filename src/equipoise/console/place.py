@@ -1,7 +1,7 @@
 """Where output goes: how wide its lines may be, and whether it can be drawn over or answered.
 
-A terminal has columns, and COLUMNS may say how many. A pipe has none, so that one message is one
-line of a log.
+A terminal has columns, and COLUMNS may set their number. A pipe has no columns, so that one message
+is one line of a log.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-USUAL = 80  # columns of a terminal that does not say
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, whoever reads them
+USUAL = 80  # columns of a terminal that does not report them
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Gymnasium paints its warnings, also for a file
 UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 def in_ci() -> bool:
-    """Does a build server run us, where nobody watches or answers?"""
+    """Does a build server run us, without a person who watches or answers?"""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def in_colour() -> bool:
-    """Does the user want colours, and bold? NO_COLOR says no (no-color.org)."""
+    """Does the user want colours, and bold? NO_COLOR turns it off (no-color.org)."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -34,13 +34,13 @@ def is_live(stream: object) -> bool:
 
 
 def width_of(stream: Any) -> int | None:
-    """The columns that a line of this stream may take; None where nothing says so."""
+    """The columns that a line of this stream may take; None if they are unknown."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
     if not is_terminal(stream):
         return None
-    # of this stream: what is printed to descriptor 1 may go elsewhere meanwhile (``aside.py``)
+    # of this stream: output to descriptor 1 may go elsewhere meanwhile (``aside.py``)
     try:
         return os.get_terminal_size(stream.fileno()).columns or USUAL
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def width_of(stream: Any) -> int | None:
 
 
 def size_of(stream: Any) -> tuple[int, int] | None:
-    """Columns and lines of a stream's terminal; None where it has none."""
+    """Columns and lines of a stream's terminal; None if it has no terminal."""
     width = width_of(stream)
     try:
         return None if width is None else (width, os.get_terminal_size(stream.fileno()).lines)
@@ -89,7 +89,7 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
 
 def joined(parts: Sequence[str], width: int | None, indent: str) -> list[str]:
     """Parts side by side, two spaces apart, as lines that are broken between parts; a part that is
-    too long is broken, too.
+    too long is also broken.
     """
     if width is None:
         return ["  ".join(parts)]

@@ -13,7 +13,7 @@ STATES = ("worked", "preempted", "starved", "blocked")
 
 
 def lines(found: Prediction) -> Iterator[str]:
-    """The prediction beside what was measured; without changes, what would help."""
+    """The prediction next to the measurement; without changes, the suggestions."""
     model = found.now.steps_per_s
     yield f"measured: {found.measured:,.0f} steps/s (the model comes to {model:,.0f})"
     if found.change is None or found.asked is None:

@@ -1,9 +1,9 @@
 """The ring as text: the workers and stores that rows pass, with what flows between them and which
 workers wait.
 
-An arrow is the thicker the more bytes a second it carries, and dotted where nothing flows. ``▲``
-marks back-pressure: workers that have no room to go on, which are *blocked*. Workers that wait for
-rows are *starved*; they stand at the same arrow.
+An arrow is the thicker the more bytes a second it carries, and dotted if nothing flows. ``▲`` marks
+back-pressure: workers that have no room to go on, which are *blocked*. Workers that wait for rows
+are *starved*; they stand at the same arrow.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _station(station: Station, before: str, name_width: int, bar: int) -> Text:
 
 
 def _arrow(arrow: Arrow, inside: str, width: int) -> list[Text]:
-    """An arrow down with what stands beside it, in as many lines as that needs."""
+    """An arrow down with the text next to it, in as many lines as the text needs."""
     head = ("┃" * arrow.level or "╎") + "▼"
     lines = []
     for i, said in enumerate(

@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from equipoise import phases
-from equipoise.console.place import is_descriptor, say
+from equipoise.console.place import is_descriptor, is_live, say, width_of
 from equipoise.console.unread import opened
 from equipoise.private import multiprocessing
 from equipoise.runtime.process.log import STDERR
@@ -62,6 +62,8 @@ class Starting:
         self._out: TextIO = (
             opened(os.dup(STDERR), sys.stderr) if is_descriptor(sys.stderr, STDERR) else sys.stderr
         )
+        # a terminal's line is written over, and gone when the command shows something itself
+        self._live, self._shows = is_live(self._out), False
         self._over = threading.Event()
         self._wakes, self._signals = socket.socketpair()
         self._signals.setblocking(False)
@@ -91,6 +93,7 @@ class Starting:
         phases.listen(self._before)
         signal.set_wakeup_fd(self._wakeup_before)
         self._thread.join()
+        self._erase()
         self._wakes.close()
         self._signals.close()
         if self._out is not sys.stderr:
@@ -125,17 +128,30 @@ class Starting:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        if not self._quiet:
-            seconds = self._told - self._began
-            say(
-                f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}",
-                file=self._out,
-            )
+        if self._quiet:
+            return
+        seconds = self._told - self._began
+        line = f"starting: {self._text}{f' ({seconds:.0f} s)' if seconds >= 1.0 else ''}"
+        if not self._live:
+            say(line, file=self._out)
+            return
+        self._erase()
+        self._shows = True
+        print(
+            line[: (width_of(self._out) or len(line) + 1) - 1], end="", file=self._out, flush=True
+        )
+
+    def _erase(self) -> None:
+        """Remove the line from the terminal."""
+        if self._shows:
+            print("\r\x1b[2K", end="", file=self._out, flush=True)
+            self._shows = False
 
     def _leave(self, code: int) -> None:
         """End this process now: nothing of a run has begun that could be lost. Workers end with it,
         and see to theirs.
         """
+        self._erase()
         print("interrupted", file=self._out, flush=True)
         if place := multiprocessing.folder():
             shutil.rmtree(place, ignore_errors=True)

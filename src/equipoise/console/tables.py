@@ -25,7 +25,7 @@ STYLES = {
     "failed": "red",
     "killed": "red",
 }
-LEFT = 6  # columns of texts, which stand at the left; the others are numbers
+LEFT = 6  # columns of texts, which stand at the left; other columns are numbers
 
 
 # entries that are left out, in this order
@@ -47,8 +47,8 @@ def spared(head: Sequence[str], body: Sequence[Sequence[str]], width: int | None
 
 
 def runs_table(found: Sequence[RunRow], *, width: int | None) -> list[Text]:
-    """A line for each run, below a head; a sentence where there is none, and one where a line has
-    no room for all.
+    """A line for each run, below a head; a sentence if there is no run, and a sentence if a line
+    has no room for all.
     """
     if not found:
         return [Text("no runs; 'equipoise train ENV' makes one")]

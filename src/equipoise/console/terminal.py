@@ -4,8 +4,8 @@ end.
 The live picture redraws when a report comes, at most ten times a second and in the driver's own
 thread, which needs the time; and at once when a key is pressed, in the thread that waits for keys.
 A pipe, a log file, a dumb terminal and a build server (CI) get plain lines. With NO_COLOR nothing
-is coloured or bold. Lines are broken at the terminal's columns, or at those of COLUMNS; in a pipe a
-message is one line.
+is coloured or bold. Lines are broken at the terminal's columns, or at the columns of COLUMNS; in a
+pipe a message is one line.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ from equipoise.types import Program
 REDRAW_S = 0.1
 LINE_S = 5.0
 EVALUATION_S = 10.0  # between two lines of 'equipoise evaluate'
-QUIET_S = 15.0  # a quiet run whose last evaluation takes longer says what it waits for
-CONTINUED = " " * 6  # what is left of a line stands below, under what follows the time
+QUIET_S = 15.0  # a quiet run whose last evaluation takes longer reports what it waits for
+CONTINUED = " " * 6  # the rest of a line stands below, under the text after the time
 OUTCOMES = {
     "completed": "Completed: all steps are done.",
     "solved": "Solved",
@@ -161,7 +161,7 @@ class View:
         """
         if self._keys is not None:
             self._keys.tend()
-        # a debugger reads keys, too
+        # a debugger also reads keys
         elif not self._shown.page and self._on != "serial" and can_read(self.console.file):
             self._shown.page = RING
             self._keys = Keys(self._press, self.console.file, lambda: self._lines).__enter__()
@@ -313,8 +313,8 @@ def play_command(program: Program) -> str:
 
 
 def has_learned(directory: Path) -> bool:
-    """Has a run weights to play, more than those of step 0? A run elsewhere is taken for one that
-    has.
+    """Has a run weights to play, other than the weights of step 0? A run elsewhere counts as a run
+    that has.
     """
     return not directory.is_dir() or any(directory.glob("checkpoints/step_[1-9]*"))
 

@@ -1,8 +1,8 @@
-"""Output that nobody reads any more, as behind ``| head -1``: it goes nowhere, and the command goes
-on to its end.
+"""Output without a reader, as behind ``| head -1``: it goes nowhere, and the command goes on to its
+end.
 
-The exit code is the one that it has with a reader: a check has found what it has found, and a run's
-product is its directory.
+The exit code is the same as with a reader: a check has found what it has found, and a run's product
+is its directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def opened(descriptor: int, like: TextIO, *, close: bool = True) -> TextIO:
 
 
 def outlive_readers() -> None:
-    """Let this process's stdout and stderr go nowhere once nobody reads them."""
+    """Let this process's stdout and stderr go nowhere once they have no reader."""
     if is_descriptor(sys.stdout, STDOUT):
         sys.stdout.flush()
         sys.stdout = opened(STDOUT, sys.stdout, close=False)

@@ -20,7 +20,7 @@ from equipoise.foreign import has, optional
 from equipoise.hints import install
 from equipoise.types import REMOTE, EnvFactory, Tree
 
-FPS = 30  # default where the env names none
+FPS = 30  # default if the env names no rate
 MOST_FPS = 1_000
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
 
@@ -37,9 +37,9 @@ def record(
     """Play ``episodes`` and write them to ``path`` (.mp4); returns their returns.
 
     ``env`` is an env as data, a target such as "CartPole-v1", or a function that takes
-    ``render_mode``. It is made as for evaluation, one Python env where there is one; ``act`` gets
-    one observation. ``begin`` is called before each episode, for a policy with memory. The file
-    appears only when it is complete.
+    ``render_mode``. It is made as for evaluation, one Python env if there is one; ``act`` gets one
+    observation. ``begin`` is called before each episode, for a policy with memory. The file appears
+    only when it is complete.
     """
     av = _av()
     if episodes < 1:
@@ -159,7 +159,7 @@ def _drawn(made: Any) -> Any:
 
 
 def _metadata(of: Any, absent: Mapping[str, Any] = MappingProxyType({})) -> Mapping[str, Any]:
-    """Return the metadata of a user's env; none where they are no mapping."""
+    """Return the metadata of a user's env; {} if they are no mapping."""
     found = optional(of, "metadata", absent)
     return found if isinstance(found, Mapping) else {}
 
@@ -246,7 +246,7 @@ class _Writer:
         if self._stream is None:
             self._stream = self._container.add_stream("libx264", rate=Fraction(self._fps))
             self._stream.height, self._stream.width = array.shape[:2]
-            self._stream.pix_fmt = "yuv420p"  # what every browser plays
+            self._stream.pix_fmt = "yuv420p"  # a format that every browser plays
         if array.shape[:2] != (self._stream.height, self._stream.width):
             size = (self._stream.height, self._stream.width)
             raise ValueError(

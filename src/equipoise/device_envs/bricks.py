@@ -1,8 +1,8 @@
 """Bricks: a ball, a paddle and a wall in pixels, by the rules of MinAtar's Breakout (Young & Tian
 2019, arXiv:1903.03176).
 
-Here the paddle always moves as it is told (MinAtar's last action is repeated in a tenth of all
-steps), and the four planes of MinAtar are grey levels of one picture.
+Here the paddle always moves as the action demands (MinAtar's last action is repeated in a tenth of
+all steps), and the four planes of MinAtar are grey levels of one picture.
 """
 
 from __future__ import annotations

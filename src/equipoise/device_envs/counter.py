@@ -35,7 +35,7 @@ def mix(x: Tensor) -> Tensor:
 
 
 def key_of(seed: int) -> int:
-    """The key of a seed: what ``uniform`` adds to every counter, an int64."""
+    """The key of a seed: the int64 that ``uniform`` adds to every counter."""
     x = (seed + _ODD[0]) % _WORD
     for bits, factor in zip((30, 27), _MIX, strict=True):
         x = (x ^ (x >> bits)) * factor % _WORD

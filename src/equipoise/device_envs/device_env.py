@@ -11,7 +11,7 @@ Row by row of a SAME_STEP env behind ``NextStep`` (d: the row ended an episode; 
                 first x                 x          a seam. So an episode that follows a truncation lacks its first step
 
 ``envs/adapter.py`` loses no step, since it can hold all streams for a row; of many thousand streams
-some are cut in nearly every row, so holding all of them would cost half of the rows. Where the env
+some are cut in nearly every row, so holding all of them would cost half of the rows. If the env
 gives no final observation, a truncation counts as a termination, and a note says so.
 """  # noqa: E501
 
@@ -32,7 +32,7 @@ from equipoise.types import Array, TimeStep, Tree
 
 Autoreset = Literal["next_step", "same_step"]
 MODES: tuple[Autoreset, ...] = ("next_step", "same_step")
-TRUNCATION = "truncation treated as termination"  # as ``envs/final.py`` says it
+TRUNCATION = "truncation treated as termination"  # the same word as in ``envs/final.py``
 
 
 class DeviceEnv(Protocol):
@@ -62,8 +62,8 @@ class DeviceEnv(Protocol):
     def exact(self) -> bool: ...
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
-        """Begin all streams [B] int64 anew: the same (seed, stream) gives the same episodes,
-        whoever else is in the batch.
+        """Begin all streams [B] int64 again: the same (seed, stream) gives the same episodes,
+        whatever other streams are in the batch.
         """
 
     def step(self, state: Tree, action: Tree) -> tuple[Tree, TimeStep]:
@@ -119,7 +119,7 @@ def where(flag: Tensor, one: Tree, other: Tree) -> Tree:
 
 
 def as_next_step(env: DeviceEnv, name: str) -> DeviceEnv:
-    """The env as a NEXT_STEP one; ValueError where it does not say how it resets."""
+    """The env as a NEXT_STEP one; ValueError if its way to reset is not given."""
     said = foreign.attribute(env, "autoreset")
     if said not in MODES:
         raise ValueError(
@@ -189,7 +189,7 @@ def _described(x: Tensor) -> str:
 
 
 def check_state(name: str, before: Tree, after: Tree) -> None:
-    """ValueError where a step changes the structure of an exact env's state."""
+    """ValueError if a step changes the structure of an exact env's state."""
     try:
         differ = [
             (path, a, b)

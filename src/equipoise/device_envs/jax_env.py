@@ -6,8 +6,8 @@ host nor on the device. The state is a tree of tensors like any device env's. It
 the env's own state, and each stream's PRNG key, so a checkpoint has them and a resume is exact.
 
 A stream's key is ``fold_in`` of the seed and the stream's number. Each row splits it: one half is
-the next row's key, the env's step takes the other, or in a seam the env's reset. So a stream's
-episodes do not depend on which streams are beside it.
+the next row's key, the other goes to the env's step, or in a seam to the env's reset. So a stream's
+episodes do not depend on which other streams are in the batch.
 
 A reset costs much in some envs (Craftax makes a world), and in most rows few streams need one. So
 each row resets a sixteenth of the streams at a time, until no stream is left.
@@ -70,7 +70,7 @@ class JaxEnv:
     traceable: ClassVar[bool] = False
 
     def __init__(self, name: str, world: World) -> None:
-        """``name`` is for errors. ValueError where a state or a row has no fixed shape."""
+        """``name`` is for errors. ValueError if a state or a row has no fixed shape."""
         self._world, self.action = world, world.action
         self._form, seen = _traced(name, world)
         self.observation = space_of(name, seen, world.bounds)
@@ -258,7 +258,7 @@ def _seen(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-# ---------------------------------------------------------------------------------- what is checked
+# ------------------------------------------------------------------------------------------- checks
 
 
 def _traced(name: str, world: World) -> tuple[Form, Pytree]:
@@ -283,7 +283,7 @@ def _traced(name: str, world: World) -> tuple[Form, Pytree]:
 def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pytree:
     try:
         return jax.eval_shape(function, *shapes)
-    # what JAX raises where a shape or a branch depends on values
+    # JAX's error if a shape or a branch depends on values
     except (TypeError, IndexError) as error:
         raise ValueError(
             f"{where}: expected a function of fixed shapes, which jax.jit can trace, got "
@@ -294,7 +294,7 @@ def _shapes(where: str, function: Callable[..., Pytree], *shapes: Pytree) -> Pyt
 
 
 def _same(where: str, one: Pytree, other: Pytree) -> None:
-    """ValueError where a step gives other shapes than a reset."""
+    """ValueError if a step gives other shapes than a reset."""
     a, b = Form(one).shapes, Form(other).shapes
     if a.keys() != b.keys():
         raise ValueError(

@@ -23,7 +23,7 @@ from equipoise.hints import hint
 from equipoise.naming import called
 from equipoise.private.brax import envs
 
-NEVER = 2**30  # steps, where the library's own clock is not to end an episode
+NEVER = 2**30  # steps, if the library's own clock is not to end an episode
 
 
 class Gymnax:
@@ -71,7 +71,7 @@ class Craftax(Gymnax):
 class Brax:
     """An env of Brax or MuJoCo Playground without wrappers; its steps are counted here.
 
-    ``group``: the part that the policy sees, where observations are a dict.
+    ``group``: the part that the policy sees, if observations are a dict.
     """
 
     bounds = None
@@ -217,7 +217,7 @@ def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
 
 
 def device_of(device: str) -> jax.Device:
-    """JAX's device for one of torch's; ValueError where this JAX has none."""
+    """JAX's device for one of torch's; ValueError if this JAX has no such device."""
     kind, _, number = device.partition(":")
     try:
         return jax.devices(kind)[int(number or 0)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NAMES: dict[str, str] = {  # where each is; imported when it is made
+NAMES: dict[str, str] = {  # the module of each name; imported when it is made
     "cartpole": "equipoise.device_envs.cartpole:CartPole",
     "pendulum": "equipoise.device_envs.pendulum:Pendulum",
     "rooms": "equipoise.device_envs.rooms:Rooms",

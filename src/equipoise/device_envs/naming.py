@@ -28,7 +28,7 @@ def make_device_env(
     """Make the env ``name`` (without ``device:``, but with ``jax:``), as a NEXT_STEP one.
 
     The callable gets ``kwargs``, and ``num_envs`` (streams) and ``device`` if its signature has
-    them. ValueError names the nearest name or argument, or what the env lacks.
+    them. ValueError names the nearest name or argument, or the part that the env lacks.
     """
     shown = name if name.startswith(JAX) else f"{DEVICE}{name}"
     if name not in NAMES and ":" not in name:
@@ -52,7 +52,7 @@ def make_device_env(
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)
     for needed in ("observation", "action", "exact", "reset", "step"):
         if foreign.attribute(made, needed, foreign.ABSENT) is foreign.ABSENT:
-            got = f"{type(made).__name__}, which has none"
+            got = f"{type(made).__name__}, which has no such argument"
             raise ValueError(
                 f"{shown}: expected an env with {needed!r} (equipoise.device_envs.DeviceEnv), got "
                 f"{got}"

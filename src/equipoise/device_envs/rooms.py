@@ -15,7 +15,7 @@ from equipoise.device_envs.episodic import Episodic
 from equipoise.types import Tree
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left, as (rows, columns)
-STEP = 0.01  # what a step costs; the goal gives 1
+STEP = 0.01  # the cost of a step; the goal gives 1
 
 
 class Rooms(Episodic):

@@ -1,5 +1,5 @@
-"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis, neither of
-which is imported here.
+"""Batch-stepped simulators as device envs: the vector envs of Isaac Lab and of Genesis. Neither
+package is imported here.
 
 Your function makes the simulator and hands it to ``IsaacLab`` or ``Genesis``;
 ``device:module:function`` names the function::
@@ -31,7 +31,7 @@ from equipoise.types import TimeStep, Tree
 
 
 class Simulator:
-    """What both have in common: flags, dtypes, and one group of a dict of observations."""
+    """The part that both have in common: flags, dtypes, and one group of a dict of observations."""
 
     autoreset: ClassVar[Autoreset] = "same_step"
     exact: ClassVar[bool] = False
@@ -124,7 +124,7 @@ class Genesis(Simulator):
     (https://genesis-world.readthedocs.io).
 
     It has ``num_envs``, ``num_actions``, ``reset()`` -> (obs, extras), ``step(action)`` -> (obs,
-    reward, done, extras), where ``extras["time_outs"]`` marks the cuts among ``done``. Observations
+    reward, done, extras), if ``extras["time_outs"]`` marks the cuts among ``done``. Observations
     are [B, ``num_obs``], or groups of these. A truncation bootstraps from ``extras["final_obs"]``.
     """
 
@@ -136,7 +136,7 @@ class Genesis(Simulator):
 
     def reset(self, seed: int, streams: Tensor) -> tuple[Tree, TimeStep]:
         self._begin(streams)
-        answer = self.env.reset()  # Genesis is seeded where it is initialised: gs.init(seed=)
+        answer = self.env.reset()  # Genesis is seeded if it is initialised: gs.init(seed=)
         obs = answer[0] if isinstance(answer, tuple) else answer
         return {}, self._rows(self._seen(obs), None, None, None, None)
 

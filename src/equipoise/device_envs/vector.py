@@ -1,5 +1,5 @@
-"""A device env as a Gymnasium vector env on the CPU: what looks at an env, evaluates or records it
-takes this one.
+"""A device env as a Gymnasium vector env on the CPU, for code that looks at an env, evaluates it or
+records it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DeviceVector(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[Tree, dict[str, object]]:
-        """Begin all streams; without a ``seed`` by one that ``np_random`` draws."""
+        """Begin all streams; without a ``seed``, ``np_random`` draws it."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**62)) if seed is None else seed
         # A device env derives the seeds of all streams from the run's, so that a stream's episodes
@@ -104,8 +104,8 @@ def vector(
 ) -> DeviceVector:
     """Make the streams [B] int64 of the device env ``name`` (without ``device:``) for a ``seed``.
 
-    ``observation_spec``: that of ``envs``, which this room does not import. ValueError where rows
-    are not as a rollout needs them; simulators and JAX envs are not stepped for that.
+    ``observation_spec``: that of ``envs``, which this room does not import. ValueError if rows are
+    not as a rollout needs them; simulators and JAX envs are not stepped for that.
     """
     env = make_device_env(name, kwargs, streams=len(streams))
     made = (ExactDeviceVector if env.exact else DeviceVector)(env, streams, seed)

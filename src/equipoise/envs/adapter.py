@@ -1,4 +1,5 @@
-"""A Gymnasium ``VectorEnv`` as an ``Env``: native vector envs, and what a user's callable returns.
+"""A Gymnasium ``VectorEnv`` as an ``Env``: native vector envs, and the envs that a user's callable
+returns.
 
 Row by row (d: the row ended an episode; t: a clock cut it)::
 
@@ -15,20 +16,20 @@ Row by row (d: the row ended an episode; t: a clock cut it)::
     neighbours  valid    x   x                  x       again: valid False, reward 0, ``first`` as it was
 
 A hold costs one ignored inference and a row of all B streams, for each step in which some stream
-was truncated, and every return ends there and goes on with a value. That is next to nothing where
-all clocks strike together; where they do not, and B is no longer small beside an episode's steps,
-up to half of the rows. NEXT_STEP costs one row of one stream instead.
+was truncated, and every return ends there and goes on with a value. That is next to nothing if all
+clocks strike together; if they do not, and B is no longer small next to an episode's steps, up to
+half of the rows. NEXT_STEP costs one row of one stream instead.
 
-Where the env gives no final observation, a truncation counts as a termination, and a note says so.
-For Gymnasium's own vector envs this is known before; for others the first truncation tells.
+If the env gives no final observation, a truncation counts as a termination, and a note says so. For
+Gymnasium's own vector envs this is known before; for other envs the first truncation shows it.
 
 Information dicts are not touched, but for a mask (``masks.py``) and the numbers that ``watch``
-names: on the row that ends an episode they are those of ``final_info`` in SAME_STEP.
+names: on the row that ends an episode they are the numbers of ``final_info`` in SAME_STEP.
 
-One stream of a vector env cannot be made anew. Where its episode has to be aborted
-(``on_nonfinite`` "drop", a value that is invalid) its rows are masked until its next episode
-begins: ``valid`` False, ``first`` True, reward 0, a harmless observation. An exception cannot be
-attributed to one stream, so it is raised.
+One stream of a vector env cannot be made again. If its episode has to be aborted (``on_nonfinite``
+"drop", a value that is invalid) its rows are masked until its next episode begins: ``valid`` False,
+``first`` True, reward 0, a harmless observation. An exception cannot be attributed to one stream,
+so it is raised.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ from equipoise.envs.values import flags, numbers, taken
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, Resume, Tree
 
-EXACT_ACTIONS = 256  # steps between two snapshots of an exact env: what a capsule has to play
+# steps between two snapshots of an exact env: the steps that a capsule has to play
+EXACT_ACTIONS = 256
 # most bytes of actions kept of an env that is not exact; with more a capsule cannot replay
 OTHER_ACTIONS = 1 << 26
 
@@ -176,12 +178,12 @@ class GymnasiumEnv(SyncEnv):
         np.copyto(ts.reward, numbers(reward, count, "reward"))
         observe(ts.obs, obs)
         if self._wrapped and not self.same_step:
-            ts.reward[ts.first] = 0.0  # a wrapper of rewards does not know of seams
+            ts.reward[ts.first] = 0.0  # a wrapper of rewards does not handle seams
         if self.mend is not None:
             self.mend(ts.obs, ts.first)
 
     def _end(self, info: Tree) -> None:
-        """Hold back the next episode's first observation where a clock cut this one (SAME_STEP)."""
+        """Hold back the next episode's first observation if a clock cut this one (SAME_STEP)."""
         ts, done, held = self.ts, self._done, self._held
         np.logical_or(ts.terminated, ts.truncated, out=done)
         ts.valid.fill(True)
@@ -202,8 +204,7 @@ class GymnasiumEnv(SyncEnv):
             self.spec = replace(self.spec, notes=(*others, final.TRUNCATION))
             warnings.warn(
                 f"{self._where(None)}: {final.TRUNCATION}: expected info['final_obs'] of a "
-                "SAME_STEP env where an episode is "
-                "truncated, got none (said once)",
+                "SAME_STEP env if an episode is truncated, got none (reported once)",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -258,7 +259,7 @@ class GymnasiumEnv(SyncEnv):
         ts = self.ts
         self.failures.aborted(error)
         done = bool(ts.terminated[i] or ts.truncated[i])
-        if self._held[i]:  # what is wrong was the end of the old one
+        if self._held[i]:  # the fault was the end of the old one
             self._show([i])
         # then either the reward is wrong or the reset
         begins = self.same_step and done
@@ -325,7 +326,8 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
             try:
                 part = member(obs, name)
             except (LookupError, ValueError):
-                part = taken(tree.spec(target), obs, None, key)[name]  # it says what is missing
+                # the error names the missing key
+                part = taken(tree.spec(target), obs, None, key)[name]
             observe(inner, part, f"{key}/{name}")
     elif (
         type(obs) is np.ndarray
@@ -339,7 +341,7 @@ def observe(target: Tree, obs: Tree, key: str = "obs") -> None:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Return ``metadata["autoreset_mode"]``; ValueError where it is missing or disabled."""
+    """Return ``metadata["autoreset_mode"]``; ValueError if it is missing or disabled."""
     about = foreign.attribute(env, "metadata")
     said = about.get("autoreset_mode") if isinstance(about, Mapping) else None
     modes: dict[object, AutoresetMode] = {
@@ -347,7 +349,7 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     }
     if (mode := next((mode for name, mode in modes.items() if name == said), None)) is None:
         raise ValueError(
-            f"{env} does not say in metadata['autoreset_mode'] what it does after an episode's end "
+            f"{env} does not set metadata['autoreset_mode'], its act after an episode's end "
             f"(found {said!r}); "
             "set it to gymnasium.vector.AutoresetMode.NEXT_STEP or SAME_STEP, whichever is true"
         )

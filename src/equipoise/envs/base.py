@@ -36,7 +36,7 @@ class SyncEnv:
     """An ``equipoise.types.Env`` of B streams whose ``recv`` always answers.
 
     ``recv`` returns the same ``TimeStep`` with the same arrays each time, so a reader may keep
-    views (torch ones, too) of them. A subclass has ``_reset`` and ``_step``, which fill ``ts``,
+    views (also torch ones) of them. A subclass has ``_reset`` and ``_step``, which fill ``ts``,
     ``_closes``, and, unless its resume is restart, ``_capture`` and ``_restore``.
 
     After a ``load``: ``resumed`` counts the streams brought back "exact", by "replay", or
@@ -119,7 +119,7 @@ class SyncEnv:
         return False
 
     def state(self) -> Tree:
-        """Everything that the next rows depend on; {} where a resume makes the env anew."""
+        """Everything that the next rows depend on; {} if a resume makes the env again."""
         # before the first reset an env is like a new one
         if self.spec.resume == "restart" or self._phase == RESET:
             return {}
@@ -164,7 +164,9 @@ class SyncEnv:
         self._unsaid = False
 
     def close(self, *, raises: bool = False) -> None:
-        """Close every env. What one raises is a warning, or with ``raises`` raised in the end."""
+        """Close every env. The first error of a call is a warning, or with ``raises`` raised in the
+        end.
+        """
         closes, self._closed = [] if self._closed else self._closes(), True
         first: BaseException | None = None
         for i, close in closes:
@@ -174,7 +176,7 @@ class SyncEnv:
                 first = first or error
                 if not raises:
                     said = (
-                        f"{self._where(i)}: close() raised {raised(error)}; what it holds may "
+                        f"{self._where(i)}: close() raised {raised(error)}; its resources may "
                         "stay open"
                     )
                     warnings.warn(said, RuntimeWarning, stacklevel=2)
@@ -283,16 +285,18 @@ class SyncEnv:
         raise NotImplementedError
 
     def _restore(self, state: Tree) -> tuple[list[Resume], dict[int, str]]:
-        """What became of each stream, and why those restart that do. ``ts`` has its rows."""
+        """The fate of each stream, and the reasons of the streams that restart. ``ts`` has its
+        rows.
+        """
         raise NotImplementedError
 
     def _closes(self) -> list[tuple[int | None, Callable[[], object]]]:
-        """What closes each env, beside its stream (None: of all)."""
+        """The functions that close each env, with its stream (None: all streams)."""
         raise NotImplementedError
 
 
 def make_seam(ts: TimeStep, rows: int | Array) -> None:
-    """Turn rows (an index or a mask) into those of a seam: nothing in them counts."""
+    """Turn rows (an index or a mask) into the rows of a seam: nothing in them counts."""
     ts.reward[rows], ts.first[rows] = 0.0, True
     ts.terminated[rows] = ts.truncated[rows] = ts.valid[rows] = False
 
@@ -306,7 +310,7 @@ def copied(value: Tree) -> Tree:
 
 
 def fill(target: Tree, source: Tree) -> None:
-    """Write ``source`` into the arrays of ``target``; ValueError where shapes or dtypes differ."""
+    """Write ``source`` into the arrays of ``target``; ValueError if shapes or dtypes differ."""
     for key, array in target.items():
         if key not in source:
             raise ValueError(f"state without {key!r}; it has {sorted(source)}")

@@ -19,7 +19,7 @@ from equipoise.types import Array, Tree
 KEYS = ("final_obs", "final_observation")  # Gymnasium's names since 1.0, and before
 TRUNCATION = "truncation treated as termination"
 # until the first truncation shows it
-UNKNOWN = f"{TRUNCATION}, where the env gives no info['final_obs']"
+UNKNOWN = f"{TRUNCATION}, since the env gives no info['final_obs']"
 
 
 def note(env: VectorEnv) -> tuple[str, ...]:
@@ -31,9 +31,9 @@ def read(target: Tree, info: Tree, rows: Array) -> Array:
     """Copy last observations of ``rows`` [B] bool from ``info`` into ``target`` -> [B] bool, those
     found.
 
-    Taken are Gymnasium's array of objects, a list of those, and observations [B, ...] as ``step``
-    returns them; ``_final_obs`` [B] bool marks those that count. WrongValue for another shape or
-    count.
+    Taken are Gymnasium's array of objects, a list of observations, and observations [B, ...] as
+    ``step`` returns them; ``_final_obs`` [B] bool marks the observations that count. WrongValue for
+    another shape or count.
     """
     there = given(info, rows)
     if (key := named(info)) is None:

@@ -1,5 +1,5 @@
-"""Ids that a user may type for an env of another package, or of another time:
-what they mean here.
+"""Ids that a user may type for an env of another package, or of another time: their meaning
+here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OLD_ATARI = re.compile(
     r"(?:ALE/)?(?P<game>[A-Za-z]+?)(?P<ram>-ram)?(?P<kind>NoFrameskip|Deterministic)?-v\d+"
 )
 
-# (an id begins so, the module whose import registers it, what pip installs)
+# (prefix of an id, the module whose import registers it, the package for pip)
 PACKAGES = (
     (
         r"Fetch|HandReach|HandManipulate|AdroitHand|PointMaze|AntMaze|FrankaKitchen",
@@ -84,7 +84,7 @@ TURNED = {"LunarLanderContinuous-v2": "LunarLander-v3 with --set env.continuous=
 
 
 def meant_by(env_id: str) -> str:
-    """The end of an error about an id that nobody registered; "" where the id says nothing."""
+    """The end of an error about an unregistered id; "" if the id gives no hint."""
     if (old := OLD_ATARI.fullmatch(env_id)) is not None and (
         game := _game(old["game"])
     ) is not None:
@@ -126,7 +126,7 @@ def removed(entry_point: object) -> bool:
 
 
 def _of_pettingzoo(env_id: str) -> str:
-    """The target of ``pistonball_v6`` and the like; "" where it is none of PettingZoo's."""
+    """The target of ``pistonball_v6`` and the like; "" if it is not an id of PettingZoo."""
     name, _, version = env_id.rpartition(".")[2].rpartition("_v")
     if not name or not version.isdecimal():
         return ""

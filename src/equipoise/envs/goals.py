@@ -2,8 +2,8 @@
 
 The convention is Gymnasium-Robotics': a Dict observation with ``observation``, ``achieved_goal``
 and ``desired_goal``, and ``compute_reward(achieved_goal, desired_goal, info)`` of rows at once.
-``compute_terminated``, where the env has it, alone says whether an episode ends at a row; where it
-takes one row only it is asked row by row. ``info`` is {}.
+``compute_terminated``, if the env has it, alone decides whether an episode ends at a row; if it
+takes only one row it is asked row by row. ``info`` is {}.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Goals:
     """The rules of one goal env, asked of an instance of its own and tried in one episode."""
 
     def __init__(self, env: Any) -> None:
-        """Take an ``env`` from ``make``; ValueError says what is missing or wrong."""
+        """Take an ``env`` from ``make``; ValueError names the missing or wrong part."""
         self._env, space = env, env.spec.observation
         missing = [
             key for key in KEYS if not isinstance(space, spaces.Dict) or key not in space.spaces
@@ -58,8 +58,8 @@ class Goals:
         reward = _method(env, "compute_reward")
         if reward is None:
             raise ValueError(
-                f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which has "
-                "none"
+                f"replay.relabel: expected an env with compute_reward, got {_raw(env)}, which "
+                "has no such method"
             )
         self._reward, self._terminated = reward, _method(env, "compute_terminated")
         self._try()
@@ -82,7 +82,7 @@ class Goals:
         return reward
 
     def terminated(self, achieved: Array, desired: Array) -> Array | None:
-        """Terminated [k] bool; None where the env does not say."""
+        """Terminated [k] bool; None if the env does not decide."""
         if self._terminated is None:
             return None
         if self._at_once:
@@ -97,7 +97,7 @@ class Goals:
         self._env.close()
 
     def _ask(self, name: str, method: Callable[..., Any], achieved: Array, desired: Array) -> Any:
-        """Call the env's method; RuntimeError names the env and the method where it raises."""
+        """Call the env's method; RuntimeError names the env and the method if it raises."""
         try:
             return method(achieved, desired, {})
         except Exception as error:
@@ -108,7 +108,7 @@ class Goals:
             ) from error
 
     def _try(self) -> None:
-        """Play up to an episode: do its rewards equal what ``compute_reward`` says of its steps?"""
+        """Play up to an episode: do its rewards equal ``compute_reward`` of its steps?"""
         raw = _raw(self._env)
         told: list[list[Array]] = []
         raw.action_space.seed(1)  # not the env's seed, or both may draw the same
@@ -141,10 +141,10 @@ class Goals:
         if (wrong := ~np.isclose(said, rewards, rtol=1e-4, atol=1e-6)).any():
             at = int(wrong.argmax())
             raise ValueError(
-                f"replay.relabel: {raw}: expected compute_reward to say what the step's reward is, "
+                f"replay.relabel: {raw}: expected compute_reward to give the step's reward, "
                 f"{float(rewards[at]):g} at "
-                f"step {at + 1} of an episode, got {said[at]:g}: what changes rewards needs a "
-                "compute_reward that does the same"
+                f"step {at + 1} of an episode, got {said[at]:g}: a wrapper that changes rewards "
+                "needs a compute_reward that does the same"
             )
 
 

@@ -67,7 +67,7 @@ def version(env_id: str) -> int:
 
 
 def modules(name: str) -> list[str]:
-    """List importable modules beside the one that was meant."""
+    """List importable modules next to the intended one."""
     parent, _, _ = name.rpartition(".")
     if not parent:
         return [module.name for module in pkgutil.iter_modules()]
@@ -82,7 +82,7 @@ def modules(name: str) -> list[str]:
 
 
 def hidden(module: str) -> str:
-    """The end of an error where a module is hidden by another of the same name."""
+    """The end of an error if a module is hidden by another of the same name."""
     top = module.partition(".")[0]
     found, mine = sys.modules.get(top), importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
     if (
@@ -174,7 +174,9 @@ def required(
     accepted: Mapping[str, inspect.Parameter] | None,
     given: Iterable[str],
 ) -> None:
-    """ValueError for a parameter without a default that is neither in ``kwargs`` nor ``given``."""
+    """ValueError for a parameter without a default that is not in ``kwargs`` and not in
+    ``given``.
+    """
     missing = [
         name
         for name, p in (accepted or {}).items()

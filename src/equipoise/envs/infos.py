@@ -1,9 +1,8 @@
-"""Numbers from an env's ``info``, by name, as one array a step: what ``Program.source.metrics``
-asks for.
+"""Numbers from an env's ``info``, by name, as one array a step: the numbers that
+``Program.source.metrics`` asks for.
 
-A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is
-found, too. A name that is absent (or None) in a step gives nan. Nothing of an ``info`` dict is
-kept.
+A name is a key of ``info``, or a path of keys ("episode/r"); a key that has a slash itself is also
+found. A name that is absent (or None) in a step gives nan. Nothing of an ``info`` dict is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Infos:
         self.seen: set[str] | None = None  # every name that appeared; None: not collected
 
     def read_one(self, i: int, info: Tree) -> None:
-        """Read the row of stream ``i`` from its own ``info``; NoNumber where a value is no number.
+        """Read the row of stream ``i`` from its own ``info``; NoNumber if a value is no number.
 
         An ``info`` that is no dict has no names.
         """
@@ -137,7 +136,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _numbers(found: Array, mask: Array, count: int, name: str) -> Array:
-    """Return [B] float64, nan where absent."""
+    """Return [B] float64, nan if absent."""
     if found is _ABSENT or found is None:
         return np.nan
     there = np.ones(count, np.bool_) if mask is None else flags(mask, count, f"info/_{name}")

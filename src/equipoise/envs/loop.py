@@ -38,7 +38,7 @@ from equipoise.types import Array, Resume, TimeStep, Tree
 PATIENCE = 3  # failures of one stream in a row without a working step
 STOPPED = "--on-nonfinite drop gives up the episode and goes on, clamp takes finite numbers instead"
 MASKED = (
-    f". Its info has an {KEY!r} that nobody asked for: with --action-mask info only allowed "
+    f". Its info has an {KEY!r} without a request: with --action-mask info only allowed "
     "actions are taken"
 )
 
@@ -84,7 +84,7 @@ class LoopEnv(SyncEnv):
         self._incarnation, self._barren = (
             [0] * count,
             [0] * count,
-        )  # times that each env was made anew; failures since its last real step
+        )  # times that each env was made again; failures since its last real step
         self._troubled = False  # any of these counts is not 0
         self._lost: list[int] = []  # streams whose episode this step aborted
         self._broken: set[int] = set()  # streams whose env is closed already
@@ -167,7 +167,9 @@ class LoopEnv(SyncEnv):
                     raise wrong.placed(self._where(i))
 
     def _gather(self) -> None:
-        """Copy every env's answer into the rows; one that does not fit is that env's failure."""
+        """Copy every env's answer into the rows; an answer that does not fit is that env's
+        failure.
+        """
         sure = NUMBERS.issuperset(map(type, self._reward))
         sure = (
             sure
@@ -204,11 +206,11 @@ class LoopEnv(SyncEnv):
     def _abort(self, i: int, error: Exception) -> None:
         """Replace the env of stream ``i``, at the beginning of an episode, and write a capsule.
 
-        Raises without a rule, where the run shall end, and after ``PATIENCE`` failures in a row.
+        Raises without a rule, if the run shall end, and after ``PATIENCE`` failures in a row.
         """
         failures, error = self.failures, self._placed(i, error)
         if failures is None:
-            if not isinstance(error, WrongValue):  # a WrongValue says it in its message
+            if not isinstance(error, WrongValue):  # a WrongValue has it in its message
                 error.add_note(f"in {self._where(i)}")
             raise error
         # a new env would not help, and a capsule could not be written
@@ -261,7 +263,7 @@ class LoopEnv(SyncEnv):
         if not self._masked and not self.spec.mask and isinstance(info, Mapping) and KEY in info:
             self._masked = True
             warnings.warn(
-                f"{self._where(i)} failed{MASKED} (said once)", RuntimeWarning, stacklevel=2
+                f"{self._where(i)} failed{MASKED} (reported once)", RuntimeWarning, stacklevel=2
             )
         self._reward[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         self._put(i)
@@ -319,11 +321,11 @@ class Log:
     """The envs' latest actions and observations: enough to write a capsule of a failure.
 
     A generator's state is costly, so it is kept at the first reset ``SPAN`` steps after the last
-    one: a capsule may hold a few episodes before the one that failed.
+    one: a capsule may hold a few episodes before the failed one.
     """
 
     SPAN = 1000  # steps
-    ACTIONS = 1 << 26  # bytes, at most; an episode that is longer cannot be played again
+    ACTIONS = 1 << 26  # most bytes; a longer episode cannot be played again
     # rows of observations that are kept; only the last one above this many bytes
     SHOWN, SMALL = 32, 1 << 17
 
@@ -437,5 +439,5 @@ def gather(target: Tree, observations: list[Tree]) -> None:
         or (isinstance(observations[0], np.ndarray) and observations[0].dtype == target.dtype)
     ):
         np.stack(observations, out=target, casting="same_kind")
-    else:  # a small integer in a large dtype, say
+    else:  # a small integer in a large dtype, for example
         np.stack(observations, out=target, casting="safe")

@@ -15,9 +15,9 @@ Targets::
     remote:tcp://HOST:PORT  worlds that connect there, and remote:unix:PATH (``worlds/``; extra ``serve``)
     ALE/Pong-v5             an Atari game, and python:ALE/..., envpool:Pong-v5: all of them with ``atari.AtariSpec``
 
-A callable, or the class behind an id, is also given, where its signature names them and the
-arguments do not: ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and
-``seed`` (of the run).
+A callable, or the class behind an id, is also given, if its signature names them and the arguments
+do not: ``stream`` (int, of this one env), ``streams`` ([B] int64), ``num_envs`` (B) and ``seed``
+(of the run).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def named(target: str) -> Any:
 
 
 def parallel(name: str, **kwargs: object) -> object:
-    """Make an env of PettingZoo's registry: the parallel one, else the one in turns."""
+    """Make an env of PettingZoo's registry: the parallel env, else the env in turns."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
     from pettingzoo.env_registry.registration import aec_registry, parallel_registry, spec

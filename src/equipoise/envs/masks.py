@@ -37,7 +37,7 @@ CHOICES = (
 
 
 def sizes(action: object) -> list[int]:
-    """The number of values of each choice of an action space; [] where nothing can be masked."""
+    """The number of values of each choice of an action space; [] if nothing can be masked."""
     if isinstance(action, spaces.Discrete):
         return [int(action.n)]
     return (
@@ -89,7 +89,7 @@ def place_of(
 
 
 def fits(mask: Tree, action: spaces.Space[object], place: str) -> None:
-    """Raise UnsupportedSpace where ``mask`` is not the space of a mask of ``action``."""
+    """Raise UnsupportedSpace if ``mask`` is not the space of a mask of ``action``."""
     inner, masks = tree.branches(action), tree.branches(mask)
     counts = sizes(action)
     if inner is not None and masks is not None and masks.keys() <= inner.keys() and masks:
@@ -272,7 +272,7 @@ def with_mask(observation: object, mask: spaces.Space[object]) -> spaces.Dict:
 
 
 def one_of(value: object, i: int) -> object:
-    """Pick one env's mask among those of B; WrongValue where there is none for it."""
+    """Pick one env's mask among the masks of B envs; WrongValue if it has no mask."""
     if isinstance(value, Mapping):
         return {key: one_of(inner, i) for key, inner in value.items()}
     if isinstance(value, tuple):  # of parts; a list has one for each env

@@ -1,10 +1,10 @@
-"""Envs whose streams answer some at a time: Python envs with a thread each, and what hands their
-rows on.
+"""Envs whose streams answer some at a time: Python envs with a thread each, and the queue that
+hands their rows on.
 
 ``recv`` answers as soon as ``answers`` of the streams under way have answered, with the rows of all
-that have by then: ``TimeStep.answered``. The others tell of nothing: reward 0, not ``valid``, not
-``first``, no end, the observation of before. The first ``recv`` answers the reset of all streams.
-``send`` takes the actions of any streams that have answered.
+that have by then: ``TimeStep.answered``. The other streams carry no information: reward 0, not
+``valid``, not ``first``, no end, the observation of before. The first ``recv`` answers the reset of
+all streams. ``send`` takes the actions of any streams that have answered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def make_partial(
     failures: Failures | None = None,
     metrics: Sequence[str] = (),
 ) -> Any:
-    """As ``making.make``, with some streams answering at a time; ValueError where it cannot."""
+    """As ``making.make``, with some streams answering at a time; ValueError if it cannot."""
     target = factory.target
     if factory.on_device or target.startswith(REMOTE):
         raise ValueError(
@@ -118,7 +118,7 @@ class LockedFailures(Failures):
 class ThreadedEnv:
     """An ``Env`` over envs of one stream each, every one stepped by a thread of its own.
 
-    It pays where a step waits or computes outside Python.
+    It pays if a step waits or computes outside Python.
     """
 
     def __init__(self, envs: Sequence[SyncEnv], *, answers: int) -> None:
@@ -147,7 +147,8 @@ class ThreadedEnv:
         )
         # answers that ``recv`` has not returned yet
         self._came: deque[tuple[int, BaseException | None]] = deque()
-        self._under_way = 0  # streams that were sent an action, or are reset, and are not told
+        # streams with an action or a reset under way, whose answer was not returned
+        self._under_way = 0
         self._wanted = len(self.envs)  # as many answers as the next ``recv`` waits for
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
@@ -183,7 +184,7 @@ class ThreadedEnv:
                 error = raised
             self._came.append((i, error))
             if len(self._came) >= self._wanted or error is not None:
-                with suppress(BlockingIOError):  # it is full, and wakes whoever waits
+                with suppress(BlockingIOError):  # it is full, and wakes the waiting thread
                     os.write(self._write, b"\0")
 
     # ------------------------------------------------------------------------------------ as an Env
@@ -196,7 +197,7 @@ class ThreadedEnv:
         self._wanted = min(self._answers, self._under_way)
 
     def recv(self) -> TimeStep | None:
-        """The rows of those that have answered; None while they are too few."""
+        """The rows of the streams that have answered; None while they are too few."""
         if not self._wait(self._wanted, WAIT_S * 1000):
             return None
         for array in self._said:
@@ -215,7 +216,7 @@ class ThreadedEnv:
         return self.ts
 
     def _wait(self, wanted: int, wait_ms: float | None) -> bool:
-        """Wait for so many answers -> are they there?"""
+        """Wait for ``wanted`` answers -> are they there?"""
         if len(self._came) < wanted:
             self._poll.poll(wait_ms)
         with suppress(BlockingIOError):
@@ -226,13 +227,15 @@ class ThreadedEnv:
         return (self._read,)
 
     def _settle(self) -> None:
-        """Wait until no step is under way: what came is told later."""
+        """Wait until no step is under way: the answers are returned later."""
         self._wanted = self._under_way
         while not self._wait(self._under_way, WAIT_S * 1000):
             pass
 
     def state(self) -> Tree:
-        """What the next rows depend on, after the steps under way; {} if a resume starts anew."""
+        """The state that the next rows depend on, after the steps under way; {} if a resume starts
+        again.
+        """
         if self.spec.resume == "restart":
             return {}
         self._settle()
@@ -241,7 +244,7 @@ class ThreadedEnv:
         return {"came": came, "envs": {str(i): env.state() for i, env in enumerate(self.envs)}}
 
     def load(self, state: Tree) -> None:
-        """As ``SyncEnv.load``; a stream whose answer was not told yet has it still."""
+        """As ``SyncEnv.load``; a stream whose answer was not returned yet still has it."""
         self._settle()
         came, self._came = self._came, deque()
         for _, error in came:

@@ -16,7 +16,7 @@ from equipoise import tree
 from equipoise.types import Tree
 
 LARGE = 100.0  # a number beyond it is large
-NO_BOUND = 1e9  # a bound beyond it is none
+NO_BOUND = 1e9  # a larger bound is no bound
 ADVICE = (
     "divide it in the env, or --set algorithm.normalize_obs=true (ppo, a2c, impala) scales by "
     "what is seen"

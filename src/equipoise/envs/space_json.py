@@ -1,4 +1,4 @@
-"""Spaces as JSON and back, so that a policy can be played where its env's package is not installed.
+"""Spaces as JSON and back, so that a policy can be played if its env's package is not installed.
 
     Box             {"type": "Box", "shape": [3], "dtype": "float32", "low": -1.0, "high": [1.0, 2.0, "inf"]}
     Discrete        {"type": "Discrete", "n": 4, "start": 0, "dtype": "int64"}
@@ -8,8 +8,8 @@
     Tuple           {"type": "Tuple", "spaces": [{...}, ...]}
 
 An array whose numbers are all the same is one number. A number is written so that its dtype reads
-the same bits; infinities are the texts "inf" and "-inf". A subclass of one of these spaces is
-written as that space.
+the same bits; infinities are the texts "inf" and "-inf". A subclass of such a space is written as
+that space.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def to_json(space: spaces.Space[object], place: str = "space") -> dict[str, obje
 
 
 def _numbers(array: Array) -> object:
-    """One number where all are the same, else nested lists."""
+    """One number if all are the same, else nested lists."""
     flat = np.asarray(array).reshape(-1)
     same = len(flat) > 0 and bool((flat == flat[0]).all())
     values = flat[:1].tolist() if same else flat.tolist()
@@ -257,7 +257,7 @@ def _array(value: object, shape: tuple[int, ...], dtype: np.dtype, place: str) -
         return said
 
     try:
-        with np.errstate(over="ignore"):  # a bound beyond the dtype's is none
+        with np.errstate(over="ignore"):  # a bound beyond the dtype's is no bound
             read = np.array(number(value), dtype)
         if 0 in shape and not read.size:
             return read.reshape(shape)  # lists end at the first axis without elements

@@ -1,10 +1,10 @@
 """Spaces as trees of ``ArraySpec``, the preallocated arrays that a worker's envs write into, and
 actions as the env wants them.
 
-What reaches a network: a ``Box`` of any float as float32, all else in the dtype of its space;
-``Dict`` and ``Tuple`` as dicts, a Tuple's keys being "0", "1", .... What a policy gives: int64 from
-``start`` (``Discrete``, ``MultiDiscrete``), int8 (``MultiBinary``), float32 (``Box``), in dicts of
-the same keys; ``ActionForm`` makes of it what ``env.step`` expects.
+The arrays that reach a network: a ``Box`` of any float as float32, all else in the dtype of its
+space; ``Dict`` and ``Tuple`` as dicts, a Tuple's keys being "0", "1", .... The arrays that a policy
+gives: int64 from ``start`` (``Discrete``, ``MultiDiscrete``), int8 (``MultiBinary``), float32
+(``Box``), in dicts of the same keys; ``ActionForm`` turns them into the argument of ``env.step``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
 ACTIONS = "Box (float), Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed size
     spaces.Text: "make it a Box of bytes of a fixed length, padded",
-    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that says which elements "
-    "are there",
+    spaces.Sequence: "pad it to a Box of a fixed length, with another Box that marks the "
+    "elements that are there",
     spaces.Graph: "pad nodes and edges to a Dict of Boxes of a fixed size",
     spaces.OneOf: "make it a Dict of a Discrete that chooses and of all the choices",
     spaces.Box: "make it a MultiDiscrete",
@@ -35,7 +35,8 @@ INSTEAD: dict[type, str] = {  # advice for spaces that have no arrays of a fixed
 
 
 def observation_spec(space: spaces.Space[object], place: str = "obs") -> Tree:
-    """The arrays of one stream's observation; UnsupportedSpace names the place of what has none.
+    """The arrays of one stream's observation; UnsupportedSpace names the place of a space without
+    arrays.
 
     Some arrays may be empty, but not all.
     """
@@ -85,7 +86,7 @@ def action_spec(space: spaces.Space[object], place: str = "action") -> Tree:
 
 
 def _bounded(space: spaces.Box, role: str, place: str) -> None:
-    """Raise UnsupportedSpace where a bound is nan: such a space is not even equal to itself."""
+    """Raise UnsupportedSpace if a bound is nan: such a space is not even equal to itself."""
     if np.isnan(space.low).any() or np.isnan(space.high).any():
         raise UnsupportedSpace(
             f"{role} space {space} at {place} is not supported: expected bounds that are numbers, "
@@ -94,7 +95,7 @@ def _bounded(space: spaces.Box, role: str, place: str) -> None:
 
 
 def _choices(space: object, role: str, place: str) -> None:
-    """Raise UnsupportedSpace where there is nothing to choose."""
+    """Raise UnsupportedSpace if there is nothing to choose."""
     if isinstance(space, spaces.Space) and 0 in (space.shape or ()):
         raise UnsupportedSpace(
             f"{role} space {space} at {place} is not supported: expected at least one number, got "

@@ -25,7 +25,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
 
 NUMBER, FLAG = "a number", "True or False"
-FLAGS = frozenset((bool, np.bool_))  # types that need no look: the others are judged
+FLAGS = frozenset((bool, np.bool_))  # types that need no look: other types are judged
 NUMBERS = FLAGS | {
     int,
     float,
@@ -44,13 +44,14 @@ NUMBERS = FLAGS | {
 
 
 class NoArray(ValueError):
-    """The error of a value that is no array; its text says why, or is empty."""
+    """The error of a value that is no array; its text is the reason, or is empty."""
 
 
 def plain(value: Any) -> Array:
-    """``value`` as an array of anything but objects, texts included; NoArray where it is none.
+    """``value`` as an array of anything but objects, texts included; NoArray if it cannot be an
+    array.
 
-    Without a tensor's gradient; an array of objects by its elements; masked values are none.
+    Without a tensor's gradient; an array of objects by its elements; masked values are no numbers.
     """
     why = ""
     if hidden(value):
@@ -75,7 +76,7 @@ def plain(value: Any) -> Array:
     if isinstance(value, list | tuple):
         try:
             return np.stack([plain(one) for one in value])
-        except (ValueError, RecursionError):  # a part that is none, or parts of several shapes
+        except (ValueError, RecursionError):  # a part that is no array, or parts of several shapes
             why = " (its parts are no numbers of one shape)"
     raise NoArray(why)
 
@@ -170,7 +171,7 @@ def _column(
 
 
 def taken(spec: Tree, value: Tree, index: int | None, key: str = "obs") -> Tree:
-    """The arrays of an observation of these specs; WrongValue names the part that is none."""
+    """The arrays of an observation of these specs; WrongValue names the part that is no array."""
     if isinstance(spec, dict):
         if isinstance(value, tuple | list):
             whole = list(spec) == [str(i) for i in range(len(value))]

@@ -28,7 +28,7 @@ class Staged:
         device: torch.device,
         copies: Callable[[], object],
     ) -> None:
-        """``copies`` is called once, where rows have to be copied."""
+        """``copies`` is called once, if rows have to be copied."""
         self._places = places
         self._specs = trajectory_specs(row, unroll, streams)
         self._device = device

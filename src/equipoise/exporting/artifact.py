@@ -47,12 +47,12 @@ def write(
     seen: Seen,
     rows: int | None,
 ) -> Parity | None:
-    """Write the artifact of a policy as the new folder ``to``, once its graph is found to say what
-    torch says of ``seen``.
+    """Write the artifact of a policy as the new folder ``to``, once its graph agrees with torch on
+    ``seen``.
 
     ``step``: of the run, by which it explores; ``rows``: how many are compared; None: no graph, but
-    weights alone, which torch can serve. FileExistsError where there is something
-    already; ``Differs`` where the graph is wrong.
+    weights alone, which torch can serve. FileExistsError if there is something already; ``Differs``
+    if the graph is wrong.
     """
     if to.exists():
         raise FileExistsError(
@@ -106,7 +106,7 @@ def _json(data: Any) -> bytes:
 def spec_json(
     name: str, one: Playable, policy: FixedPolicy, graph: PolicyGraph, *, step: int
 ) -> dict[str, Any]:
-    """``spec.json``: the policy as a run has it, and what a reader of the graph needs."""
+    """``spec.json``: the policy as a run has it, and the facts that a reader of the graph needs."""
     inputs, explore = (
         _described(graph.signature.inputs),
         policy.algorithm.explore(np.arange(1), 1, step),
@@ -143,8 +143,8 @@ def _described(specs: Mapping[str, ArraySpec]) -> dict[str, object]:
 
 
 def forms(space: spaces.Space[object]) -> dict[str, Any]:
-    """{name: what becomes of that output before ``env.step`` takes it}: its dtype, and the bounds
-    that it is clipped to.
+    """{name: the dtype of that output, and the bounds that it is clipped to, before ``env.step``
+    takes it}.
     """
     found: dict[str, Any] = {}
     for place, one in tree.items(tree.parts(space), "action"):

@@ -3,7 +3,8 @@
     inputs    obs or obs/PATH [B, ...], first [B], state/PATH [B, ...], noise [B, k], explore/PATH [B, ...], deterministic [B]
     outputs   action or action/PATH [B, ...], logp [B] unless there is none, next/PATH [B, ...]
 
-Rows with ``deterministic`` get the action of ``best``, whose logp is 0; the others that of ``act``.
+Rows with ``deterministic`` get the action of ``best``, whose logp is 0; other rows get the action
+of ``act``.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Signature:
 
 
 class PolicyGraph(nn.Module):
-    """The module that is exported: tensors in the order of ``Signature.inputs`` -> those of
-    ``outputs``.
+    """The module that is exported: tensors in the order of ``Signature.inputs`` -> tensors in the
+    order of ``outputs``.
     """
 
     def __init__(self, policy: FixedPolicy, spec: EnvSpec) -> None:
@@ -86,7 +87,7 @@ class PolicyGraph(nn.Module):
         )
         self.outputs: list[str] = []  # names, in order
         boxes = any(isinstance(space, spaces.Box) for space in tree.leaves(tree.parts(spec.action)))
-        # what the network makes once and keeps must not be made of a trace's tensors
+        # the network must not keep a trace's tensors as values that it makes once
         with torch.no_grad():
             self(*self.example(1))
         self.propensity = (
@@ -114,8 +115,8 @@ class PolicyGraph(nn.Module):
         return given, obs, state, explore
 
     def logp(self, tensors: Sequence[Tensor], action: Mapping[str, Tensor]) -> Tensor | None:
-        """The log propensity [B] of other actions than those that ``act`` draws; 0 where the best
-        one is taken.
+        """The log propensity [B] of actions other than the draws of ``act``; 0 if the best action
+        is taken.
         """
         given, obs, state, explore = self._read(tensors)
         taken = tree.like(self.signature.action, action, "action")
@@ -144,7 +145,7 @@ class PolicyGraph(nn.Module):
 
 
 def onnx_bytes(module: PolicyGraph) -> bytes:
-    """The graph as an ONNX file. ValueError where the exporter cannot say what the policy does."""
+    """The graph as an ONNX file. ValueError if the exporter cannot express the policy."""
     try:
         model = _model(module)
     except ImportError:
@@ -152,7 +153,7 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
     except Exception as error:  # of torch's exporter, or of a torso of the user's
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ValueError(
-            "expected a policy that ONNX can say, got one that its exporter refuses: "
+            "expected a policy that ONNX can express, got one that its exporter refuses: "
             f"{type(error).__name__}: "
             f"{lines[0] if lines else 'no message'}; without a graph (--no-graph) torch can serve "
             "it"
@@ -186,7 +187,7 @@ def _model(module: PolicyGraph) -> Any:
             verbose=False,
         )
         assert program is not None
-        # best, act and propensity each trace the network: what they have in common is computed once
+        # best, act and propensity each trace the network: the common part is computed once
         tidy = ir.passes.Sequential(
             common.DeduplicateInitializersPass(size_limit=1 << 40),
             common.CommonSubexpressionEliminationPass(),
@@ -198,7 +199,7 @@ def _model(module: PolicyGraph) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """A context without what the exporter tells its developers."""
+    """A context that mutes the exporter's messages to its developers."""
     before = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

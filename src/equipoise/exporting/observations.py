@@ -47,8 +47,8 @@ def played(
     step: int,
     seed: int = 0,
 ) -> Seen:
-    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. What the
-    env raises is not caught.
+    """Rows that the policy ``name`` saw in fresh envs, acting as at the end of training. Errors of
+    the env are not caught.
     """
     env = env_maker(program)(
         streams=np.arange(STREAMS),
@@ -183,11 +183,11 @@ def _by_statistics(
 
 
 def quantiles(seen: Seen, mask: tuple[str, ...]) -> dict[str, Any] | None:
-    """{path: {"q": [...], "values": [[...] for each]}} of numbers that an env gave; None of made-up
-    ones.
+    """{path: {"q": [...], "values": [[...] for each]}} of numbers that an env gave; None for
+    made-up numbers.
 
-    A list of values has one for each number of the leaf, flat, or one for all of them where these
-    are many.
+    A list of values has one for each number of the leaf, flat, or one for all of them if these are
+    many.
     """
     if not seen.recorded:
         return None

@@ -1,5 +1,5 @@
-"""Parity: what an exported graph says beside what torch says, over sequences with their seams, in
-batches of several sizes.
+"""Parity: the answers of an exported graph compared with torch's, over sequences with their seams,
+in batches of several sizes.
 
 Both keep a recurrent state of their own, so that a small error may grow as it would in service.
 Noise is the same for both.
@@ -18,17 +18,17 @@ from equipoise.exporting.graph import PolicyGraph
 from equipoise.nets.threads import one_thread
 from equipoise.types import Array, Tree
 
-# sizes of batches: one in so many of the rows is compared in them, since small ones are slow
+# sizes of batches: one of this number of rows is compared in them, since small batches are slow
 BATCHES = {1: 10, 5: 4, 64: 1}
-# of log propensities, states and numbers of a Box; relative where they are above 1
+# of log propensities, states and numbers of a Box; relative if they are above 1
 TOLERANCE = 1e-4
 EQUAL = 0.999  # share of rows with torch's actions and log propensities
-BEST = 4  # one of so many rows takes the best action
+BEST = 4  # one of this number of rows takes the best action
 MOST_SEQUENCES = 10_000
 
 
 class Differs(ValueError):
-    """A graph that does not say what torch says."""
+    """A graph whose answers differ from torch's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Seen:
 
     obs: Tree  # [T, S, ...]
     first: Array  # [T, S] bool
-    source: str  # where they are from, in words
+    source: str  # the source, in words
     recorded: bool  # by an env, not made up
 
 
@@ -48,15 +48,15 @@ class Parity:
     rows: int
     equal: float  # share of rows with torch's action
     likely: float  # share of rows with torch's log propensity
-    logp: float  # greatest difference of log propensities, where the action is torch's
+    logp: float  # greatest difference of log propensities, if the action is torch's
     state: float  # greatest difference of recurrent states
 
 
 def compare(
     artifact: Artifact, graph: PolicyGraph, seen: Seen, *, rows: int, seed: int = 0
 ) -> Parity:
-    """Compare on ``rows`` rows in large batches and on some of them in small ones; ``Differs`` says
-    where they are apart.
+    """Compare on ``rows`` rows in large batches and on some of them in small ones; ``Differs``
+    names the difference.
     """
     found = [
         _compare(artifact, graph, seen, -(-rows // share), size, seed)
@@ -105,7 +105,7 @@ class _Row:
 def _compare(
     artifact: Artifact, graph: PolicyGraph, seen: Seen, rows: int, size: int, seed: int
 ) -> Parity:
-    """Sequences of ``size`` streams at a time, from their beginning; where there are fewer streams,
+    """Sequences of ``size`` streams at a time, from their beginning; if there are fewer streams,
     with other noise again.
     """
     length, streams = seen.first.shape

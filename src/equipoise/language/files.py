@@ -34,7 +34,7 @@ SIZES = (
     "num_attention_heads",
     "intermediate_size",
 )
-# what the decoder is
+# the properties of the decoder
 UNLIKE = {"mlp_bias": False, "use_sliding_window": False, "hidden_act": "silu", "pretraining_tp": 1}
 _ROPE = Maybe(
     {
@@ -55,11 +55,11 @@ SHAPE = {  # the numbers of config.json that are not sizes
     "*": Anything(),
 }
 NONE: Mapping[str, int] = {}
-IGNORED = ".rotary_emb.inv_freq"  # what old files have besides: computed anew
+IGNORED = ".rotary_emb.inv_freq"  # extra entries of old files, which are computed again
 
 
 def read_config(directory: Path) -> DecoderConfig:
-    """The shape of the model in a directory; ValueError where it is no decoder of this family."""
+    """The shape of the model in a directory; ValueError if it is no decoder of this family."""
     path = directory / CONFIG
     data = read_json(path)
     if not isinstance(data, dict):
@@ -116,8 +116,8 @@ def _size(data: Mapping[str, object], name: str, default: int | None = None) -> 
 
 
 def load(net: Decoder, directory: Path) -> None:
-    """Fill a decoder's parameters with those in a directory; ValueError where one is missing, too
-    many or of another shape.
+    """Fill a decoder's parameters with those in a directory; ValueError for a parameter that is
+    missing, unexpected or of another shape.
     """
     params = dict(net.named_parameters())
     missing = set(params)
@@ -164,7 +164,7 @@ def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> 
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The safetensors of a model: one file, or those that an index names."""
+    """The safetensors of a model: one file, or the files that an index names."""
     if (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS]
     index = directory / INDEX
@@ -177,7 +177,7 @@ def _weight_files(directory: Path) -> list[Path]:
         for file in files:
             if file.parent != directory or not file.is_file():
                 raise ValueError(
-                    f"{index}: expected files beside it, got {file.name!r}, which is not there"
+                    f"{index}: expected files next to it, got {file.name!r}, which is not there"
                 )
         return files
     pickles = sorted(

@@ -31,7 +31,7 @@ def read_prompt(value: object, at: str) -> Prompt:
 
 
 def read_message(value: object, at: str) -> dict[str, object]:
-    """One message, its content as one text; ValueError where it is none."""
+    """One message, its content as one text; ValueError if it is no message."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         raise ValueError(f"{at}: expected texts 'role' and 'content', got {shortened(repr(value))}")
     role, content, calls = value["role"], value.get("content"), value.get("tool_calls")

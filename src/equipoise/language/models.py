@@ -48,7 +48,7 @@ def is_shape(name: str) -> bool:
 def find(name: str, vocabulary: int | None = None) -> Model:
     """The model of this name; ``vocabulary``: tokens of the tokenizer, for one from scratch.
 
-    ValueError where there is none, or where it has fewer tokens than the tokenizer.
+    ValueError if there is none, or if it has fewer tokens than the tokenizer.
     """
     directory = Path(name).expanduser()
     if is_shape(name):
@@ -97,9 +97,7 @@ def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:
     if vocabulary is not None:
         given.setdefault("vocab_size", vocabulary)
     if "vocab_size" not in given:
-        raise ValueError(
-            f"--model {text}: expected vocab_size where no tokenizer says it, got none"
-        )
+        raise ValueError(f"--model {text}: must have vocab_size if it has no tokenizer, got none")
     hidden = given["hidden_size"]
     heads = given.setdefault("num_attention_heads", max(1, hidden // 64))
     given.setdefault("num_key_value_heads", heads)

@@ -1,8 +1,8 @@
-"""Task files: prompts with what their rewards are told, from JSONL and parquet.
+"""Task files: prompts with the arguments of their rewards, from JSONL and parquet.
 
-A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, where
-there is one, is what ``sft`` learns. All other columns go to the rewards by their names; where a
-row lacks one that others have, it is None. Beside messages the columns ``tools`` and
+A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, if there
+is one, is what ``sft`` learns. All other columns go to the rewards by their names; if a row lacks a
+column of another row, its value is None. Next to messages the columns ``tools`` and
 ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
 ``ground_truth`` in their ``reward_model`` also becomes a column.
 """
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Example]:
 
 
 def wrong_end(path: Path) -> str:
-    """What is wrong with the end of a name, and how such a file becomes one of prompts."""
+    """The fault in the end of a name, and how to turn such a file into a file of prompts."""
     fix = (
         "; write a line of JSON for each row, such as pandas' to_json(orient='records', lines=True)"
     )
@@ -137,7 +137,7 @@ def plain(value: object, where: str, depth: int = 0) -> object:
 
 
 def whole(text: str, where: str) -> str:
-    """The text; ValueError where it has half a character, which UTF-8 cannot encode."""
+    """The text; ValueError if it has half a character, which UTF-8 cannot encode."""
     if not text.isascii() and (half := HALF.search(text)) is not None:
         raise ValueError(
             f"{where}: expected whole characters, got half of one, {half[0]!a}, at character "
@@ -159,8 +159,8 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:
             raise ValueError(
-                f"{at}: expected another name than {taken[0]!r}, which tells rewards about the "
-                "samples"
+                f"{at}: expected another name than {taken[0]!r}, which is a name of the rewards' "
+                "own arguments"
             )
         columns = {
             name: value for name, value in row.items() if name not in ("prompt", "completion")

@@ -1,7 +1,7 @@
 """Tasks: prompts to learn from and prompts that are held out, by name.
 
 Three are built in, small enough to be learned from scratch in minutes. A seeded three quarters of
-their inputs are trained, the others are held out. The reward of each is
+their inputs are trained; the rest is held out. The reward of each is
 ``equipoise.language.scoring.own:answered``.
 """
 
@@ -26,7 +26,7 @@ from equipoise.types.packed import Example
 
 ANSWERED = "equipoise.language.scoring.own:answered"
 REASONING = "reasoning_gym:"
-HELD_OUT = 500  # prompts of a file that are held out at most; a tenth where that is less
+HELD_OUT = 500  # the most held-out prompts of a file; a tenth of the file if that is less
 TRAINED = 0.75  # of the inputs of a built-in task
 # tokens of a sample beyond the longest answer: the end, and one more
 SPARE = 2
@@ -84,7 +84,7 @@ def make(target: str, *, seed: int, arguments: Mapping[str, object] | None = Non
 
 
 def arguments(given: Sequence[str], what: str = "arguments") -> dict[str, object]:
-    """KEY=VALUE texts as arguments of a task, or of ``what``: JSON where it parses, else texts."""
+    """KEY=VALUE texts as arguments of a task, or of ``what``: JSON if it parses, else texts."""
     found = dict[str, object]()
     for one in given:
         key, equals, value = (part.strip() for part in one.partition("="))
@@ -209,7 +209,7 @@ def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
 def split(
     examples: Sequence[Example], share: float, seed: int
 ) -> tuple[list[Example], list[Example]]:
-    """A seeded ``share`` of the different prompts, and the others, in the order of ``examples``."""
+    """A seeded ``share`` of the different prompts, and the rest, in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
     order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))

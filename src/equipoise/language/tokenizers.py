@@ -23,7 +23,7 @@ END, PAD = "<eos>", "<pad>"  # names of the two in those files
 # in no vocabulary: a character outside the alphabet is an error
 UNKNOWN = "<unk>"
 NO_ARGUMENTS: Mapping[str, object] = {}  # of a chat template
-STRANGE = "\N{REPLACEMENT CHARACTER}"  # what a token is shown as that no text has
+STRANGE = "\N{REPLACEMENT CHARACTER}"  # the text of a token that has no character
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CharTokenizer:
         return {"pad_token_id": self.pad}
 
     def encode(self, text: str) -> list[int]:
-        """The token of each character; ValueError for one that is not in the alphabet."""
+        """The token of each character; ValueError for a character outside the alphabet."""
         try:
             return [self._number[one] for one in text]
         except KeyError as error:
@@ -139,10 +139,12 @@ class HubTokenizer:
     """A Hugging Face tokenizer, read from a directory; no code of it is run."""
 
     def __init__(self, directory: Path) -> None:
-        """ValueError if it has none, or none with an end; ImportError: what to install."""
+        """ValueError if it has no tokenizer, or the tokenizer has no end token; ImportError: what
+        to install.
+        """
         if not any((directory / name).is_file() for name in (TOKENIZER, CONFIG)):
             got = "another kind of file" if directory.is_file() else "no such directory"
-            got = "one with neither" if directory.is_dir() else got
+            got = "a file without both" if directory.is_dir() else got
             raise ValueError(
                 f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}"
             )
@@ -181,7 +183,7 @@ class HubTokenizer:
     def _tokens(self, text: str, **how: object) -> list[int]:
         try:
             return list(self._read.encode(text, **how))
-        except Exception as error:  # what tokenizers raises has no class of its own
+        except Exception as error:  # errors of tokenizers have no class of their own
             raise ValueError(
                 f"{shortened(repr(text))}: expected a text that {self._directory} has tokens for, "
                 f"got one with others ({error})"
@@ -229,7 +231,7 @@ class HubTokenizer:
             )
         try:
             return list(render([*asked], **how, **template, return_dict=False))
-        except Exception as error:  # what a template's own words raise has no class of its own
+        except Exception as error:  # errors of a template's own words have no class of their own
             roles = ", ".join(str(one["role"]) for one in prompt)
             raise ValueError(
                 f"prompt: expected messages that the chat template in {self._directory} takes, got "

@@ -1,4 +1,4 @@
-"""Where gloo finds each learner of a run, in memory that all of them map."""
+"""The address of each learner of a run for gloo, in memory that all of them map."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows of a replay with latents in place of images, by a network's encoder (``nets/vae.py``).
 
 The latents of two encoders do not go together. So the encoder learns from the first rows of a run,
-none of which is kept, and does not change after them. The first version, and so the first
-checkpoint, comes after those rows.
+which are not kept, and does not change after them. The first version, and so the first checkpoint,
+comes after those rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Encoding:
     def __init__(
         self, encoders: Mapping[str, Encoder], *, rows: int, seed: int, device: torch.device
     ) -> None:
-        """``encoders``: those of the network, by the path of the image that each reads."""
+        """``encoders``: the network's encoders, by the path of the image that each reads."""
         self._encoders, self._device, self.left = encoders, device, rows
         self._training = {
             path: _Training(one, seed, device) for path, one in encoders.items() if rows

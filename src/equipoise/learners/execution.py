@@ -1,10 +1,10 @@
 """The ways to do an update: operation by operation, with a compiled loss, or as a CUDA graph that
 is replayed.
 
-A graph is recorded for each place that a batch lies in and each set of groups that are due. What
-differs from one update to the next (the share of the schedule done, and the learning rates) lies in
-tensors that are written before a replay. What comes out is copied at once, since the next replay
-writes over it.
+A graph is recorded for each place that a batch lies in and each set of groups that are due. The
+values that differ from one update to the next (the share of the schedule done, and the learning
+rates) lie in tensors that are written before a replay. The results are copied at once, since the
+next replay writes over them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Execution(Protocol):
 
     loss: Callable[..., LossOutput | None]  # the algorithm's, or the same function made quicker
 
-    # ValueError where that cannot be
+    # ValueError if that cannot be
     def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...
     def numbers(self, now: Numbers) -> Numbers: ...  # in the form that an update takes them
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress: ...
@@ -53,7 +53,7 @@ class Eager:
 
 
 class Compiled(Eager):
-    """The loss compiled by torch. Numbers become tensors: others would compile it again."""
+    """The loss compiled by torch. Numbers become tensors: other numbers would compile it again."""
 
     def __init__(self, device: torch.device, note: Note) -> None:
         """``note`` is called once if the loss cannot be compiled."""
@@ -137,7 +137,9 @@ def chosen(
     place: Placement,
     note: Note,
 ) -> Execution:
-    """Return the execution that the placement asks for; ``note`` is told what cannot be done."""
+    """Return the execution that the placement asks for; ``note`` hears of each part that is
+    impossible.
+    """
     execution: Execution = Eager()
     if place.compile and not pays(net):
         note(NOTHING)

@@ -10,8 +10,8 @@ import numpy as np
 from equipoise.histograms import EDGES, tally
 from equipoise.types import Array
 
-# versions at least whose time is kept; what acted before the oldest of them counts as old as that
-# one
+# the least number of versions whose time is kept; a version older than the oldest of them counts as
+# the oldest
 KNOWN = 1 << 16
 
 
@@ -46,11 +46,11 @@ class Lags:
         self._n += 1
 
     def used(self, version: int, lag: Array, times: Array) -> None:
-        """Count an update of ``version`` by windows with these distinct lags [n], each so many
-        ``times`` [n].
+        """Count an update of ``version`` by windows with these distinct lags [n], each seen
+        ``times`` [n] times.
 
-        What acted before the first version that this learner knows, as after a resume, has no age
-        in seconds.
+        Windows from before the first version that this learner has seen, as after a resume, have no
+        age in seconds.
         """
         tally(self._counts["versions"], EDGES["versions"], lag, times)
         at = np.maximum(

@@ -37,10 +37,10 @@ PARTS = ("copy", "targets", "loss", "backward", "all-reduce", "optimiser", "look
 
 
 def cut_by_rows(algorithm: Learns, net: Any, windows: int) -> bool:
-    """Whether minibatches are made of rows; else they are whole windows, and ValueError where there
+    """Whether minibatches are made of rows; else they are whole windows, and ValueError if there
     are not as many.
 
-    Rows can be torn from their windows only where all sums along time are done in ``targets``.
+    Rows can be torn from their windows only if all sums along time are done in ``targets``.
     """
     if algorithm.needs_task or (
         type(algorithm).targets is not Learns.targets and not tree.leaves(net.initial_state(1))
@@ -259,7 +259,7 @@ class Learner:
             out = self._loss(group, part, step)
             if out is None:
                 break
-            step.add(out.metrics)  # also those of a minibatch that turns out to be the last
+            step.add(out.metrics)  # also the metrics of a minibatch that turns out to be the last
             if number < len(parts) - 1:
                 self.clock.lap("loss", "backward")
                 self._fill(out.loss)
@@ -287,7 +287,7 @@ class Learner:
         return step.ended is not None and self.looks and bool(step.ended)
 
     def _fill(self, loss: Tensor) -> None:
-        """Add the gradient of a loss, scaled where the precision needs it."""
+        """Add the gradient of a loss, scaled if the precision needs it."""
         with self._backward:
             self._scaling.up(loss).backward()  # type: ignore[no-untyped-call]
 
@@ -396,7 +396,7 @@ class Learner:
         ``load``.
 
         The same batches make the same next weights, to the bit: parameters, optimisers, target
-        network, statistics, random numbers and the share of the schedule are those of the other.
+        network, statistics, random numbers and the share of the schedule equal the other learner's.
         """
         if self.encoding is not None and (left := self.encoding.left):
             raise ValueError(

@@ -21,15 +21,16 @@ met[r]      learner r              1 + ``life``, once its address is valid in th
 
 The leader is learner 0: it publishes, records, and answers to the gate of the cuts.
 
-**All learners make a version, or none does.** A learner that has made one waits for the others
-(``agree``). Only then is the version published and recorded, and its batches freed. Until then each
-learner keeps the state from before the step.
+**All learners make a version, or no learner does.** A learner that has made one waits for the
+others (``agree``). Only then is the version published and recorded, and its batches freed. Until
+then each learner keeps the state from before the step.
 
 **A lost learner.** gloo raises an error in the others within milliseconds, and the driver counts
-``life`` up. The others and the successor stop and write ``seen``. From then on their words do not
-change, so all read the same: the last version of all is the smallest in ``done``. A learner that is
-ahead loads the state from before the step. The successor loads the state of the first learner that
-has one. Then they meet again and repeat the batch in flight, which is still in the queue.
+``life`` up. The other learners and the successor stop and write ``seen``. From then on their words
+do not change, so all read the same: the last version of all is the smallest in ``done``. A learner
+that is ahead loads the state from before the step. The successor loads the state of the first
+learner that has one. Then they meet again and repeat the batch in flight, which is still in the
+queue.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
 
-ADDRESS = 512  # bytes, at most
+ADDRESS = 512  # most bytes
 LOOK_S = 0.0001  # how often a learner that waits for another looks
 GIVE_UP_S = 600.0  # the driver finds a dead learner sooner
-PULSE_S = 0.5  # how often it tells the driver that it waits
+PULSE_S = 0.5  # seconds between its signs to the driver that it waits
 
 
 class Meeting(Protocol):
@@ -72,8 +73,8 @@ class Meeting(Protocol):
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
         """Are the batches of this version, which is published, to be withheld still?
 
-        The leader asks the ``gate``, the first learner of each machine the leader, and the others
-        the first of theirs.
+        The leader asks the ``gate``, the first learner of each machine asks the leader, and the
+        other learners ask the first of their machine.
         """
 
     def freed(self, version: int) -> None:
@@ -111,7 +112,7 @@ class Solo:
     def freed(self, version: int) -> None: ...
 
     def rejoin(self) -> int:
-        raise RuntimeError("a learner alone has nobody to meet again")
+        raise RuntimeError("a single learner has no other learner to meet")
 
     def hand_over(self, state: Callable[[], Tree]) -> Tree | None:
         raise RuntimeError("a learner alone has no successor")
@@ -143,12 +144,12 @@ class SharedMeeting:
         parse: Callable[[bytes], Tree],
         summed: Callable[[float], object] = lambda seconds: None,
     ) -> None:
-        """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` tells the
+        """``words``: views of ``specs``. ``ring`` wakes the other learners, ``pulse`` shows the
         driver that this one lives.
 
         ``at_once`` runs the works of workers that take turns in one thread; None: each learner has
-        a process of its own. ``summed`` is called with the seconds that the others kept a sum
-        waiting. ``dump``, ``parse``: a state as bytes, and back.
+        a process of its own. ``summed`` is called with the seconds that the other learners kept a
+        sum waiting. ``dump``, ``parse``: a state as bytes, and back.
         """
         # not every build of torch has what it needs
         from equipoise.learners.addresses import Addresses
@@ -198,7 +199,7 @@ class SharedMeeting:
         ready = self._words["ready"]
         if ready[self._rank] != version:
             publish(ready, self._rank, version)
-            self._ring()  # what carries this word to another machine may sleep
+            self._ring()  # the carrier of this word to another machine may sleep
         if (ready < version).any():
             return False
         try:
@@ -212,7 +213,7 @@ class SharedMeeting:
         done = self._words["done"]
         publish(done, self._rank, version + 1)
         if self._at_once is None:
-            self._ring()  # what carries this word to another machine may sleep
+            self._ring()  # the carrier of this word to another machine may sleep
             self._wait_for(lambda: bool((done > version).all()))
 
     def held(self, version: int, gate: Callable[[int], bool]) -> bool:
@@ -235,7 +236,7 @@ class SharedMeeting:
         self.pool.leave()
         while True:
             life = int(words["life"][0])
-            if life == self._life:  # gloo said so before the driver does
+            if life == self._life:  # gloo reported it before the driver does
                 if time.monotonic() > give_up:
                     raise RuntimeError(
                         f"expected that the driver finds a dead learner within {GIVE_UP_S:.0f} s, "

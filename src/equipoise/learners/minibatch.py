@@ -15,12 +15,11 @@ from equipoise.types import TRAJECTORY_STREAMS, Batch, Packed, Trajectory, by_fi
 def minibatches(
     batch: Batch, count: int, *, by_rows: bool, rng: torch.Generator
 ) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of a batch; the batch itself, untouched, where ``count`` is
-    1.
+    """``count`` random, disjoint parts of a batch; the batch itself, untouched, if ``count`` is 1.
 
     A part of text has whole groups. By rows, a part has T = 1 and no bootstrap observation (obs [1,
-    N, ...]): what needs the next row is for ``Algorithm.targets``, which saw the whole batch. On a
-    GPU a part has no keys: to know them is to wait.
+    N, ...]): a computation that needs the next row is for ``Algorithm.targets``, which saw the
+    whole batch. On a GPU a part has no keys: to know them is to wait.
     """
     if count == 1:
         yield batch

@@ -32,7 +32,7 @@ class OpponentPool:
         return self._pool[self._playing][1]
 
     def tick(self, version: int, params: Mapping[str, Tensor]) -> None:
-        """Maybe add the policy's new version to the pool, then draw the one that plays."""
+        """Maybe add the policy's new version to the pool, then draw the opponent that plays."""
         if version % self.frozen.every:
             return
         self._pool = [*self._pool, (version, _copy(params))][-self.frozen.pool :]

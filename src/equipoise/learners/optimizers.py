@@ -1,12 +1,12 @@
-"""Adam, AdamW and RMSprop of one flat parameter, to the bit those of ``torch.optim``.
+"""Adam, AdamW and RMSprop of one flat parameter, equal to ``torch.optim`` to the bit.
 
 Why not the classes of ``torch.optim``: their constructor imports the compiler (dynamo and sympy),
 one to four seconds of every learner's start. Adam is torch's own function, in its fused kernel on
 every device. There is nothing for a foreach kernel to join: all parameters of a group are one
 tensor.
 
-A rate is a number, or a tensor [] on the parameter's device that a CUDA graph reads anew whenever
-it is replayed.
+A rate is a number, or a tensor [] on the parameter's device that a CUDA graph reads again at each
+replay.
 """
 
 from __future__ import annotations

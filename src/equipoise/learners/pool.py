@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # a sum may wait so long for another learner: the driver ends one that hangs, and that ends the wait
 LONGEST_S = 24 * 3600.0
 SPIN_S = (
-    # a learner first yields its core again and again: one that slept takes long to wake, on virtual
-    # machines above all
+    # a learner first yields its core again and again: a sleeping learner takes long to wake, above
+    # all on virtual machines
     0.01
 )
 LOOK_S = 0.05  # how often a learner that waits for others looks whether they are there
@@ -87,9 +87,9 @@ class Group:
         address: str = "127.0.0.1",
     ) -> None:
         """``store``: a ``torch.distributed.Store`` by which the learners find each other. ``look``
-        is called now and then while this learner waits for others; it raises ``LearnerLost`` where
-        one of them will not come. ``summed`` is called with the seconds of each wait. ``address``:
-        of this machine, for the other learners.
+        is called now and then while this learner waits for other learners; it raises
+        ``LearnerLost`` if a learner will not come. ``summed`` is called with the seconds of each
+        wait. ``address``: of this machine, for the other learners.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
         self._summed, self._address = summed, address
@@ -113,7 +113,7 @@ class Group:
     def leave(self) -> None:
         held: list[object] = [self._group, self._works]
         self._group, self._works = None, {}
-        # gloo lets go of a sum on its way only once that has ended, which may be never: nobody
+        # gloo lets go of a sum on its way only once that has ended, which may be never: no thread
         # waits for that here.
         threading.Thread(target=held.clear, daemon=True).start()
 
@@ -150,7 +150,7 @@ class Group:
         while not work.is_completed() and time.perf_counter() - began < SPIN_S:
             os.sched_yield()
         while True:
-            # the short wait is over, or the sum failed: what happened is asked below
+            # the short wait is over, or the sum failed: the code below finds out
             with suppress(RuntimeError):
                 work.wait(timedelta(seconds=LOOK_S))
             if work.is_completed():

@@ -56,7 +56,7 @@ class RewardParts:
         """Return the rewards of a part; RewardsFailed if a user's part raises, or gives other than
         finite numbers of the shape.
 
-        On a device, where to look is to wait, what is not finite is found in the loss of the
+        On a device, a look would wait, so a value that is not finite is found in the loss of the
         algorithm.
         """
         if part is self._parts[-1]:
@@ -132,7 +132,9 @@ class RewardParts:
         return {"own": own, "version": part.version} | self._net(part)
 
     def _net(self, part: RewardPart) -> dict[str, Tree]:
-        """A part's network: what its optimiser moves, and its other parameters and buffers."""
+        """A part's network: the parameters that its optimiser moves, and its other parameters and
+        buffers.
+        """
         if part.net is None:
             return {}
         fixed = _fixed(part.net)

@@ -1,7 +1,7 @@
 """The scale of a float16 loss, so that small gradients do not vanish (Micikevicius et al. 2018,
 arXiv:1710.03740, section 3.2).
 
-The scale is halved where a gradient overflows, whose step is skipped, and doubled after 2,000 steps
+The scale is halved if a gradient overflows, whose step is skipped, and doubled after 2,000 steps
 without one, as in ``torch.amp.GradScaler``. It lies in tensors on the device: nothing waits to know
 it.
 """
@@ -21,7 +21,7 @@ FIRST, LEAST, EVERY = 65536.0, 1.0, 2000
 
 
 class Scaling(Protocol):
-    """What becomes of a loss before backward, and of the gradient after it."""
+    """The treatment of a loss before backward, and of the gradient after it."""
 
     slots: Mapping[str, Tensor]  # its state, a part of the learner's
 
@@ -63,7 +63,9 @@ class Scaled:
 
     @torch.no_grad()
     def down(self, gradient: Sequence[Tensor]) -> Tensor | None:
-        """At the least scale, what is not finite is an error and not skipped as an overflow."""
+        """At the least scale, a value that is not finite is an error, and is not skipped as an
+        overflow.
+        """
         scale, good = self.slots["scale"], self.slots["good"]
         norms = [torch.linalg.vector_norm(part.div_(scale)) for part in gradient]
         over: Tensor = ~torch.stack(norms).isfinite().all() & (scale > LEAST)

@@ -13,7 +13,7 @@ from equipoise.types import Trajectory
 
 def mask_stale(data: Trajectory, version: int, max_lag: int) -> torch.Tensor:
     """Mask rows older than ``max_lag`` -> [B] int64, each window's oldest version that counts, or
-    ``version`` if none does.
+    ``version`` if no row does.
     """
     data.mask.logical_and_(data.version >= version - max_lag)
     return torch.where(data.mask, data.version, version).amin(0)

@@ -53,7 +53,7 @@ class StepInProgress:
 
 
 def checked(out: object, algorithm: object) -> LossOutput | None:
-    """Return what an algorithm's loss returned; TypeError if a user's loss returned another type,
+    """Return the result of an algorithm's loss; TypeError if a user's loss returned another type,
     sums that are no tensors or have no gradient, or metrics that are no pairs.
     """
     where = f"{type(algorithm).__name__}.loss()"
@@ -73,7 +73,7 @@ def checked(out: object, algorithm: object) -> LossOutput | None:
             f"{where}: expected loss to be one number with a gradient, got {got}; sum it over the "
             "rows, and detach no parameter that learns"
         )
-    metrics: Mapping[str, object] = out.metrics  # a user's, whatever its annotation says
+    metrics: Mapping[str, object] = out.metrics  # a user's mapping, whatever its annotation is
     for name, value in metrics.items():
         if not isinstance(value, tuple) or len(value) != 2:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The target network: a copy that follows the one that learns, at once or little by little."""
+"""The target network: a copy that follows the learning network, at once or little by little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise import tree
 class Target:
     """A copy ``net`` without gradients, which begins equal to the network that it follows.
 
-    Every ``every`` updates its parameters go the share ``tau`` of the way to those of the other,
+    Every ``every`` updates its parameters go the share ``tau`` of the way to the other network's,
 
         theta_target <- theta_target + tau (theta - theta_target)
 
@@ -24,7 +24,7 @@ class Target:
     """
 
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
-        """``net``: what ``Algorithm.followed`` returned, on its device."""
+        """``net``: the result of ``Algorithm.followed``, on its device."""
         self.net = copy.deepcopy(net).requires_grad_(False)
         self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())

@@ -51,7 +51,7 @@ class PolicyLearner:
     batch: int  # items of a step
     weights: WeightStore
     publish_every: int  # versions
-    host: WeightStore | None = None  # for those that do not act, where ``weights`` lie on a device
+    host: WeightStore | None = None  # for workers that do not act, if ``weights`` lie on a device
     max_lag: int | None = None  # rows that are older do not count; None: the queue sees to it
 
 
@@ -108,9 +108,9 @@ class LearnerWorker:
         lags: Lags | None = None,
     ) -> None:
         """``lines``, ``past``: policies that learn, and that do not; ``queue`` is saved with the
-        learner; ``meeting``: with the other learners, None if there are none; ``replaceable``: a
-        lost learner is replaced, and the others go back with it; ``publishes``: is this the first
-        learner of its machine?
+        learner; ``meeting``: with the other learners, None if there is only one; ``replaceable``: a
+        lost learner is replaced, and the other learners go back with it; ``publishes``: is this the
+        first learner of its machine?
         """
         self.lines, self._queue, self._clock = dict(lines), queue, clock or Clock(PARTS)
         self._meeting: Meeting = Solo() if meeting is None else meeting
@@ -121,7 +121,7 @@ class LearnerWorker:
         self.past = dict(past or {})
         self._updates, self._record_every = updates, record_every
         self._record, self._gate = record, gate
-        self._batches: dict[str, Batch] = {}  # those of the next step that there are
+        self._batches: dict[str, Batch] = {}  # the batches of the next step that there are
         self._unfinished: dict[str, Array] = {}  # keys of the batches learned last
         self._sums = Sums()
         # with several learners, during a step: the state before it, and the work that follows it
@@ -282,7 +282,7 @@ class LearnerWorker:
             self._publish()
         keys = self._queue.take_over(self.version, freed=self._meeting.last_freed >= self.version)
         if keys is None:
-            self._meeting.freed(self.version)  # also where the one before died before it said so
+            self._meeting.freed(self.version)  # even if the one before died before it reported that
         else:
             for name, line in self.lines.items():
                 line.experience.adopt(keys)
@@ -359,7 +359,7 @@ class LearnerWorker:
         for name, opponents in self.past.items():
             opponents.load(state["past"][name])
         self._shares = state["shares"]
-        # where there were more learners, some have several shares
+        # if there were more learners, some have several shares
         for rank in range(pool.rank, self._shares, pool.size):
             self._sums.absorb(
                 source.state(numbered(LEADER, rank)) if rank else state, self._one.learner.device

@@ -13,7 +13,7 @@ VECTORS = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def tanh_(x: Tensor) -> Tensor:
-    """tanh, by way of a sigmoid where ``x`` is large and float32 on a CPU.
+    """tanh, by way of a sigmoid if ``x`` is large and float32 on a CPU.
 
     torch's tanh takes 2.6 ns a number on an AMD EPYC, more than the product of matrices before it;
     its sigmoid, which is vectorised, makes it 0.6 ns with AVX-512 and 0.9 ns with AVX2. Without
@@ -52,7 +52,7 @@ class _Tanh(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        # one pass, where grad * (1 - y^2) takes three
+        # one pass; grad * (1 - y^2) takes three
         gradient: Tensor = torch.ops.aten.tanh_backward(grad, y)
         return gradient
 

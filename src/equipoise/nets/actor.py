@@ -178,7 +178,7 @@ class StateNoiseActor(GaussianActor):
 
         x_i = mean_i(s) + sum_j theta_ji h_j(s),  theta_ji ~ N(0, sigma_ji^2)
 
-    While theta stays as it is a state has one action, and similar states have similar ones. Where
+    While theta stays as it is a state has one action, and similar states have similar ones. If
     theta is not known
 
         x_i ~ N(mean_i(s), sum_j h_j(s)^2 sigma_ji^2)

@@ -34,11 +34,11 @@ class ActorCritic(nn.Module):
 
     Without a core policy and value have a torso each unless ``shared`` (as in CleanRL; Huang et al.
     2022, "The 37 implementation details of PPO", 13). With a core there is one torso, then the
-    core, then the heads. The policy head is as ``head`` says; the value head starts at gain 1. An
+    core, then the heads. The policy head follows ``head``; the value head starts at gain 1. An
     action mask is no feature: it only decides what the policy may do.
 
     With a ``clip_obs`` the numbers of the observation go through ``norm``, a ``RunningNorm``
-    clipped to so many standard deviations, which ``absorb`` feeds.
+    clipped to that number of standard deviations, which ``absorb`` feeds.
 
     ``torso`` is that of ``vision.torso``; any but an MLP is shared by policy and value. Under
     autocast it alone computes in low precision: core and heads stay in float32.
@@ -88,7 +88,7 @@ class ActorCritic(nn.Module):
         self.by_state = head.by_state
         if head.by_state and not isinstance(self.head, heads.BoxHead):
             raise ValueError(
-                "algorithm.sde_every: expected 0 where actions are no single Box, got actions of "
+                "algorithm.sde_every: must be 0 unless actions are a single Box, got actions of "
                 f"{spec.action}"
             )
         if self.head.stds:
@@ -152,7 +152,7 @@ class ActorCritic(nn.Module):
         return y.flatten(0, -2), state
 
     def _policy(self, features: Tensor, rows: torch.Size, obs: Tree) -> Policy:
-        """features [N, F] -> the distribution. One Box is cheaper with the outputs last."""
+        """features [N, F] -> the distribution. A single Box is cheaper with the outputs last."""
         by_rows = isinstance(self.head, heads.BoxHead)
         y = self.policy_head(features).t() if by_rows else columns(self.policy_head, features)
         if self.by_state and isinstance(self.head, heads.BoxHead) and self.log_std is not None:

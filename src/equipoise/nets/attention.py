@@ -59,7 +59,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 @functools.cache
 def varlen_attn() -> Any:
-    """torch's attention over sequences without padding; None where this torch has none."""
+    """torch's attention over sequences without padding; None if this torch lacks it."""
     try:
         from torch.nn.attention.varlen import varlen_attn as found
     except ImportError:
@@ -214,7 +214,7 @@ def _mask(keys: Batch, dtype: torch.dtype) -> Tensor | None:
 
 
 def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where ``seen``, else -inf: what is added to scores."""
+    """0 where ``seen``, else -inf, to add to scores."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
@@ -254,7 +254,7 @@ def attend_backward(
     causal: bool = False,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, if these keys are a part of those of ``out`` and ``lse``."""
+    """Gradients of q, k and v, if these keys are a part of the keys of ``out`` and ``lse``."""
     heads = k.shape[1]
     k, v = _repeated(k, q.shape[1]), _repeated(v, q.shape[1])
     if fused(q):

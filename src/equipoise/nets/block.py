@@ -13,8 +13,8 @@ class Block(nn.Module):
     """A part of a network whose parameters are used by its ``forward`` alone, and which is called
     as a module.
 
-    So several learners may each keep a part of them (``learners/parameters/``), and what it keeps
-    for backward may be computed anew there.
+    So several learners may each keep a part of them (``learners/parameters/``), and backward may
+    compute its inputs again.
     """
 
     # two layers each, one after the other with no sum over units in between
@@ -22,12 +22,12 @@ class Block(nn.Module):
 
 
 def blocks(net: nn.Module) -> list[Block]:
-    """The blocks of a network, each before those in it."""
+    """The blocks of a network, each before its inner blocks."""
     return [module for module in net.modules() if isinstance(module, Block)]
 
 
 def recompute(net: nn.Module) -> None:
-    """From now on keep the inputs of blocks alone, and compute what is in them anew in backward.
+    """From now on keep only the inputs of blocks, and compute the rest again in backward.
 
     Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). The gradients are the same bits.
     Blocks draw no random numbers.

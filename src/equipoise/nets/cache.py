@@ -16,7 +16,7 @@ SMALL = 1024  # keys of padding that cost less than another batch
 
 
 class Written(Protocol):
-    """What ``Decoder.prefill`` writes keys and values into."""
+    """The memory for the keys and values of ``Decoder.prefill``."""
 
     def places(self, slots: Tensor, position: Tensor) -> Tensor: ...
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None: ...
@@ -27,7 +27,7 @@ class Texts:
     """Texts of like length in a step of ``decode``."""
 
     texts: Tensor  # [n] their numbers in the step
-    slots: Tensor | slice  # [n]; a slice where they follow each other
+    slots: Tensor | slice  # [n]; a slice if they follow each other
     length: int  # of the longest, the new token included
     mask: Tensor | None  # [n, 1, 1, length] -inf behind a text's end; None: all are as long
 

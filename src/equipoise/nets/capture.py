@@ -1,4 +1,4 @@
-"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, said once, where
+"""Work on a device as CUDA graphs, functions compiled by torch, and the reason, reported once, if
 either fails.
 
 A row of operations over tensors that stay in place can be recorded once and replayed: one launch in
@@ -30,7 +30,7 @@ class CudaGraphs:
     """Records work on the current device as a graph. Graphs share one pool of memory."""
 
     def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
-        """``generators``: what the work draws random numbers from, besides the device's own."""
+        """``generators``: the work's sources of random numbers, besides the device's own."""
         self._generators = generators
         self._pool: Any = None  # of memory, once there is a graph
 
@@ -55,8 +55,8 @@ class Graphs:
         what: str,
         known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] | None = None,
     ) -> None:
-        """``note`` is told, once, why ``what`` is done plainly after all. ``record``: makes a graph
-        of work, without doing it. ``known``: where graphs are kept, by key.
+        """``note`` hears once why ``what`` is done plainly after all. ``record``: makes a graph of
+        work, without doing it. ``known``: where graphs are kept, by key.
         """
         self._note, self._record, self._what = note, record, what
         self._known: MutableMapping[Hashable, tuple[Replay, list[Tree]]] = (
@@ -89,8 +89,8 @@ class Graphs:
 
 
 def compiled(pure: Callable[..., Tree], note: Note, what: str) -> Callable[..., Tree]:
-    """``pure`` compiled by torch, for the sizes that it is called with; plain again, said once,
-    where that fails.
+    """``pure`` compiled by torch, for the sizes that it is called with; plain again, with one note,
+    if that fails.
 
     The first call is done plainly: it checks its inputs, which is no part of what is compiled.
     """

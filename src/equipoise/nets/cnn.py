@@ -26,7 +26,7 @@ SMALLEST = 36  # sides: below it the Nature CNN's strides leave nothing
 
 
 def planes(shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of an image of this shape; ValueError where it is none."""
+    """(channels, height, width) of an image of this shape; ValueError if it is no image."""
     if len(shape) == 2:
         return 1, shape[0], shape[1]
     if len(shape) == 3:
@@ -82,7 +82,7 @@ def first_conv(layer: nn.Conv2d, x: Tensor, scale: float) -> Tensor:
 
 
 def flat(x: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H * W * C]: no copy where the channels are last in memory."""
+    """[N, C, H, W] -> [N, H * W * C]: no copy if the channels are last in memory."""
     return x.permute(0, 2, 3, 1).flatten(1)
 
 

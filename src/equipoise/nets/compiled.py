@@ -1,4 +1,4 @@
-"""``torch.compile`` for torsos of images, and the reason where it is not available."""
+"""``torch.compile`` for torsos of images, and the reason if it is not available."""
 
 from __future__ import annotations
 

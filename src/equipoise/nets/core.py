@@ -106,7 +106,7 @@ class Core(nn.Module):
     def _loop(
         self, x: Tensor, first: Tensor, state: State, resets: frozenset[int]
     ) -> tuple[Tensor, State]:
-        """Row after row; what depends on the input only is multiplied for all rows at once."""
+        """Row after row; the products of the input alone are computed for all rows at once."""
         w_ih, w_hh, b_ih, b_hh = self._parameters_of_rnn()
         w_hh, n = w_hh.t(), self.size
         outputs: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The choice of a core: what a policy remembers with, between its torso and its heads."""
+"""The choice of a core: the memory of a policy, between its torso and its heads."""
 
 from __future__ import annotations
 

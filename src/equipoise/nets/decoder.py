@@ -1,8 +1,8 @@
 """A decoder for text: the family that Llama, Qwen2 and Qwen3 are, by Hugging Face's names.
 
 RMSNorm, rotary positions, grouped queries, SwiGLU. Qwen2 has a bias on queries, keys and values,
-Qwen3 a norm on queries and keys. The engine and the learner run the same layers: they differ in
-where a layer's keys and values come from.
+Qwen3 a norm on queries and keys. The engine and the learner run the same layers: they differ in the
+source of a layer's keys and values.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Decoder(nn.Module):
         return self._layers(token, position, lambda _, q, k, v: packed_attention(q, k, v, layout))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., hidden] -> [..., vocabulary] float32 (float64 where the net is)."""
+        """[..., hidden] -> [..., vocabulary] float32 (float64 if the net is)."""
         logits = F.linear(hidden, self.head)
         return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -279,7 +279,7 @@ class Decoder(nn.Module):
             or self._angles[0].device != position.device
         ):
             length = max(longest, 256, 2 * len(self._angles[0]) if self._angles else 0)
-            with torch.inference_mode(False):  # kept, and used with gradients, too
+            with torch.inference_mode(False):  # kept, and also used with gradients
                 angle = torch.outer(
                     torch.arange(length, dtype=torch.float32), frequencies(self.config)
                 )

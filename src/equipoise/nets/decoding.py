@@ -5,7 +5,7 @@ A step of a small model costs what its operations cost to call. Here weights tha
 input lie side by side, so that one product computes queries, keys and values; they lie by input,
 since a product with few rows reads them so in half the time on a CPU; keys and values lie by place,
 so that one copy stores both; and texts are the first rows of the cache, so that attention reads it
-where it lies. ``Decoder.decode`` says the same at length.
+where it lies. ``Decoder.decode`` explains it at length.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ByPlace:
 class Decoding:
     """``net``, and room for the keys and values of ``slots`` texts of at most ``length`` tokens.
 
-    The parameters of ``net`` become views of the joined ones: what is written into them in place is
+    The parameters of ``net`` become views of the joined ones: values written into them in place are
     used from then on.
     """
 
@@ -154,8 +154,8 @@ def pieces(view: Tensor) -> Iterator[slice]:
     """Parts of a parameter [out, ...], or of joined weights, that take a fraction of a millisecond
     to copy.
 
-    What lies across the grain is copied some outputs at a time: in a copy at once on a CPU lines
-    leave the caches before they are full (``benchmarks/text.py publish``).
+    A transposed part is copied some outputs at a time: in a copy at once on a CPU lines leave the
+    caches before they are full (``benchmarks/text.py publish``).
     """
     rows = (
         OUTPUTS if not view.is_contiguous() else max(1, PIECE * len(view) // max(view.numel(), 1))

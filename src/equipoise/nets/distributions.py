@@ -72,7 +72,9 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, noise: Tensor) -> Tree:
-        """noise [..., k] -> action. Box actions are reparametrised, others have no gradient."""
+        """noise [..., k] -> action. Box actions are reparametrised; other actions have no
+        gradient.
+        """
 
     @abstractmethod
     def sample_and_logp(self, noise: Tensor) -> tuple[Tree, Tensor]:
@@ -180,7 +182,7 @@ class DiagonalGaussian(Distribution):
     inverse CDF, ndtri(u) = sqrt(2) erfinv(2u - 1), since torch's erfinv is vectorised and its ndtri
     is not (35 us against 117, d=6).
 
-    ``by_state``: (h [N, F], sigma [F, d]) where the noise is a function of the state (gSDE,
+    ``by_state``: (h [N, F], sigma [F, d]) if the noise is a function of the state (gSDE,
     ``nets/actor.py``): samples are mean + h theta, theta_ji ~ N(0, sigma_ji^2) of the last F d
     columns of noise. ``log_std`` is then of that sum.
     """
@@ -326,8 +328,8 @@ class SquashedGaussian(DiagonalGaussian):
 class MultiCategorical(Distribution):
     """Independent choices, as many as ``shape`` has elements; actions int64 [..., *shape].
 
-    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, those with fewer are
-    filled up with ``MASKED``. ``start`` [k] int64 is their first values, None where all are 0.
+    ``logits`` [n, k, ...]: n is the most values that one of the k choices has, choices with fewer
+    are filled up with ``MASKED``. ``start`` [k] int64 is their first values, None if all are 0.
     """
 
     __slots__ = ("_choices", "shape", "start")

@@ -1,4 +1,6 @@
-"""``Context``: what torch hands to the forward and the backward of an autograd function."""
+"""``Context``: the object that torch passes to the forward and the backward of an autograd
+function.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Heads: from the outputs of one linear layer to a distribution over any action space, without the
 actions that a mask forbids.
 
-A head knows its slice of the layer's outputs; ``y`` is [size, N] (outputs first,
-``torso.columns``), ``rows`` the shape that N stands for: B, or T and B.
+A head has its slice of the layer's outputs; ``y`` is [size, N] (outputs first, ``torso.columns``),
+``rows`` the shape that N stands for: B, or T and B.
 """
 
 from __future__ import annotations
@@ -168,10 +168,10 @@ def least_distance(low: Array, high: Array) -> Array:
 
 
 def finite(space: spaces.Box, who: str, place: str, instead: str) -> tuple[Array, Array]:
-    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, where a bound is
+    """[d] float32, the bounds of a Box, flat; ValueError, in the name of ``who``, if a bound is
     infinite.
 
-    ``instead``: what else may help.
+    ``instead``: another way that may help.
     """
     low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (space.low, space.high))
     wrong = ~(np.isfinite(low) & np.isfinite(high) & np.isfinite(high - low) & (low < high))
@@ -235,12 +235,12 @@ def head(
 
 
 def part(x: Tensor, at: int, size: int) -> Tensor:
-    """Return rows ``at`` to ``at + size``; ``x`` itself where that is all of them."""
+    """Return rows ``at`` to ``at + size``; ``x`` itself if that is all of them."""
     return x if size == x.shape[0] else x[at : at + size]
 
 
 def masked(logits: Tensor, mask: Tensor) -> Tensor:
-    """[n, N] with ``MASKED`` where the mask [*rows, ...] of n numbers a row is 0."""
+    """[n, N] with ``MASKED`` if the mask [*rows, ...] of n numbers a row is 0."""
     allowed = mask.reshape(logits.shape[1], logits.shape[0]).t() != 0
     return torch.where(allowed, logits, MASKED)
 
@@ -260,7 +260,7 @@ class Constant:
 
     def on(self, device: torch.device) -> Tensor:
         if device not in self._on:
-            with torch.inference_mode(False):  # kept, and used with gradients, too
+            with torch.inference_mode(False):  # kept, and also used with gradients
                 self._on[device] = torch.as_tensor(self._array, device=device)
         return self._on[device]
 
@@ -277,8 +277,8 @@ def seen(spec: EnvSpec) -> tuple[spaces.Space[object], tuple[str, ...]]:
         keys.append(key)
     if not tree.branches(space) and isinstance(space, spaces.Dict):
         raise ValueError(
-            f"observation space {spec.observation}: expected something to see besides the mask, "
-            "got nothing"
+            f"observation space {spec.observation}: must have another part besides the mask, got "
+            "the mask alone"
         )
     return space, tuple(keys)
 

@@ -1,8 +1,8 @@
-"""Where the tokens of a ``Packed`` stand in the batches of attention.
+"""The places of the tokens of a ``Packed`` in the batches of attention.
 
 Letters: ``N`` tokens, ``M`` samples, ``G`` groups, ``H`` query heads, ``K`` key heads. A *sequence*
 is a prompt or a sample: rows that lie one behind the other. A token sees the earlier tokens of its
-sequence and itself; one of a sample sees its prompt, too.
+sequence and itself; a token of a sample also sees its prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from equipoise.types import Array, Tree
 from equipoise.types.packed import Packed
 
-WASTE = 0.25  # share of padding in a batch of sequences at most
+WASTE = 0.25  # most padding in a batch of sequences, as a share
 SMALL = 2048  # tokens of padding that cost less than another batch
 SHORT = 128  # tokens of a group, on average, up to which it is faster as one sequence with a mask
 
@@ -53,7 +53,7 @@ class Whole:
     """Groups as one sequence each, and which earlier tokens each token sees."""
 
     groups: tuple[Batch, ...]
-    # [count or 1, length, length] float32: 0 where the key is seen, else -inf
+    # [count or 1, length, length] float32: 0 if the key is seen, else -inf
     masks: tuple[Tensor, ...]
     place: Tensor  # [N] the place of each row in ``groups``
 
@@ -118,7 +118,7 @@ class Layout:
 
     @classmethod
     def of(cls, data: Packed) -> Layout:
-        """The layout of groups of samples; ValueError where samples and tokens disagree."""
+        """The layout of groups of samples; ValueError if samples and tokens disagree."""
         columns = (data.sample, data.prompt, data.group)
         sample, prompt, group = (
             np.asarray(x.cpu() if isinstance(x, Tensor) else x) for x in columns

@@ -22,7 +22,7 @@ class MinGRU(nn.Module):
     The state is ``{"h"}``, float32 [B, layers, size], zeros at the start of an episode. Weights
     orthogonal, biases 0; ``span``: as of ``Core``, here the bias of z. The recurrence is computed
     as it stands, not by logarithms as in the paper's appendix B: coefficients between 0 and 1 need
-    none in float32, and W_h x may be negative.
+    no logarithms in float32, and W_h x may be negative.
     """
 
     def __init__(self, size_in: int, size: int, *, layers: int = 1, span: int = 0) -> None:
@@ -108,8 +108,8 @@ def loop(a: Tensor, b: Tensor) -> Tensor:
 
 
 def doubling(a: Tensor, b: Tensor) -> Tensor:
-    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices
-    where calls are what costs.
+    """The scan in log2(T) rounds (Hillis and Steele 1986, Data parallel algorithms), for devices on
+    which calls are the cost.
 
     After the round of stride s row t is the sum over its last 2s rows, and ``a`` holds the products
     of as many coefficients.

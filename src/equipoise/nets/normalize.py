@@ -19,8 +19,8 @@ class RunningNorm(nn.Module):
         y = clip((x - mean) / sqrt(var + 1e-8))
 
     as in Stable-Baselines3's VecNormalize and CleanRL; the variance is that of the population.
-    Before the first row is absorbed y is x, clipped. ``columns`` [F] says which features are
-    normalised (default: all); the others pass as they are.
+    Before the first row is absorbed y is x, clipped. ``columns`` [F] selects the features that are
+    normalised (default: all); other features pass unchanged.
 
     The statistics are float64; ``shift`` and ``factor`` are what ``forward`` needs of them, in
     float32, so that acting costs three small operations. Only ``absorb`` changes anything: using
@@ -64,8 +64,8 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def absorb(self, rows: Tensor, mask: Tensor, pool: Pool) -> None:
-        """Merge rows [..., F] where ``mask`` [...] is True and every feature finite, and those of
-        the pool's other learners.
+        """Merge rows [..., F] where ``mask`` [...] is True and every feature finite, and the rows
+        of the pool's other learners.
 
         The mean and m2 of the batch in two passes, then Chan, Golub and LeVeque 1979, "Updating
         formulae and a pairwise algorithm for computing sample variances", Eq. (2.1): nothing

@@ -1,8 +1,8 @@
 """Text in a queue's slots as ``Packed`` tokens, and packed tokens cut into parts.
 
-A slot has a row for each sample of a group, since what a run counts are samples; the tokens of a
-sample lie along an axis of its leaves, as many as a sample may have at most. ``pack`` leaves out
-what is not there, and keeps a group's prompt once.
+A slot has a row for each sample of a group, since a run counts samples; the tokens of a sample lie
+along an axis of its leaves, whose length is the most tokens of a sample. ``pack`` leaves out what
+is not there, and keeps a group's prompt once.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
 
 
 def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
-    """``count`` random, disjoint parts of whole groups. Where groups were lost there may be fewer
-    than parts: then some parts are of no weight, so that all learners take as many steps.
+    """``count`` random, disjoint parts of whole groups. If groups were lost there may be fewer than
+    parts: then some parts are of no weight, so that all learners take as many steps.
     """
     groups = int(batch.data.group[-1]) + 1
     order = torch.randperm(groups, generator=rng, device=rng.device)
@@ -130,10 +130,10 @@ def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
 
 
 def under_budget(batch: Batch, tokens: int) -> list[Batch]:
-    """The batch in parts of at most so many tokens, in order; a sample with its prompt is never
+    """The batch in parts of at most ``tokens`` tokens, in order; a sample with its prompt is never
     cut, however long.
 
-    The batch itself where it fits, or where ``tokens`` is 0.
+    The batch itself if it fits, or where ``tokens`` is 0.
     """
     data: Packed = batch.data
     if tokens == 0 or len(data.token) <= tokens:

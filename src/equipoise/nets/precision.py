@@ -10,8 +10,8 @@ bf16      convolutions, products of matrices and what lies between them are bflo
 fp16      NVIDIA GPUs: the same in float16, with a scaled loss (``learners/scaling.py``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory are always float32. Where a run learns in tf32 or fp16
-on a GPU, those that act on a CPU, which has neither, compute in fp32.
+Weights, gradients and the optimiser's memory are always float32. If a run learns in tf32 or fp16 on
+a GPU, workers that act on a CPU, which lacks both, compute in fp32.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class Products:
     """A context that sets how exact products of float32 matrices are: "highest", "high" or
     "medium". It may be nested.
 
-    On a GPU convolutions become exact with "highest", too; they have one switch for both other
-    values.
+    On a GPU "highest" also makes convolutions exact; they have one switch for both other values.
     """
 
     def __init__(self, exactness: str) -> None:
@@ -65,10 +64,9 @@ FLAGS = {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"}
 
 def native_bf16(flags: str | None = None) -> bool:
     """Has this processor instructions for bf16, which torch may use? ``flags``: its flags instead
-    of those of the system.
+    of the system's.
 
-    ``ONEDNN_MAX_CPU_ISA`` may forbid them. Where the system does not tell its flags, torch is
-    asked.
+    ``ONEDNN_MAX_CPU_ISA`` may forbid them. If the system does not list its flags, torch is asked.
     """
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "DEFAULT"
     if platform.machine() in ("x86_64", "AMD64") and not limit.upper().startswith(WITH_BF16):
@@ -121,7 +119,7 @@ def autocast(
 def backward(
     precision: Precision, device: str | torch.device = "cpu"
 ) -> AbstractContextManager[object]:
-    """The context for the backward pass of such a computation; autocast itself needs none."""
+    """The context for the backward pass of such a computation; autocast itself needs no context."""
     if torch.device(device).type == "cpu":
         return Products("medium") if precision == "medium" else PLAIN
     return Products(EXACTNESS.get(precision, "highest"))

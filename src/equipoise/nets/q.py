@@ -105,7 +105,7 @@ def any_of(u: Tensor, actions: int, allowed: Tensor | None) -> Tensor:
     """[N], the place of an action that is allowed, each with the same chance; u [N] uniform in (0,
     1), float32.
 
-    Below 1 a float32 is 1 - 2^-24 at most, whose product with a whole number is never rounded up to
+    Below 1 a float32 is at most 1 - 2^-24, whose product with a whole number is never rounded up to
     that number.
     """
     if allowed is None:

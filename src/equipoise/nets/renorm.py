@@ -20,14 +20,14 @@ R_MAX, D_MAX = 3.0, 5.0  # Ioffe 2017, section 4
 
 
 class BatchRenorm(nn.Module):
-    """Normalise each feature of rows [N, F], or [members, N, F] where each member has statistics of
+    """Normalise each feature of rows [N, F], or [members, N, F] if each member has statistics of
     its own.
 
         y = scale (x - mean) / sqrt(var + 1e-3) + bias
 
-    by the running mean and variance, so that a row's y does not depend on the rows beside it: this
-    is what acts. Within ``by_batch`` y is by the mean m and the deviation s of the batch itself,
-    through which gradients flow,
+    by the running mean and variance, so that a row's y does not depend on the other rows: acting
+    uses it. Within ``by_batch`` y is by the mean m and the deviation s of the batch itself, through
+    which gradients flow,
 
         y = scale ((x - m) / s * r + d) + bias,  r = clip(s / std, 1/3, 3),  d = clip((m - mean) /
         std, -5, 5)

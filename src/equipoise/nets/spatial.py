@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from equipoise.nets.cnn import ResNet, conv, first_conv, planes, to_planes
 from equipoise.nets.torso import linear
 
-GRID = 4  # the localisation network sees means over so many parts of each side
+GRID = 4  # the localisation network sees means over this number of parts of each side
 
 
 class SpatialTransformer(nn.Module):
     """Jaderberg et al. 2015 (arXiv:1506.02025), section 3, before the ResNet of ``cnn``.
 
-    A small CNN says six numbers A for each image; the pixel at (x, y), both from -1 to 1, is then
-    what the image has at A (x, y, 1), bilinear, 0 outside. At first A is the identity, whatever the
-    image.
+    A small CNN computes six numbers A for each image; the pixel at (x, y), both from -1 to 1, is
+    then what the image has at A (x, y, 1), bilinear, 0 outside. At first A is the identity,
+    whatever the image.
     """
 
     def __init__(self, shape: Sequence[int], *, scale: float = 1 / 255) -> None:

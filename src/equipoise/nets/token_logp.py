@@ -24,8 +24,8 @@ def token_logp(
     """The log-probability [N] of each chosen token, and the entropy [N] of what it was drawn from;
     0 elsewhere.
 
-    Both float32 and of softmax(logits / temperature). ``layout`` and ``hidden``: where the caller
-    has them already. Without ``entropy`` the second is zeros.
+    Both float32 and of softmax(logits / temperature). ``layout`` and ``hidden``: given if the
+    caller has them already. Without ``entropy`` the second is zeros.
     """
     layout = Layout.of(data) if layout is None else layout
     hidden = net.hidden(data, layout) if hidden is None else hidden

@@ -22,7 +22,7 @@ OBSERVATIONS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
 
 
 def encoded_size(space: spaces.Space[object]) -> int:
-    """F, the width of what ``encode`` returns; ValueError where the space is not supported."""
+    """F, the width of what ``encode`` returns; ValueError if the space is not supported."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return math.prod(space.shape)
     if isinstance(space, spaces.Discrete):
@@ -37,7 +37,7 @@ def encoded_size(space: spaces.Space[object]) -> int:
 def encode(space: spaces.Space[object], obs: Tree) -> Tensor:
     """Observations as float32 features.
 
-    ``obs`` [..., *space.shape] (a dict of those for Dict and Tuple) -> [..., F]. Box and
+    ``obs`` [..., *space.shape] (a dict of such arrays for Dict and Tuple) -> [..., F]. Box and
     MultiBinary: cast and flattened; a picture (bytes of rank 2 or more) is also scaled to 0 .. 1,
     as a CNN does. Discrete and each part of a MultiDiscrete: one-hot from ``start`` (all zeros for
     a value outside). Dict: its parts concatenated in sorted key order; Tuple: in its own.
@@ -85,7 +85,7 @@ def _one_hot(
     counts: tuple[int, ...], starts: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Two arrays [F]: the part that each feature belongs to, and the value that it stands for."""
-    with torch.inference_mode(False):  # kept, and used with gradients, too
+    with torch.inference_mode(False):  # kept, and also used with gradients
         part = torch.arange(len(counts), device=device).repeat_interleave(
             torch.tensor(counts, device=device)
         )

@@ -87,8 +87,8 @@ class TwinMLP(nn.Module):
 
     def _layers(self, members: int) -> list[tuple[Tensor, Tensor]]:
         """Weight and bias of each layer, read past ``ParameterList``, which costs 5 us an item;
-        whole where all members compute, since the gradient of a part is copied once more into one
-        of the whole.
+        whole if all members compute, since the gradient of a part is copied once more into one of
+        the whole.
         """
         pairs = list(
             zip(parameters(self.weights).values(), parameters(self.biases).values(), strict=True)
@@ -159,7 +159,7 @@ class TwinCritic(Features):
         self.one_value = outputs == 0
 
     def forward(self, obs: Tree, action: Tensor | None = None) -> Tensor:
-        """action [N, d] in -1 .. 1 (``Bounds``), None where the space is Discrete."""
+        """action [N, d] in -1 .. 1 (``Bounds``), None if the space is Discrete."""
         features = self.features(obs)
         q: Tensor = self.twins(features if action is None else torch.cat([features, action], -1))
         return q.squeeze(-1) if self.one_value else q

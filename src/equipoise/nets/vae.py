@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Images, or latents [N, ``LATENTS``], which pass. Always float32, for all who read it."""
+        """Images, or latents [N, ``LATENTS``], which pass. Always float32, for every reader."""
         if x.ndim == 2:
             return x.float()
         with exact(x.device):

@@ -78,7 +78,7 @@ class Vision(nn.Module):
 
 
 class Latent(nn.Module):
-    """Hidden layers over the latents of images, beside the other parts."""
+    """Hidden layers over the latents of images, next to the other parts."""
 
     def __init__(self, vision: Vision, hidden: Sequence[int], activation: str) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class Latent(nn.Module):
 
 
 def encoders(net: nn.Module) -> dict[str, Encoder]:
-    """The encoders of a network by the paths of their images within an observation; {}: it has
-    none.
+    """The encoders of a network by the paths of their images within an observation; {} if it has no
+    encoder.
 
-    ValueError where several of its parts have their own: a row would be kept once for each.
+    ValueError if several of its parts have their own: a row would be kept once for each.
     """
     found: list[Any] = [
         module for module in net.modules() if isinstance(getattr(module, "torso", None), Latent)
@@ -148,9 +148,9 @@ def torso(
     """The torso for an observation space: an ``MLP`` over encoded rows, or a module that takes the
     observations themselves.
 
-    ``auto``: ``nature`` where ``is_screen`` holds for a part, else an MLP. ``hidden`` and
-    ``activation`` are the MLP's. ValueError says what is wrong with a ``kind`` or with an
-    observation that does not fit it.
+    ``auto``: ``nature`` if ``is_screen`` holds for a part, else an MLP. ``hidden`` and
+    ``activation`` are the MLP's. ValueError describes a wrong ``kind``, or an observation that does
+    not fit it.
     """
     if ":" in kind:
         return custom(kind, observation)
@@ -212,7 +212,7 @@ def custom(name: str, observation: spaces.Space[object]) -> object:
             got = made(zeros(observation, 2))
         except Exception as error:
             raise ValueError(
-                f"torso {name!r}: expected what takes two rows of {observation}, got "
+                f"torso {name!r}: must take two rows of {observation}, got "
                 f"{type(error).__name__}: {error}"
             ) from error
     if not isinstance(got, Tensor) or got.shape != (2, size):

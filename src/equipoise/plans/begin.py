@@ -1,5 +1,5 @@
-"""What a new run takes from a checkpoint of another one: the weights alone, or all that its learner
-had.
+"""The start of a new run from a checkpoint of another run: the weights alone, or the learner's
+whole state.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MANY = 1 << 30  # more windows than a batch has
 def take(
     program: Program, nets: Mapping[str, nn.Module], source: Path, *, learner: bool
 ) -> int | None:
-    """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, where all of
-    the ``learner`` is to follow.
+    """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, if all of the
+    ``learner`` is to follow.
 
-    ValueError where something of it does not fit this run.
+    ValueError if something of it does not fit this run.
     """
     fill(program, nets, source)
     updates = [
@@ -37,8 +37,8 @@ def take(
 
 
 def fill(program: Program, nets: Mapping[str, nn.Module], source: Path) -> None:
-    """Copy the weights of a checkpoint into the networks that a run begins with; ValueError where
-    they do not fit.
+    """Copy the weights of a checkpoint into the networks that a run begins with; ValueError if they
+    do not fit.
     """
     playable.fill(
         nets, cloned.params(program, nets, source, checkpoint.load(source)[0]), str(source)
@@ -56,7 +56,7 @@ def new_learner(
     pool: Learners = ALONE,
 ) -> Learner:
     """The learner of a policy, on the program's device; ``batch``: windows of a batch; ``pool``:
-    those that it learns with.
+    the learners that it learns with.
 
     Several learners on CUDA have a device each.
     """
@@ -83,7 +83,7 @@ def new_learner(
 def begin_from(learner: Learner, source: Path, name: str) -> int:
     """Take the state of a policy's learner from a whole checkpoint -> the updates that it had made.
 
-    ValueError where there is none, or it does not fit.
+    ValueError if there is none, or it does not fit.
     """
     place = source / checkpoint.LEARNER
     data = checkpoint.read(source, checkpoint.LEARNER)
@@ -92,7 +92,7 @@ def begin_from(learner: Learner, source: Path, name: str) -> int:
         return learner.before
     except KeyError as error:
         raise ValueError(
-            f"{place}: expected the state of the learner of {name!r}, got none of {error}"
+            f"{place}: must have the state of the learner of {name!r}, got none of {error}"
         ) from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(

@@ -42,7 +42,7 @@ class FromWeights:
     source: None = None
 
     def fill(self, program: Program, nets: Mapping[str, nn.Module]) -> int | None:
-        """As ``Fresh.fill``; ValueError where something of the checkpoint does not fit."""
+        """As ``Fresh.fill``; ValueError if something of the checkpoint does not fit."""
         return begin.take(program, nets, self.weights, learner=self.learner)
 
 

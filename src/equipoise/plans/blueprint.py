@@ -50,9 +50,9 @@ class Blueprint:
 
     program: Program
     spec: RunSpec
-    roles: Mapping[str, Role]  # by policy; those that learn come first
+    roles: Mapping[str, Role]  # by policy; learning policies come first
     pace: Pace
-    # by policy, of those that keep live rows: the share of the first learner
+    # by policy, for policies that keep live rows: the share of the first learner
     replays: Mapping[str, ReplayPlan]
     updates: int
     schedule_updates: int
@@ -64,10 +64,10 @@ class Blueprint:
     resume: Source | None  # the checkpoint that every worker goes on from
     capsules: str | None = None  # where env failures are written
     logs: str | None = None  # where the processes of workers print; None: where the driver does
-    dataset: Dataset | None = None  # a data set to learn from, beside live rows or alone
+    dataset: Dataset | None = None  # a data set to learn from, with live rows or alone
     forward: Mapping[str, str] = field(
         default_factory=dict
-    )  # how actors act by policy (actors/forward/forward.py); torch if not said
+    )  # how actors act by policy (actors/forward/forward.py); torch by default
     apart: bool = False  # are there learners on several machines?
     address: str = "127.0.0.1"  # of this machine, for learners on others
 
@@ -112,8 +112,8 @@ class Blueprint:
         return nets
 
     def learner(self, name: str, net: nn.Module, pool: Learners = ALONE) -> Learner:
-        """The learner of a policy as the run begins, which a resume loads after; ``pool``: those
-        that it learns with.
+        """The learner of a policy as the run begins, which a resume loads after; ``pool``: the
+        learners that it learns with.
         """
         windows = learning(self.program)[name].batch * len(self.roles[name].places) // pool.size
         if self.program.placement.gradient_checkpointing:
@@ -132,7 +132,7 @@ class Blueprint:
         return made
 
     def goals(self, name: str) -> Goals | None:
-        """What a policy's store with hindsight asks, with an env of its own."""
+        """The goals that a policy's store with hindsight asks for, with an env of its own."""
         replay = self.policies[name].replay
         return goals(self.program) if replay is not None and replay.relabel else None
 
@@ -186,9 +186,9 @@ class Blueprint:
 
     @property
     def replaceable(self) -> bool:
-        """Can a learner that is lost be replaced? Not where rows of a replay are lost with it, or a
-        policy's past, or weights on a device, or its part of the parameters, or where learners are
-        on several machines.
+        """Can a learner that is lost be replaced? Not if rows of a replay are lost with it, or a
+        policy's past, or weights on a device, or its part of the parameters, or if learners are on
+        several machines.
         """
         frozen = any(role.frozen is not None for role in self.roles.values())
         whole = self.program.placement.shard == "none"
@@ -249,7 +249,7 @@ class Blueprint:
 
     @property
     def rolls_out(self) -> bool:
-        """Are envs stepped beside their policy, on its device?"""
+        """Are envs stepped with their policy, on its device?"""
         env = self.program.source.played
         return env is not None and env.on_device and not self.inferences
 
@@ -260,7 +260,7 @@ class Blueprint:
 
     @property
     def rows_device(self) -> str:
-        """The device that rows may lie on where all workers are in one process, so that a learner
+        """The device that rows may lie on if all workers are in one process, so that a learner
         reads them without a copy.
         """
         return self.acting_device if self.rolls_out and not self.replays else "cpu"
@@ -276,7 +276,7 @@ class Blueprint:
         return range(actor * halves, (actor + 1) * halves)
 
     def served(self, inference: int) -> range:
-        """The groups that an inference worker acts for: those of whole actors."""
+        """The groups that an inference worker acts for: the groups of whole actors."""
         actors, halves = self.program.actors, self.program.placement.halves
         first, last = (actors * i // self.inferences for i in (inference, inference + 1))
         return range(first * halves, last * halves)
@@ -291,7 +291,7 @@ class Blueprint:
 
     @property
     def shards(self) -> list[tuple[str, int]]:
-        """(policy, number) of each worker that keeps rows of a replay; none where the learners'
+        """(policy, number) of each worker that keeps rows of a replay; none if the learners'
         processes keep them.
 
         Shard k is learner k % learners'.

@@ -1,9 +1,9 @@
 """Memory that a run takes, summed up before anything is allocated, and the memory that this machine
 has.
 
-The sum is a lower bound: what an env keeps for itself, what a backward pass needs and the
-interpreters are not in it. A run whose lower bound does not fit is refused in one sentence, with
-the parts of the sum and the nearest setting that fits.
+The sum is a lower bound: it leaves out an env's own memory, the memory of a backward pass, and the
+interpreters. A run whose lower bound does not fit is refused in one sentence, with the parts of the
+sum and the nearest setting that fits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TOO_LARGE = re.compile(
     r"allocate memory|out of memory|overflow|[Ss]torage size|too large", re.ASCII
 )
 
-# the parts of the sum, in bytes by name; ValueError where there is no such run
+# the parts of the sum, in bytes by name; ValueError if there is no such run
 Size = int | tuple[int, ...]  # of a setting
 Measure = Callable[[Program], dict[str, int]]
 
@@ -62,7 +62,7 @@ Measure = Callable[[Program], dict[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Memory of this machine, in bytes; None where the system does not tell."""
+    """Memory of this machine, in bytes; None if the system does not report it."""
 
     total: int | None
     free: int | None
@@ -70,7 +70,7 @@ class Machine:
 
 
 def machine(root: Path = Path("/")) -> Machine:
-    """The machine, or its cgroup where that has less. ``root``: where ``proc`` and ``sys`` are
+    """The machine, or its cgroup if that has less. ``root``: where ``proc`` and ``sys`` are
     found.
     """
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
@@ -98,14 +98,14 @@ def _cgroup_limits(root: Path) -> Iterator[int]:
                 place = mount / path.strip("/")
                 for directory in (place, *place.parents):
                     text = _text(directory / file).strip()
-                    if text.isdigit():  # "max" where there is no limit
+                    if text.isdigit():  # "max" if there is no limit
                         yield int(text)
                     if directory == mount:
                         break
 
 
 def _text(path: Path) -> str:
-    """A file of the system, or nothing where there is none (another system, a container without
+    """A file of the system, or nothing if there is none (another system, a container without
     it).
     """
     return path.read_text() if path.is_file() and os.access(path, os.R_OK) else ""
@@ -120,7 +120,7 @@ def _pages() -> int | None:
 
 
 def queue_plan(blue: Blueprint) -> Plan:
-    """The queue of a learner, where the rows of the policies that learn lie side by side."""
+    """The queue of a learner, with the rows of the learning policies side by side."""
     block, groups = blue.program.placement.group_envs, blue.groups_of(0)
     return Plan(
         rows={name: role.row for name, role in blue.learns.items()},
@@ -240,21 +240,22 @@ def may_be_huge(algorithm: Algorithm, observation: int) -> bool:
 
 
 def networks(program: Program, spec: RunSpec, count: Callable[[str], int]) -> dict[str, int]:
-    """Bytes of the learner's networks, of those that may be huge, before any is built; ``count``:
-    of a policy's.
+    """Bytes of the learner's networks, counting networks that may be huge, before any is built;
+    ``count``: of a policy's.
     """
     found = 0
     for name, policy in learning(program).items() if program.source.played is not None else ():
         observation = tree.leaves(observation_spec(spec.policies[name].observation))
         if may_be_huge(policy.algorithm, sum(math.prod(one.shape) for one in observation)):
-            with contextlib.suppress(ValueError):  # it cannot be counted: building it tells
+            # it cannot be counted: building it shows the size
+            with contextlib.suppress(ValueError):
                 found += learner_copies(policy) * count(name)
     return {"networks": found}
 
 
 def counted(build: Callable[[], nn.Module]) -> int:
-    """Bytes of the parameters and buffers of a network, without allocating any; ValueError where
-    only building it tells.
+    """Bytes of the parameters and buffers of a network, without allocating any; ValueError if only
+    building it shows the number.
     """
     try:
         with torch.device("meta"):
@@ -268,7 +269,7 @@ def counted(build: Callable[[], nn.Module]) -> int:
 
 
 def built(build: Callable[[], nn.Module]) -> nn.Module:
-    """The network; ValueError where this machine has no room for it, of one that could not be
+    """The network; ValueError if this machine lacks the room for a network that could not be
     counted before.
     """
     try:
@@ -287,7 +288,7 @@ def nbytes(net: nn.Module) -> int:
 
 
 def disk(plan: ReplayPlan) -> list[str]:
-    """What the disk of a mapped replay has no room for."""
+    """The parts of a mapped replay that its disk has no room for."""
     if not plan.settings.file:
         return []
     path = Path(plan.settings.file).absolute()  # and what is there of it already
@@ -308,15 +309,15 @@ def _rows(plan: ReplayPlan) -> int:
 
 
 def check_memory(program: Program, measure: Measure) -> None:
-    """ValueError where the run does not fit: expected, got, the parts of the sum, the nearest
-    setting that fits.
+    """ValueError if the run does not fit: expected, got, the parts of the sum, the nearest setting
+    that fits.
     """
     if (told := problem(program, measure, machine())) is not None:
         raise ValueError(told)
 
 
 def problem(program: Program, measure: Measure, has: Machine) -> str | None:
-    """The sentence of that refusal; None where the run fits."""
+    """The sentence of that refusal; None if the run fits."""
     found = measure(program)
     limit, name, needed = has.total, has.name, sum(found.values())
     if limit is None or needed <= limit:
@@ -370,7 +371,7 @@ def size(count: int, *, least: bool = False) -> str:
 
 
 def _number(value: object) -> int:
-    """The largest whole number of a setting; 0 where it is something else."""
+    """The largest whole number of a setting; 0 if it is something else."""
     numbers = [one for one in (value if isinstance(value, tuple) else (value,)) if type(one) is int]
     return max(numbers, default=0)
 
@@ -398,7 +399,7 @@ def _fits(with_: Callable[[int], Program], measure: Measure, has: Machine, numbe
 
 
 def _most(value: int, step: int, fits: Callable[[int], bool]) -> int:
-    """The largest multiple of ``step`` below ``value`` that fits; 0 where there is none."""
+    """The largest multiple of ``step`` below ``value`` that fits; 0 if there is none."""
     low, high = 0, value // step + 1  # in steps: ``low`` fits, ``high`` does not
     while high - low > 1:
         middle = (low + high) // 2
@@ -410,7 +411,7 @@ def _candidates(program: Program) -> Iterator[tuple[str, Size, int, int, Callabl
     """Settings that the sum grows with: (key, its value, its weight, in steps of, the program with
     another value).
 
-    The weight orders them: what was set to a large number is what a person meant to be told of.
+    The weight orders them: a setting with a large number is the likely cause.
     """
     # they have the unroll in common, and without a replay the batch
     policy, *_ = learning(program).values()

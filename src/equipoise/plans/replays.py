@@ -43,14 +43,14 @@ def pace_of(program: Program, roles: Mapping[str, Role]) -> Pace:
 
 
 def room(program: Program, name: str) -> str:
-    """What stands in front of a setting of this policy; empty where it is the only one."""
+    """The prefix of a setting of this policy; empty if it is the only policy."""
     return f"policies.{name}." if len(program.policies) > 1 else ""
 
 
 def replays_of(
     program: Program, spec: RunSpec, roles: Mapping[str, Role], pace: Pace
 ) -> dict[str, ReplayPlan]:
-    """The replays of the policies that learn; ValueError where one could hold too little."""
+    """The replays of the policies that learn; ValueError if one could hold too little."""
     envs, learners, plans = program.placement.group_envs, program.placement.learners, {}
     for name, policy in learning(program).items() if program.actors else ():
         if policy.replay is None:
@@ -82,8 +82,8 @@ def replays_of(
 
 
 def codecs_of(program: Program, roles: Mapping[str, Role]) -> dict[str, str]:
-    """The codecs of the rows of all replays, or of a data set alone; ValueError as ``codec.chosen``
-    says.
+    """The codecs of the rows of all replays, or of a data set alone; ValueError as for
+    ``codec.chosen``.
     """
     found: dict[str, str] = {}
     for name, policy in learning(program).items():

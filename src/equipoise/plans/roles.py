@@ -1,4 +1,4 @@
-"""Roles and pace: what each policy does in a run, and how steps and versions go together."""
+"""Roles and pace: each policy's part in a run, and how steps and versions relate."""
 
 from __future__ import annotations
 
@@ -56,21 +56,19 @@ class Pace:
         return (self.begins - 1 - -version // self.updates) * self.rows if version else 0
 
     def versions(self, steps: int) -> int:
-        """The last version of so many env steps, rounded up to whole rounds."""
+        """The last version of ``steps`` env steps, rounded up to whole rounds."""
         return max(-(-steps // self.rows) - self.begins + 1, 0) * self.updates
 
     def between(self, steps: int) -> int:
-        """Versions between two events that are so many steps apart: whole rounds, rounded up."""
+        """Versions between two events that are ``steps`` apart: whole rounds, rounded up."""
         return -(-steps // self.rows) * self.updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The role of a policy in this run: how it acts, for which agents, and the row that one of them
-    writes.
-    """
+    """The role of a policy in this run: how it acts, for which agents, and the row of one agent."""
 
-    algorithm: Algorithm  # Learns, and Acts where it acts in an env
+    algorithm: Algorithm  # Learns, and Acts if it acts in an env
     spec: Any  # EnvSpec or TextSpec
     row: RowSpec
     noise: Noise
@@ -95,7 +93,7 @@ class Role:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The places of its agents among those of an env."""
+        """The places of its agents among an env's agents."""
         places: tuple[int, ...] = self.spec.places
         return places
 

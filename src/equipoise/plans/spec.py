@@ -1,5 +1,5 @@
-"""``spec.json`` of a run that begins (``record/playable.py`` reads it), and what ``run.json`` holds
-of its source.
+"""``spec.json`` of a run that begins (``record/playable.py`` reads it), and the description of its
+source in ``run.json``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from equipoise.sources.source import source_of
 
 def to_json(blue: Blueprint) -> dict[str, object]:
     """Write the policies of a run as ``spec.json``; UnsupportedSpace for a space that JSON cannot
-    say.
+    hold.
     """
     source, policies = source_of(blue.program), {}
     for name, role in blue.roles.items():
@@ -29,8 +29,8 @@ def to_json(blue: Blueprint) -> dict[str, object]:
 
 
 def described(blue: Blueprint) -> dict[str, object]:
-    """What ``run.json`` holds of the rows or the task, and of the checkpoint that the run begins
-    with.
+    """The description in ``run.json`` of the rows or the task, and of the checkpoint that the run
+    begins with.
     """
     parent = {} if blue.weights is None else {"parent": checkpoint.identity(Path(blue.weights))}
     return parent | source_of(blue.program).described(blue.dataset, blue.spec)

@@ -11,7 +11,7 @@ ForkServer = forkserver.ForkServer
 
 
 class ServedProcess(process.BaseProcess):
-    """A process that is forked from the ``server`` of its class, where Python's own are all forked
+    """A process that is forked from the ``server`` of its class, if Python's own are all forked
     from one server.
 
     Tried: 3.11. If it is gone: let env workers be Python's own processes; each then has torch in it

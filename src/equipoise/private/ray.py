@@ -8,7 +8,7 @@ def draining() -> set[str]:
     call for it.
 
     Tried: 2.60. If it is gone: return an empty set; machines then leave without a warning, and
-    their workers are replaced as those of a machine that died.
+    their workers are replaced like the workers of a machine that died.
     """
     from ray._private.worker import global_worker
 

@@ -85,7 +85,7 @@ def import_compiler() -> Path:
 
 
 def parameters(module: nn.Module) -> dict[str, Any]:
-    """The parameters of a module itself by name, None for one that it has not.
+    """The parameters of a module itself by name, None for a missing parameter.
 
     Reading them past ``Module.__getattr__`` saves a tiny network 5 us of 85 a call. Tried: 2.13. If
     it is gone: ``getattr``.
@@ -154,7 +154,7 @@ def gloo(store: Store, rank: int, size: int, *, address: str, timeout: timedelta
     Tried: 2.13. If it is gone: that function with ``GLOO_SOCKET_IFNAME``; then a process cannot
     leave a group in which another one died, and must end.
     """
-    # not in every build of torch, and a learner alone needs none
+    # not in every build of torch, and a learner alone does not need it
     from torch.distributed import ProcessGroupGloo
 
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def gloo(store: Store, rank: int, size: int, *, address: str, timeout: timedelta
 
 def cuda_handle(memory: Tensor) -> tuple[list[Any], bytes]:
     """The handle [texts, numbers, bytes] by which another process opens memory [n] uint8 of a GPU,
-    and the name of the file in /dev/shm with which torch counts who uses it.
+    and the name of the file in /dev/shm with which torch counts its users.
 
     ``torch.multiprocessing`` sends the same through a pickle. Tried: 2.13. If it is gone:
     ``inference=local``, which has no weights on the device, until the new order of the fields

@@ -1,1 +1,1 @@
-"""The Program: its JSON, its settings with their facts, and what cannot work."""
+"""The Program: its JSON, its settings with their facts, and its refusals."""

@@ -1,4 +1,4 @@
-"""Combinations: settings that exclude or need each other, as their fields say (``Excludes``,
+"""Combinations: settings that exclude or need each other, as their fields declare (``Excludes``,
 ``Needs``).
 """
 

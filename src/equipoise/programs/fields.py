@@ -1,4 +1,4 @@
-"""Every setting of a Program, with its key for ``--set`` and the facts that its annotation says."""
+"""Every setting of a Program, with its key for ``--set`` and the facts of its annotation."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Setting:
     """One field of one part of a Program."""
 
     key: str  # as differences and refusals name it
-    names: tuple[str, ...]  # every key by which ``--set`` knows it
+    names: tuple[str, ...]  # every key of it in ``--set``
     fact: Fact
     part: object  # the dataclass that has it
-    room: str  # where that stands: "placement.", "algorithm.", "policies.NAME.algorithm."
+    room: str  # the place of the field: "placement.", "algorithm.", "policies.NAME.algorithm."
     rule: Literal["free", "kept"]  # of a resume
 
     @property
@@ -126,7 +126,7 @@ def replaced(program: Program, changes: Mapping[str, object]) -> Program:
         program = dataclasses.replace(program, source=source)
     if program.source.recorded and rest.pop("source.metrics", ()):
         raise ValueError(
-            "source.metrics: expected none with source.dataset, since no env is stepped"
+            "source.metrics: cannot be set with source.dataset, since no env is stepped"
         )
     for key in rest:
         room, _, name = key.partition(".")
@@ -158,7 +158,7 @@ def measurable(program: Program) -> list[str]:
 
 def _replaced(part: Any, changes: Mapping[str, Any], room: str) -> Any:
     if part is None:
-        raise ValueError(f"{room}{next(iter(changes))}: expected none without an env")
+        raise ValueError(f"{room}{next(iter(changes))}: cannot be set without an env")
     plain = {key: value for key, value in changes.items() if "." not in key}
     for name in dict.fromkeys(key.partition(".")[0] for key in changes if "." in key):
         deep = {
@@ -184,7 +184,7 @@ def _parts(part: object, room: str) -> Iterator[tuple[str, object]]:
 
 
 def valued(program: Program, key: str, absent: object = None) -> object:
-    """The value of a setting of the run, by its path; ``absent`` if its source has none."""
+    """The value of a setting of the run, by its path; ``absent`` if its source lacks it."""
     value: object = program
     for name in key.split("."):
         value = getattr(value, name, absent)
@@ -212,7 +212,7 @@ def settings(program: Program) -> Iterator[Setting]:
 
 
 def of(part: object, room: str) -> Iterator[Setting]:
-    """The settings of one part of the run, without those of its own parts."""
+    """The settings of one part of the run, without the settings of its own parts."""
     inside = [name for name, fact in facts(type(part)).items() if classes(fact.kind)]
     return _of(part, room, skip=(*inside, "target", "kwargs"))
 
@@ -246,7 +246,9 @@ def named(program: Program, key: str) -> list[Setting]:
 
 
 def why_unread(program: Program, setting: Setting) -> str:
-    """Why nothing reads this setting while the others are as they are; "" where something does."""
+    """Why nothing reads this setting with the other settings as they are; "" if the setting is
+    read.
+    """
     for read in setting.fact.reads:
         if isinstance(setting.part, Placement) and read.setting in setting.part.auto:
             continue  # it is not known yet
@@ -259,7 +261,7 @@ def why_unread(program: Program, setting: Setting) -> str:
 
 def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, object]:
     """The path and the value of the deciding setting: the same part's, else the Program's; "" if
-    this kind of source has none. ValueError if no program has it.
+    this kind of source lacks it. ValueError if no program has it.
     """
     if (mine := getattr(setting.part, read.setting, MISSING)) is not MISSING:
         return setting.room + read.setting, mine
@@ -267,7 +269,7 @@ def looked_up(program: Program, setting: Setting, read: Read) -> tuple[str, obje
     if value is MISSING and not read.setting.startswith("source."):
         near = hint(read.setting, list(values_of(setting.part)))
         raise ValueError(
-            f"{setting.key}: expected a field beside it, or a path of the Program, in "
+            f"{setting.key}: expected a field of the same class, or a path of the Program, in "
             f"{type(read).__name__}(...), got {read.setting!r}{near}"
         )
     return read.setting, "" if value is MISSING else value

@@ -16,7 +16,8 @@ from equipoise.types import Placement, Policy, Program, learning
 if sys.platform != "win32":
     import resource
 
-# descriptors that Python's forkserver can hand to a process (251), less those of every run
+# descriptors that Python's forkserver can hand to a process (251), less the descriptors that every
+# run needs
 DESCRIPTORS = 240
 # files that the driver opens: its own and the servers', and for each worker
 FILES, WORKER_FILES = 18, 6
@@ -35,7 +36,9 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
     pipes = 2 * place.halves if place.max_lag == 0 else 0  # for an actor: pipes of tokens
 
     def given(actors: int) -> int:
-        """Descriptors of the worker that needs most: pipes, all doorbells, those that it rings."""
+        """Descriptors of the worker that needs most: pipes, all doorbells, the doorbells that it
+        rings.
+        """
         rung = shards + learners - 1  # a learner rings the others and its shards
         here = max(actors - away, 0) + bool(away)  # the proxy is one that writes
         if servers:  # an inference worker rings its env workers
@@ -66,7 +69,7 @@ def check_processes(program: Program, *, away: int = 0, servers_away: int = 0) -
 
 
 def check_devices(place: Placement) -> None:
-    """ValueError where this machine has not the devices that the learners are to compute on."""
+    """ValueError if this machine has not the devices that the learners are to compute on."""
     if place.device == "cpu":
         return
     if not torch.cuda.is_available():
@@ -81,11 +84,11 @@ def check_devices(place: Placement) -> None:
 
 
 def check_nvtx(place: Placement) -> None:
-    """ValueError where profilers cannot be shown the parts of the work."""
+    """ValueError if profilers cannot be shown the parts of the work."""
     if place.nvtx and torch.version.cuda is None:
         raise ValueError(
             "placement.nvtx: expected false, since this torch has no CUDA, got true; "
-            "placement.trace_s=10 needs none"
+            "placement.trace_s=10 works without CUDA"
         )
 
 
@@ -97,7 +100,7 @@ def _files_allowed() -> int | None:
 
 
 def _files_open() -> int:
-    """Files that this process has open now; 3 where the system does not list them."""
+    """Files that this process has open now; 3 if the system does not list them."""
     place = Path("/dev/fd")
     return len(list(place.iterdir())) if place.is_dir() else 3
 

@@ -1,5 +1,5 @@
 """The names that other libraries have for settings, options, algorithms and networks, for the hint
-after an unknown name: read from ``peer_names.toml`` beside this file.
+after an unknown name: read from ``peer_names.toml`` next to this file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PeerNames:
     words: dict[str, list[str]]
     commands: dict[str, list[str]]
     algorithms: dict[str, list[str]]
-    besides: list[str]  # parts of the name of an algorithm that say for which envs or machines
+    besides: list[str]  # parts of the name of an algorithm that name its envs or machines
 
 
 @cache
@@ -58,8 +58,8 @@ def is_of_peer(name: str) -> bool:
 
 
 def key_of_peer(name: str, known: Collection[str]) -> tuple[str, str]:
-    """(our key, how its value differs) of what peers call ``name``; ("", "") where none of the
-    ``known`` keys is meant.
+    """(our key, how its value differs) for the peers' ``name``; ("", "") if it matches no key of
+    ``known``.
     """
     short = _short(name)
     for one in peer_names().settings:
@@ -73,20 +73,20 @@ def key_of_peer(name: str, known: Collection[str]) -> tuple[str, str]:
 
 
 def option_of_peer(name: str) -> str:
-    """Our option for what peers call ``name``; "" where there is none."""
+    """Our option for what peers call ``name``; "" if there is none."""
     return _found(_short(name), peer_names().options)
 
 
 def command_of_peer(name: str) -> str:
-    """Our command for what peers call ``name``; "" where there is none."""
+    """Our command for what peers call ``name``; "" if there is none."""
     return _found(name, peer_names().commands)
 
 
 def words_of_peer(name: str) -> str:
-    """What there is here in place of what peers call ``name``, in words; "" where it is not theirs.
+    """Our substitute for the peers' ``name``, in words; "" if it is not a peer's name.
 
-    It is asked where ``key_of_peer`` knows no key: so a setting of a replay is one that the
-    algorithm has not.
+    It is asked if ``key_of_peer`` finds no key: so a setting of a replay is one that the algorithm
+    has not.
     """
     short = _short(name)
     for one in peer_names().settings:
@@ -96,7 +96,7 @@ def words_of_peer(name: str) -> str:
 
 
 def algorithm_of_peer(name: str, known: Collection[str]) -> str:
-    """The end of an error about the algorithm that peers call ``name``; "" where it is not theirs.
+    """The end of an error about the algorithm that peers call ``name``; "" if it is not theirs.
     ``known``: ours.
     """
     plain = _plain(name)

@@ -73,7 +73,7 @@ def _rewards_problems(policy: Policy) -> list[str]:
         problems.append(
             f"rewards.normalize: expected false with {name}, got true: the deviation of a return "
             "takes whole streams, and the "
-            "batches of a replay are windows of the past; rewards.scale needs none"
+            "batches of a replay are windows of the past; use rewards.scale"
         )
     elif rewards.normalize and not hasattr(policy.algorithm, "gamma"):
         problems.append(
@@ -90,7 +90,7 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
     if not policy.algorithm.needs_replay:
         name = type(policy.algorithm).__name__
         problems.append(
-            f"replay: expected none, since {name} learns from the newest policy's rows alone"
+            f"replay: cannot be set, since {name} learns from the newest policy's rows alone"
         )
     if policy.publish_every != 1 and place.max_lag is not None:
         problems.append(
@@ -122,7 +122,7 @@ def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -
         )
     if replay.encodes and replay.file:
         problems.append(
-            f"replay.file: expected none with replay.codec={replay.codec}, which is for memory, "
+            f"replay.file: cannot be set with replay.codec={replay.codec}, which is for memory, "
             f"got {replay.file}"
         )
     if replay.encodes and replay.memory:
@@ -143,13 +143,13 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
     replay, name = policy.replay, type(policy.algorithm).__name__
     if replay is None:
         return [
-            "algorithm.torso: expected vae with a replay, which keeps its latents, got it with "
+            "algorithm.torso: vae needs a replay, which keeps its latents; got "
             f"{name}, which has none"
         ]
     if "encoder_rows" not in values_of(policy.algorithm):
         return [
-            "algorithm.torso: expected vae with an algorithm that has encoder_rows "
-            f"(OffPolicyAlgorithm), got it with {name}"
+            "algorithm.torso: vae needs an algorithm with encoder_rows (OffPolicyAlgorithm), "
+            f"got {name}"
         ]
     given = {
         "placement.learners": (
@@ -163,7 +163,7 @@ def _latent_problems(program: Program, policy: Policy) -> list[str]:
             replay.dataset or program.source.recorded,
             "since a data set has images",
         ),
-        "replay.relabel": (0, replay.relabel, "since an encoder tells no goals apart"),
+        "replay.relabel": (0, replay.relabel, "since an encoder does not distinguish goals"),
     }
     return [
         f"{key}: expected {as_text(usual)} with algorithm.torso=vae, {why}, got {as_text(got)}"

@@ -240,11 +240,13 @@ def algorithm_from_json(data: object, where: str) -> Algorithm:
 
 
 def to_plain(value: object, where: str) -> object:
-    """Turn a value into JSON's types; ValueError says where there is one that JSON cannot hold."""
+    """Turn a value into JSON's types; ValueError names the place of a value that JSON cannot
+    hold.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        # JSON has no infinity; as a text it comes back as a number where the field is one, which an
+        # JSON has no infinity; as a text it comes back as a number if the field is one, which an
         # env's argument is not.
         if math.isfinite(value):
             return value
@@ -255,17 +257,20 @@ def to_plain(value: object, where: str) -> object:
     elif isinstance(value, list | tuple):
         return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     raise ValueError(
-        f"{where}: expected what JSON can say (numbers, texts, lists, dicts), got {value!r}"
+        f"{where}: expected a value that JSON can hold (numbers, texts, lists, dicts), got "
+        f"{value!r}"
     )
 
 
 def from_json(data: Mapping[str, object]) -> Program:
-    """The inverse of ``to_json``; unknown, missing and wrong values are errors that say where."""
+    """The inverse of ``to_json``; unknown, missing and wrong values are errors that name the
+    place.
+    """
     if "env" in data and "source" not in data:
         raise ValueError(
             "program: expected source, policies, placement, schedule and evaluation, got the "
-            "settings of an older version; "
-            "train anew, or go on with the version that run.json names"
+            "settings of an older version; train again, or go on with the version that run.json "
+            "names"
         )
     _known(data, facts(Program), "program", required=("source", "policies"))
     policies = data["policies"]

@@ -157,7 +157,7 @@ def _balance_problems(program: Program) -> list[str]:
 
 
 def _learners_problems(program: Program) -> list[str]:
-    """What cannot be dealt evenly to several learners."""
+    """The parts that cannot be dealt evenly to several learners."""
     place, learners = program.placement, program.placement.learners
     if learners == 1:
         return []
@@ -259,7 +259,7 @@ def _source_problems(program: Program) -> list[str]:
             )
         elif policy.replay.dataset:
             problems.append(
-                f"replay.dataset: expected none with source.dataset={recorded}, whose rows are all "
+                f"replay.dataset: cannot be set with source.dataset={recorded}, whose rows are all "
                 f"there is, got {policy.replay.dataset}"
             )
     return problems
@@ -313,7 +313,9 @@ def _together_problems(program: Program) -> list[str]:
 
 
 def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
-    """Why ``policy`` cannot learn beside ``one``, which has the name ``first``."""
+    """The reason why ``policy`` cannot learn together with ``one``, which has the name
+    ``first``.
+    """
     if (one.replay is None) != (policy.replay is None):
         wanted, got = ("none, as", "one") if one.replay is None else ("one, as", "none")
         return [
@@ -347,7 +349,9 @@ def _apart(first: str, one: Policy, policy: Policy) -> list[str]:
 
 
 def check_read(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError if nothing reads some of these settings (KEY each), as the others are."""
+    """Raise ValueError if nothing reads some of these settings (KEY each), with the other settings
+    as they are.
+    """
     if found := unread(program, settings):
         raise ValueError(f"expected settings that change something, got {'; '.join(found)}")
 
@@ -358,7 +362,7 @@ def unread(program: Program, settings: Collection[str]) -> list[str]:
 
 
 def check_replays(program: Program, settings: Collection[str]) -> None:
-    """Raise ValueError for a setting (KEY each) of a replay where no learning policy has one."""
+    """Raise ValueError for a setting (KEY each) of a replay if no learning policy has one."""
     learn = learning(program)
     if any(policy.replay is not None for policy in learn.values()):
         return
@@ -400,7 +404,7 @@ def fixed(old: Program, new: Program) -> list[str]:
 
 
 def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
-    """Return the differences; ValueError for one that does not fit the saved state."""
+    """Return the differences; ValueError for a difference that does not fit the saved state."""
     changes = differences(old, new)
     for setting in fields.of(new.placement, "placement."):
         if setting.rule == "kept" and setting.fact.name in new.placement.auto:

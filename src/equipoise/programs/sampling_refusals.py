@@ -8,7 +8,7 @@ from equipoise.types import Program
 
 
 def partial_problems(program: Program) -> list[str]:
-    """What cannot go with streams that answer some at a time."""
+    """The settings that exclude streams that answer some at a time."""
     place, key, got = (
         program.placement,
         "placement.partial_streams",
@@ -36,14 +36,14 @@ def partial_problems(program: Program) -> list[str]:
 
 
 def device_env_problems(program: Program) -> list[str]:
-    """What an env on a device cannot do: its rows are tensors, an unroll at a time."""
+    """The settings that exclude an env on a device: its rows are tensors, an unroll at a time."""
     source, env, problems = program.source, program.source.played, []
     if env is None or not env.on_device or source.recorded:
         return []
     if program.placement.inference == "central":
         problems.append(
-            f"placement.inference: expected local with {env.target}, whose policy acts beside it "
-            "on its device, got 'central'"
+            f"placement.inference: expected local with {env.target}, whose policy acts next to "
+            "it on its device, got 'central'"
         )
     if source.on_nonfinite != "stop":
         problems.append(
@@ -52,7 +52,7 @@ def device_env_problems(program: Program) -> list[str]:
         )
     if source.reported:
         problems.append(
-            f"source.metrics: expected none with {env.target}, which has no info, got "
+            f"source.metrics: cannot be set with {env.target}, which has no info, got "
             f"{source.reported[0]!r}"
         )
     if len(program.policies) > 1:

@@ -1,7 +1,7 @@
 """``KEY=VALUE`` settings and JSON values, read by the type annotation of the field that they are
 for.
 
-A value that does not fit is an error that says what was expected and what came; an unknown key is
+A value that does not fit is an error with the expected type and the given value; an unknown key is
 an error that names the nearest. Nothing is ever guessed or dropped.
 """
 
@@ -37,7 +37,7 @@ Settings = Iterable[str] | Mapping[str, Any]  # "KEY=VALUE" each, or {KEY: VALUE
 
 
 def pairs(settings: Settings) -> list[tuple[str, object]]:
-    """(key, value) of each; the value is a text still, or what a mapping has."""
+    """(key, value) of each; the value is still a text, or a mapping's value."""
     if isinstance(settings, str):
         raise ValueError(
             "settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text "
@@ -96,7 +96,9 @@ def apply_settings(program: Program, settings: Settings) -> Program:
 
 
 def _nested_hint(key: str) -> str:
-    """The path of the setting whose option has the name ``key``, in words; "" if none has."""
+    """The path of the setting whose option has the name ``key``, in words; "" if there is no such
+    setting.
+    """
     if key == "algorithm":
         return (
             "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set "
@@ -192,7 +194,7 @@ def env_of(
             mask["action_mask"] = convert(text, str, key)
         else:
             raise ValueError(
-                f"unknown setting {key!r}; what can be set here is of the env: env.KEY=VALUE, "
+                f"unknown setting {key!r}; settings here are the env's: env.KEY=VALUE, "
                 "source.env.action_mask=CHOICE"
             )
     return EnvFactory(target=target, kwargs=arguments, **mask)
@@ -215,7 +217,7 @@ def setting_types(program: Program) -> dict[str, object]:
 
 
 def policy_types(policy: Policy | Frozen) -> dict[str, object]:
-    """What can be set of a policy."""
+    """The settings of a policy."""
     if isinstance(policy, Frozen):
         return field_types(Frozen)
     parts = values_of(policy)
@@ -237,7 +239,7 @@ def field_types(cls: type[object]) -> dict[str, object]:
 
 
 def convert(value: object, kind: object, where: str) -> Any:
-    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it is none."""
+    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it does not convert."""
     try:
         return _converter(kind)(value)
     except MISFITS as error:
@@ -248,7 +250,7 @@ def convert(value: object, kind: object, where: str) -> Any:
 
 
 def asked(value: object, fact: Fact, where: str) -> object:
-    """``convert`` to a setting's type, or ``auto`` where it may be measured."""
+    """``convert`` to a setting's type, or ``auto`` if it may be measured."""
     if not (fact.auto and isinstance(value, str)):
         return convert(value, fact.kind, where)
     if value.lower() == AUTO.word:
@@ -297,7 +299,7 @@ def describe(kind: object) -> str:
 
 
 class _Reason(ValueError):
-    """A refusal whose message says more than the expected type does."""
+    """A refusal whose message gives more than the expected type."""
 
 
 def _converter(kind: object) -> Callable[[object], object]:
@@ -351,7 +353,7 @@ def _tuple(args: Sequence[object], value: object) -> tuple[object, ...]:
         if inside[:1] + inside[-1:] in ("()", "[]"):
             inside = inside[1:-1]
         value = [part.strip() for part in inside.split(",")]
-        # "64," and "": what Python writes after a tuple's only value, and the empty tuple
+        # "64," and "": Python's text after a tuple's only value, and of the empty tuple
         if value[-1] == "":
             value.pop()
     if not isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ from equipoise.types import Frozen, On, Program, learning
 
 
 def shard_problems(program: Program) -> list[str]:
-    """What does not go with ``placement.shard``."""
+    """The settings that exclude ``placement.shard``."""
     place, key = program.placement, "placement.shard"
     if place.shard == "none" or place.learners == 1:
         return []
@@ -41,7 +41,7 @@ def shard_problems(program: Program) -> list[str]:
 
 
 def block_problems(program: Program, net: nn.Module) -> list[str]:
-    """What a policy's network has no blocks for."""
+    """The parts of a policy's network without blocks."""
     place, found, problems = program.placement, blocks(net), []
     if place.gradient_checkpointing and not found:
         problems.append(
@@ -57,7 +57,7 @@ def block_problems(program: Program, net: nn.Module) -> list[str]:
 
 
 def check_shard_on(program: Program, on: On) -> None:
-    """ValueError where the learners have no process each on one machine."""
+    """ValueError if the learners have no process each on one machine."""
     if program.placement.shard != "none" and program.placement.learners > 1 and on != "process":
         raise ValueError(
             f"placement.shard: expected none with on={on}, or on=process, where each learner has a "

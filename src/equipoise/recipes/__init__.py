@@ -1,7 +1,7 @@
 """Tuned runs: tables of settings by env and algorithm, each with its source and its deviations.
 
-A recipe is what ``--set`` would say: settings by their keys, laid over the defaults of the
-algorithm. What a recipe leaves out stays as the algorithm has it.
+A recipe is a list of ``--set`` settings: values by their keys, laid over the defaults of the
+algorithm. Settings that a recipe leaves out stay as the algorithm has them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
         "placement.max_lag": 1,
         "schedule.steps": 500_000,
     },
-    # Found here; the figures of CartPole's PPO where the two are alike.
+    # Found here; the figures of CartPole's PPO if the two are alike.
     ("CartPole-v1", "appo"): {
         "policy.unroll": 32,
         "policy.batch": 16,
@@ -122,8 +122,8 @@ RECIPES: dict[tuple[str, str], Mapping[str, object]] = {
         "placement.max_lag": 1,
         "schedule.steps": 1_000_000,
     },
-    # Found here: a batch of two actors' unrolls and lr 2e-3 learn where an update for each alone,
-    # or lr 7e-4, may not.
+    # Found here: a batch of two actors' unrolls and lr 2e-3 learn if an update for each alone, or
+    # lr 7e-4, may not.
     ("Acrobot-v1", "a3c"): {
         "policy.unroll": 8,
         "policy.batch": 32,

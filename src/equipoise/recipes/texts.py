@@ -3,7 +3,7 @@ imitate.
 
 Each is ours: 32 prompts of eight samples an update, a bonus for entropy, a rate that falls to 0
 (with a constant one a solved task was forgotten and learned again), rewards not divided by their
-deviation, which is small where nearly all samples are right: the last mistakes would count most.
+deviation, which is small if nearly all samples are right: the last mistakes would count most.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A *whole* checkpoint holds the state of every worker, so that a run can go on fr
 weights alone can be played and begun from. Several processes write into one that is aside (each the
 files of its own state), one completes it.
 
-The rows of a replay are not in it: they lie in segments beside the checkpoints
+The rows of a replay are not in it: they lie in segments next to the checkpoints
 (``experience/replay/journal.py``), which several name.
 """
 
@@ -47,7 +47,8 @@ ARTIFACT = {
 KNOWN = re.compile(r"[a-z]\w*\.safetensors|(meta|spec|driver)\.json")
 # ".step_N.old": its writer was killed while it replaced step_N
 STEP = re.compile(r"\.?step_(\d+)(\.old)?")
-# the folder of rows beside the checkpoints, with one for each shard and each of several policies
+# the folder of rows next to the checkpoints, with a folder for each shard and each of several
+# policies
 SEGMENTS = "replay"
 SEGMENT = re.compile(rf"([a-z]\w*/)?{journal.NAME.pattern}")
 Entry = dict[str, Any]  # of the manifest: {"sha256", "size"}
@@ -113,7 +114,7 @@ def add(place: Path, name: str, data: bytes) -> dict[str, Entry]:
 
 
 def read_aside(directory: Path, step: int, name: str) -> bytes:
-    """The bytes of a file that was added to the checkpoint that is aside."""
+    """The bytes of a file in the checkpoint that is still aside."""
     return (aside(directory, step) / name).read_bytes()
 
 
@@ -125,7 +126,7 @@ def complete(
 ) -> Path:
     """Give the checkpoint that is aside its manifest and its name ``directory/step_N``, at once.
 
-    ``segments``: those beside it that hold its replay's rows.
+    ``segments``: the segments next to it that hold its replay's rows.
     """
     target, place, old = (
         directory / f"step_{step}",
@@ -178,7 +179,7 @@ def retain(
 ) -> None:
     """Keep the newest ``last`` checkpoints up to step ``upto``, and the segments that they name.
 
-    Not while a replay's rows are written. ``known``: one whose manifest was read already.
+    Not while a replay's rows are written. ``known``: a checkpoint whose manifest was read already.
     """
     found = _found(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
@@ -247,7 +248,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """What a checkpoint, or an exported policy, says of itself."""
+    """The description that a checkpoint, or an exported policy, has of itself."""
     if META not in manifest(path)[0]:
         said = parse_json(read(path, SPEC), path / SPEC)
         lineage = check(
@@ -302,7 +303,7 @@ class Source:
     kept: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file, as the manifest says."""
+        """The bytes of a file, checked against the manifest."""
         if name in self.kept:
             return self.kept[name]
         if name not in self.files:
@@ -312,7 +313,7 @@ class Source:
         return _content(self.path / name, self.files[name])
 
     def read_segment(self, name: str) -> bytes:
-        """What the manifest names of a segment, which may have grown since."""
+        """The part of a segment that the manifest names, which may have grown since."""
         return _content(self.path.parent / SEGMENTS / name, self.segments[name], grows=True)
 
     def params(self) -> dict[str, Tensor]:

@@ -128,8 +128,8 @@ def params(
 
 
 def _behind_tanh(net: Any, policy: Mapping[str, Tensor], *, squashed: bool) -> dict[str, Tensor]:
-    """The clone's torso and head as an actor whose means go through tanh into the bounds; exact
-    where they did in the clone.
+    """The clone's torso and head as an actor whose means go through tanh into the bounds; exact if
+    they did in the clone.
     """
     found = {
         name.replace("torso.", "actor.body.", 1): x

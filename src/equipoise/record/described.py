@@ -1,5 +1,5 @@
-"""Run directories of a folder, and what a run's program says as run.json has it. Nothing that it
-names is imported.
+"""Run directories of a folder, and the facts of a run's program in run.json. Nothing that it names
+is imported.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def checked(program: object, file: Path) -> Mapping[str, Any]:
 
 
 def env_of(program: Mapping[str, Any]) -> str:
-    """What a run learns from, by its program in run.json: an env, recorded rows or a task."""
+    """The source that a run learns from, by its program in run.json: an env, recorded rows or a
+    task.
+    """
     source = program["source"]
     return str(
         (source.get("env") or {}).get("target") or source.get("dataset") or source.get("task")
@@ -143,7 +145,7 @@ def differing(settings: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Two to four settings that tell the groups apart, the most telling one first."""
+    """Two to four settings that distinguish the groups, the clearest first."""
     left, found, kinds = differing(settings), list[str](), 1
     while left and len(found) < 4 and (kinds < len(settings) or len(found) < 2):
         counts = {

@@ -1,8 +1,8 @@
 """The run directory: all that a run leaves behind, and the only thing that other commands read.
 
-run.json, spec.json (what plays its policies), metrics.jsonl, live.json (the moment), events.*
-(TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON files are
-replaced whole, and nan is written as null.
+run.json, spec.json (all that playing its policies needs), metrics.jsonl, live.json (the moment),
+events.* (TensorBoard), checkpoints/step_N/, capsules/ (where an env failed), summary.json. JSON
+files are replaced whole, and nan is written as null.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
 from equipoise.record.checkpoint import Entry, Source, params_sha256
+from equipoise.record.completions import write_completions
 from equipoise.record.events import Events, scalars
 from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
-from equipoise.record.paths import CAPSULES, RUN
+from equipoise.record.paths import CAPSULES, RUN, VIDEOS
 from equipoise.record.report import METRICS, Evaluation, Report, left_out, read_reports, step_of
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
-CHECKPOINTS, VIDEOS, LOGS = "checkpoints", "videos", "logs"
+CHECKPOINTS, LOGS = "checkpoints", "logs"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
@@ -77,11 +78,13 @@ class RunDirectory:
     ) -> Self:
         """A new directory with its run.json, and ``extra`` in it, such as notes on the env.
 
-        ``spec``: what plays the policies, for every checkpoint (``record/playable.py``).
-        ``tensorboard``: write event files; ``wandb``: a W&B project; ``mirror``: a URL.
+        ``spec``: the description that plays the policies, for every checkpoint
+        (``record/playable.py``). ``tensorboard``: write event files; ``wandb``: a W&B project;
+        ``mirror``: a URL.
         """
         on_wandb = None if wandb is None else wandb_log.new(wandb)
-        data = to_json(program)  # first: what cannot be written leaves no directory behind
+        # first: a program that cannot be written leaves no directory behind
+        data = to_json(program)
         directory = (
             paths.make_default(program) if path is None else paths.make(Path(path).expanduser())
         )
@@ -159,7 +162,7 @@ class RunDirectory:
             raise
 
     def _begin_mirror(self, url: str | None) -> None:
-        """The last step of a beginning, so that nothing is copied of one that fails."""
+        """The last step of a beginning, so that no failed beginning is copied."""
         self.mirror = None if url is None else Mirror(self.path, url)
 
     def _write_spec(self, spec: Mapping[str, object] | None) -> None:
@@ -282,7 +285,7 @@ class RunDirectory:
             self._events = None
 
     def write_live(self, report: Report) -> None:
-        """What the run does at this moment: live.json, for pages that show it."""
+        """Write live.json, the state of the run at this moment, for pages that show it."""
         self._live = self._live or Live(self.path, self.program)
         self._live.write(report)
 
@@ -308,7 +311,7 @@ class RunDirectory:
         return write_summary(self.path, summary)
 
     def summary(self) -> dict[str, Any] | None:
-        """What summary.json says; None before the end, and with a warning if damaged."""
+        """The contents of summary.json; None before the end, and with a warning if damaged."""
         return read_summary(self.path)
 
     def close(self) -> None:
@@ -350,6 +353,10 @@ class RunDirectory:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
+    def keep_completions(self, step: int, samples: Sequence[Mapping[str, object]]) -> None:
+        """Write the completions of an evaluation in place of those before."""
+        write_completions(self.path, step, samples)
+
     def save_best(
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
@@ -361,7 +368,9 @@ class RunDirectory:
         return saved
 
     def best_checkpoint(self) -> Path | None:
-        """The weights of the best evaluation so far; those that solved a run that is solved."""
+        """The weights of the best evaluation so far; of a solved run, the weights that solved
+        it.
+        """
         return checkpoint.latest(self.checkpoints / BEST)
 
     def best_evaluation(self) -> Evaluation | None:
@@ -373,7 +382,7 @@ class RunDirectory:
         )
 
     def best_mean(self) -> float:
-        """The mean return of that evaluation; -infinity where there was none."""
+        """The mean return of that evaluation; -infinity if there was none."""
         best = self.best_evaluation()
         return -math.inf if best is None else best.mean
 
@@ -409,28 +418,28 @@ class RunDirectory:
     def whole_checkpoint(self, damaged: Mapping[Path, str] | None = None) -> Source:
         """The newest checkpoint to go on from; ValueError that names each damaged one.
 
-        ``damaged``: those that were found to be, and why.
+        ``damaged``: checkpoints that were found damaged, and why.
         """
         skipped: list[str] = list((damaged or {}).values())
         found = checkpoint.choose(self.checkpoints, passed=damaged or {}, skipped=skipped)
         if found is None:
             why = "".join(f"; {damage}" for damage in skipped[:KEPT])
             raise ValueError(
-                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; begin "
-                "anew with 'train', with --init-from where its weights can be read"
+                f"{self.path}: expected a whole checkpoint to go on from, got none{why}; start "
+                "again with 'train', with --init-from if its weights can be read"
             )
         _warn(skipped, found.path)
         return found
 
     def newest_whole(self, damaged: Mapping[Path, str]) -> Source | None:
-        """The same; None where there is none."""
+        """The same; None if there is none."""
         skipped: list[str] = []
         found = checkpoint.choose(self.checkpoints, passed=damaged, skipped=skipped)
         _warn(skipped, None if found is None else found.path)
         return found
 
     def result_checkpoint(self) -> Path | None:
-        """The weights to play with: those that solved a run that was solved, else the newest."""
+        """The weights to play with: the weights that solved the run, else the newest."""
         summary, best = self.summary(), self.best_checkpoint()
         if summary is not None:
             solved = summary["status"] == "solved"

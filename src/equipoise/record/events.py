@@ -33,7 +33,9 @@ class Events:
     """One event file in ``directory``; each ``write`` adds a whole record and flushes it."""
 
     def __init__(self, directory: Path, *, purge_step: int | None = None) -> None:
-        """``purge_step``: the first step that is told anew, in place of what older files say."""
+        """``purge_step``: the first step that is logged again, in place of the older files'
+        values.
+        """
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"  # noqa: E501
         self.path = directory / name
         self._file = self.path.open("xb", buffering=0)
@@ -69,7 +71,7 @@ class Events:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """What TensorBoard and W&B draw of a report: finite numbers by slashed names."""
+    """The values that TensorBoard and W&B draw of a report: finite numbers by slashed names."""
     evaluation = report.evaluation
     found: dict[str, float | None] = {
         **{one.scalar: one.read(report) for one in SERIES if one.scalar},

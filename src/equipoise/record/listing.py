@@ -1,4 +1,4 @@
-"""The runs of a folder, a row each: what they train and what they reached. Nothing that they name
+"""The runs of a folder, a row each, with their training and their results. Nothing that they name
 is imported.
 """
 
@@ -52,7 +52,7 @@ class RunRow:
         return {key: self.value(key) for key in COLUMNS} | {"settings": self.settings}
 
     def value(self, key: str) -> object:
-        """The value of a column, or of a setting by its name in ``--set``; None if it has none."""
+        """The value of a column, or of a setting by its name in ``--set``; None if it is absent."""
         return getattr(self, key) if key in COLUMNS else self.settings.get(key)
 
 
@@ -65,7 +65,7 @@ COLUMNS = (
     ),
 )
 REAL, COUNT = Number(-LARGEST, LARGEST), Number(0, (1 << 63) - 1, whole=True)
-TOLD: Schema = {  # what a row says of a summary or of a report
+TOLD: Schema = {  # the fields that a row takes from a summary or a report
     "env_steps?": Maybe(COUNT),
     "updates?": Maybe(COUNT),
     "wall_s?": Maybe(REAL),
@@ -207,7 +207,7 @@ def _number(text: str) -> float | None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a run directory; ValueError for one that is none."""
+    """Remove a run directory; ValueError for a directory that is no run."""
     if not (directory / RUN).is_file():
         raise ValueError(f"{directory}: expected a run directory, got one without {RUN}")
     shutil.rmtree(directory)

@@ -1,9 +1,9 @@
-"""``live.json``: what a run does at this moment, renewed twice a second for those that read its
-directory alone.
+"""``live.json``: the state of a run at this moment, renewed twice a second for programs that read
+only its directory.
 
 Nothing depends on it: a run that cannot write it goes on. A killed run leaves its last one behind,
-so the file says when it was written and by which process, and ``state_of`` tells from that whether
-the run still goes on.
+so the file has its time of writing and its process, and ``state_of`` finds from them whether the
+run still goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_SAID = 20  # notes and alarms
 
 COUNT, REAL = Number(0, 1 << 62), Number(-1e300, 1e300)
 TOLD: Schema = {"name": Text(1_000), "shares": Each(Number(0, 1)), "*": Anything()}
-SCHEMA: Schema = {  # what a reader relies on
+SCHEMA: Schema = {  # the fields that a reader relies on
     "format": Number(FORMAT, FORMAT, whole=True),
     "time": REAL,
     "pid": COUNT,
@@ -86,7 +86,9 @@ class Live:
 
 
 def picture(report: Report, program: Program, rates: Rates) -> dict[str, Any]:
-    """What a report says of the moment, as JSON has it. Shares are of each worker's time, 0..1."""
+    """A report's numbers of the moment, as JSON has them. Shares are of each worker's time,
+    0..1.
+    """
     stations, arrows = ring(report, program, rates)
     back = way_back(report, program, rates)
     lag: dict[str, str | float | None] = {
@@ -177,7 +179,7 @@ def _shares(one: Shares | None) -> dict[str, float] | None:
 
 
 def read_live(directory: Path) -> dict[str, Any]:
-    """What ``live.json`` says; OSError where there is none, ValueError where it is damaged."""
+    """The contents of ``live.json``; OSError if there is none, ValueError if it is damaged."""
     told: dict[str, Any] = check(read_json(directory / LIVE), SCHEMA, str(directory / LIVE))
     return told
 
@@ -203,9 +205,9 @@ def machine() -> str:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the boot, which tells a reused id apart.
+    """When a process began, in ticks since the boot, which distinguishes a reused id.
 
-    None if the system does not say, or no such process works (a zombie does not).
+    None if the system does not report it, or no such process works (a zombie does not).
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

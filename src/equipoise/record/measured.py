@@ -1,4 +1,4 @@
-"""What the workers of a recorded run measured: the model of its ring, from ``run.json`` and
+"""The measurements of a recorded run's workers: the model of its ring, from ``run.json`` and
 ``metrics.jsonl``.
 """
 
@@ -36,9 +36,9 @@ def machines_of(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def measured(run: RunDirectory) -> Calibrated:
-    """Calibrate the model by what the workers of a run said after the first update.
+    """Calibrate the model by the workers' numbers after the first update.
 
-    ValueError if that is too little, or the model does not know such runs (``calibrate.beyond``).
+    ValueError if that is too little, or the model does not cover such runs (``calibrate.beyond``).
     """
     where = run.path / METRICS
     if run.run["on"] == "serial":

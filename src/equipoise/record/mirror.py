@@ -1,11 +1,11 @@
-"""A mirror: a run directory copied to a URL (fsspec: s3, file, memory and others) beside the run,
+"""A mirror: a run directory copied to a URL (fsspec: s3, file, memory and others) during the run,
 and fetched from there.
 
 A thread copies, one file at a time. A checkpoint's files and its replay's rows come first and its
-manifest last, so a reader of the URL sees a whole checkpoint or none. A segment of rows grows here,
-so each length of it has a name of its own there. The URL is listed each time: what an earlier
-process left there is used, or removed. What fails is told once per cause and tried again with the
-next checkpoint; the run goes on.
+manifest last, so a reader of the URL sees either a whole checkpoint or no checkpoint. A segment of
+rows grows here, so each length of it has a name of its own there. The URL is listed each time:
+files of an earlier process there are used, or removed. A failure is reported once per cause and
+tried again with the next checkpoint; the run goes on.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CHUNK = 8 << 20  # bytes read at once
 PART = 96 << 20  # bytes sent at once: a segment of a replay's rows
 MOST_CAPSULES = 100  # that are copied
 TRIES = 5  # at a file that is replaced while it is read
-END_S = 300.0  # that the end of a run waits for its mirror, at most
+END_S = 300.0  # the longest time that the end of a run waits for its mirror
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class Store:
             self.fs.mv(aside, path)
 
     def read(self, name: str, most: int = LARGEST_JSON) -> bytes:
-        """The bytes of a small file; ValueError where it is larger than ``most``."""
+        """The bytes of a small file; ValueError if it is larger than ``most``."""
         data = self._taken(name, lambda source: source.read(most + 1))
         if len(data) > most:
             raise ValueError(f"{self.url}/{name}: expected at most {most:,} bytes, got more")
@@ -199,7 +199,7 @@ Held = Literal["nothing", "a beginning", "a run"]
 
 
 def holds(place: str | os.PathLike[str]) -> Held:
-    """What is at a path or a URL: "a run" has a whole checkpoint, or has reached its end."""
+    """The kind of a path or a URL: "a run" has a whole checkpoint, or has reached its end."""
     if is_url(place):
         store = Store(place)
         with _plainly(place):
@@ -240,7 +240,7 @@ class Mirror:
     def __init__(self, directory: Path, url: str) -> None:
         self._store, self._directory = Store(url), directory
         self._state, self._wanted, self._done, self._over = threading.Condition(), 0, 0, False
-        # what lies at the URL: sizes and times of files, hashes of manifests
+        # the files at the URL: sizes and times of files, hashes of manifests
         self._sent: dict[str, object] = {}
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
@@ -283,7 +283,7 @@ class Mirror:
         with self._state:
             self._over = True
             self._state.notify_all()
-        self._thread.join(1.0)  # one that waits for a store is left to it
+        self._thread.join(1.0)  # a thread that waits for a store is left to it
 
     def _work(self) -> None:
         while True:
@@ -383,7 +383,9 @@ class Mirror:
             self._store.remove(row_name)
 
     def _capsules(self) -> None:
-        """Copy the first capsules, each with its record last; one that is there already stays."""
+        """Copy the first capsules, each with its record last; a capsule that is there already
+        stays.
+        """
         found = sorted(path.parent for path in (self._directory / CAPSULES).glob(f"[!.]*/{RECORD}"))
         for path in found[:MOST_CAPSULES]:
             name = f"{CAPSULES}/{path.name}"

@@ -35,7 +35,7 @@ def host() -> dict[str, object]:
 
 
 def commit(start: Path) -> str | None:
-    """The commit checked out where a run is started, read without git; None if there is none."""
+    """The commit checked out if a run is started, read without git; None if there is none."""
     try:
         root = next((one for one in (start, *start.parents) if (one / ".git").exists()), None)
         return None if root is None else _head(root / ".git")

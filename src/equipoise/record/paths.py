@@ -18,10 +18,11 @@ except ImportError:  # Windows
 
 RUN = "run.json"  # the file that makes a directory a run
 CAPSULES = "capsules"
+VIDEOS = "videos"
 
 
 def make_default(program: Program) -> Path:
-    """Make runs/<env>-<algorithm>-<seed>-<timestamp>, numbered where two start in a second."""
+    """Make runs/<env>-<algorithm>-<seed>-<timestamp>, numbered if two start in a second."""
     algorithm = "-".join(
         dict.fromkeys(
             algorithm_name(type(policy.algorithm)) for policy in learning(program).values()

@@ -1,4 +1,4 @@
-"""``spec.json``: everything needed to play a run's policies where their env cannot be made.
+"""``spec.json``: everything needed to play a run's policies if their env cannot be made.
 
 A run directory and each of its checkpoints have one. It holds, for each policy, the algorithm with
 its hyper-parameters, the spaces (an action's form follows from its space), where the mask is, which
@@ -81,7 +81,7 @@ def policy_json(
 
 
 def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, object]:
-    """``spec.json`` with these policies, signed where it names code of the user's."""
+    """``spec.json`` with these policies, signed if it names code of the user's."""
     data = {"format": FORMAT, "precision": precision, "policies": policies}
     return data | {"signature": trust.signature(data)}
 
@@ -89,7 +89,7 @@ def signed(policies: Mapping[str, object], precision: Precision) -> dict[str, ob
 def from_json(
     data: object, file: Path | str, *, trusted: Sequence[str] = ()
 ) -> dict[str, Playable]:
-    """Read the policies of a ``spec.json``; ValueError if it is none.
+    """Read the policies of a ``spec.json``; ValueError if it is not such a file.
 
     ``trusted``: modules and ``module:callable`` that the user vouches for (``trust.py``).
     """
@@ -123,7 +123,9 @@ TEXT: Schema = {
 
 
 def text_spec(data: object, policy: str, where: str) -> TextSpec:
-    """What ``spec.json`` says of a policy that writes, without its weights; else ValueError."""
+    """The description in ``spec.json`` of a policy that writes text, without its weights;
+    ValueError for another policy.
+    """
     policies = data.get("policies") if isinstance(data, Mapping) else None
     one = policies.get(policy) if isinstance(policies, Mapping) else None
     if not isinstance(one, Mapping) or "text" not in one:

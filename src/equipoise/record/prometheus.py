@@ -1,7 +1,9 @@
-"""A Prometheus endpoint of a run (the extra ``prometheus``, imported when one is asked for).
+"""A Prometheus endpoint of a run (the extra ``prometheus``, imported when an endpoint is asked
+for).
 
-It serves what the newest report says. Seconds of workers and histograms, which a report has of the
-time since the last recorded one, are added up here, since Prometheus wants counters that only rise.
+It serves the numbers of the newest report. Seconds of workers and histograms, which a report has of
+the time since the last recorded one, are added up here, since Prometheus wants counters that only
+rise.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
 
     Filled = CounterMetricFamily | GaugeMetricFamily
 
-# the environment variable with the word that a reader must say
+# the environment variable with the word that a reader must send
 TOKEN = "EQUIPOISE_PROMETHEUS_TOKEN"
 
 
 def load() -> ModuleType:
-    """The package, or an ImportError that says what to install."""
+    """The package, or an ImportError with the install command."""
     try:
         import prometheus_client
     except ImportError as error:
@@ -48,7 +50,9 @@ def load() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The place where an endpoint listens, and the word that a reader must say; "": none."""
+    """The place where an endpoint listens, and the word that a reader must send; "" turns it
+    off.
+    """
 
     host: str
     port: int
@@ -75,7 +79,9 @@ def read_address(text: str) -> Address:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the whole run: those up to the last recorded report, and those with the newest."""
+    """Sums over the whole run: the sums up to the last recorded report, and the sums with the
+    newest report.
+    """
 
     until: dict[tuple[str, Labels], float] = field(default_factory=dict)
     now: dict[tuple[str, Labels], float] = field(default_factory=dict)
@@ -100,7 +106,7 @@ class Endpoint:
     """Serves the metrics of one run until it is closed; ``update`` gives it a report."""
 
     def __init__(self, address: Address) -> None:
-        """Begin to listen; ValueError where that cannot be."""
+        """Begin to listen; ValueError if that cannot be."""
         client = load()
         self._metrics, self._totals = client.metrics_core, Totals()
         self._report: Report | None = None
@@ -182,7 +188,7 @@ def _histogram(
 
 
 def guarded(app: WSGIApplication, token: str) -> WSGIApplication:
-    """The same application for readers that say the token, if there is one."""
+    """The same application for readers that send the token, if there is one."""
 
     def asked(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if token and not same(bearer_token(environ.get("HTTP_AUTHORIZATION", "")) or "", token):
@@ -196,7 +202,7 @@ def guarded(app: WSGIApplication, token: str) -> WSGIApplication:
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """A thread for each reader: one that says nothing keeps no other waiting."""
+    """A thread for each reader: a silent reader keeps no other reader waiting."""
 
     daemon_threads = True
 

@@ -97,8 +97,9 @@ def read_reports(
 ) -> list[dict[str, Any]]:
     """The reports of a ``metrics.jsonl``; a last line that a crash cut short is left out.
 
-    ``last``: only those in the last ``TAIL`` bytes. A damaged line is a ValueError, or a text in
-    ``damaged`` if given: at most ``MOST_DAMAGED``, and nothing after a line too long for a report.
+    ``last``: only the reports in the last ``TAIL`` bytes. A damaged line is a ValueError, or a text
+    in ``damaged`` if given: at most ``MOST_DAMAGED``, and nothing after a line too long for a
+    report.
     """
     found: list[dict[str, Any]] = []
     if not path.exists():
@@ -127,11 +128,11 @@ def read_reports(
 def left_out(damaged: Sequence[str]) -> str:
     """A sentence on damaged lines that were not read, of which there is at least one."""
     more = f", and {len(damaged) - 1} lines more" if len(damaged) > 1 else ""
-    return f"{damaged[0]}{more}; what is damaged is left out"
+    return f"{damaged[0]}{more}; the damaged part is left out"
 
 
-# Fields that a resumed run repeats to the bit with ``max_lag=0``. The others, and all fields of a
-# ``timed`` report, depend on time.
+# Fields that a resumed run repeats to the bit with ``max_lag=0``. All other fields, and all fields
+# of a ``timed`` report, depend on time.
 DETERMINISTIC = (
     "env_steps",
     "frames",
@@ -147,7 +148,7 @@ DETERMINISTIC = (
 
 
 def repeatable(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the lines of a ``metrics.jsonl`` hold that does not depend on time."""
+    """The parts of a ``metrics.jsonl`` that do not depend on time."""
     return [{key: line[key] for key in DETERMINISTIC} for line in lines if not line.get("timed")]
 
 
@@ -155,12 +156,12 @@ def repeatable(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 class SiteStats:
     """Some workers of a run on another machine than the learner's."""
 
-    machine: str  # in short; empty while they have none
+    machine: str  # in short; empty without a machine of their own
     workers: tuple[str, ...]  # their titles
     reached: bool  # is there a connection to them now?
     received: int  # bytes from there
     sent: int  # bytes to there
-    lost: int  # how often they were lost, and began anew
+    lost: int  # how often they were lost, and began again
     moved: int  # how often they were handed over to another machine
 
 
@@ -185,7 +186,7 @@ class Measured:
     """Numbers of the moment that a runtime measures and a report repeats."""
 
     taken: int = 0  # env steps that were taken, trained on or still to be trained on
-    # what the start of a worker is at, by worker
+    # the present phase of each worker's start
     phases: Mapping[str, str] = field(default_factory=dict)
     # by worker: lines in its log, and the last one
     printed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -208,7 +209,7 @@ def repeated_fields(kind: type[Learned | Measured], source: Learned | Measured) 
 class Report(Learned, Measured):
     """The run so far. ``*_per_s``, ``balance``, ``lag_*`` and ``metrics`` cover the time since the
     last recorded report, and in the final report ``balance``, ``cause`` and ``verdict`` the whole
-    run. Steps and updates of a report that is not recorded are those of the moment.
+    run. Steps and updates of a report that is not recorded are the moment's.
     """
 
     wall_s: float  # since the run began
@@ -219,17 +220,17 @@ class Report(Learned, Measured):
     updates_per_s: float
     tokens_per_s: float | None = None  # that are learned from, where a step is a sample of text
     balance: Mapping[str, Shares]  # "actor 0", "learner", ...
-    cause: str  # what holds the run back, in a word: "Sampling-bound" (balance/verdict.py)
+    cause: str  # the bottleneck, in a word: "Sampling-bound" (balance/verdict.py)
     verdict: str  # the sentence that begins with it
-    remedies: tuple[Remedy, ...] = ()  # what would help, the best first; of some seconds
+    remedies: tuple[Remedy, ...] = ()  # suggestions, the best first; of some seconds
     remaining_s: float | None
-    # how many actors act and the bound on lag, where they change meanwhile
+    # how many actors act and the bound on lag, if they change meanwhile
     governor: Mapping[str, int | None] | None = None
     evaluation: Evaluation | None = None  # if one ended since the last report
     evaluating: Evaluating | None = None  # of the moment: never in a recorded report
     solved_at_s: float | None = None
     alarms: tuple[Alarm, ...] = ()  # all that were raised so far (balance/alarms.py)
-    notes: tuple[str, ...] = ()  # notes for a person, each said once: "warning: ..."
+    notes: tuple[str, ...] = ()  # notes for a person, each reported once: "warning: ..."
     recorded: bool = True  # False: of the moment, between two lines of metrics.jsonl
     # recorded because time has passed, not steps: a resume does not repeat it
     timed: bool = False

@@ -1,5 +1,5 @@
-"""The ring as data: the stations that rows pass, what flows from each to the next, and which
-workers wait there.
+"""The ring as data: the stations that rows pass, the flow from each to the next, and which workers
+wait there.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Station:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """What flows from a station to the next. A rate is 0 if nothing flows, or none is known."""
+    """The flow from a station to the next. A rate is 0 if nothing flows, or the rate is unknown."""
 
-    name: str = ""  # of what flows, where the stations do not tell
+    name: str = ""  # of what flows, if the stations do not show it
     steps_per_s: float = 0.0  # env steps that were taken
     updates_per_s: float | None = None
     bytes_per_s: float = 0.0
@@ -78,7 +78,7 @@ class Arrow:
 
     @property
     def level(self) -> int:
-        """How thick the arrow is drawn: 0 where nothing flows, 1 and more by the bytes a second."""
+        """How thick the arrow is drawn: 0 if nothing flows, 1 and more by the bytes a second."""
         return (
             1 + sum(self.bytes_per_s >= least for least in THICKER)
             if self.bytes_per_s or self.steps_per_s
@@ -86,7 +86,9 @@ class Arrow:
         )
 
     def said(self) -> list[tuple[str, str]]:
-        """The words beside the arrow, each with its kind: "flow", or a state of waiting workers."""
+        """The words next to the arrow, each with its kind: "flow", or a state of waiting
+        workers.
+        """
         from rich.filesize import decimal  # here, so that "import equipoise" loads no rich
 
         flows = [self.name] if self.name else []

@@ -1,4 +1,6 @@
-"""Schemas of the files of a run directory: what a resume reads of run.json and summary.json."""
+"""Schemas of the files of a run directory: the fields of run.json and summary.json that a resume
+reads.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Numbers = Mapping[Labels, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number of a report. A name of a place is empty where that place does not show it."""
+    """One number of a report. A name of a place is empty if that place does not show it."""
 
     name: str  # the field of a report, and the key in metrics.jsonl
     unit: str
@@ -34,7 +34,7 @@ class Series:
     label: str = ""  # of the curve in a figure
 
     def read(self, report: Report) -> float | None:
-        """The number, or None where the report has none."""
+        """The number, or None if the report lacks it."""
         field, _, key = self.name.partition(".")
         found = getattr(report, field)
         number: float | None = getattr(found, key) if key and found is not None else found

@@ -59,7 +59,7 @@ def dump(tree: Tree) -> bytes:
 
 
 def parse(data: bytes, path: Path | str = "state") -> Tree:
-    """The tree that ``dump`` wrote; ValueError that names the file where the bytes are none."""
+    """The tree that ``dump`` wrote; ValueError naming the file if the bytes are no tree."""
     metadata = header(data, path).get("__metadata__")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
         raise ValueError(
@@ -110,7 +110,7 @@ def parse_weights(data: bytes, path: Path | str) -> dict[str, Tensor]:
 
 
 def header(data: bytes, path: Path | str) -> dict[str, object]:
-    """What a safetensors file says of its tensors, looked at before anything is allocated by it."""
+    """A safetensors file's description of its tensors, read before anything is allocated by it."""
     if len(data) < 8:
         raise ValueError(f"{path}: expected a safetensors file, got {len(data)} bytes")
     (length,) = struct.unpack("<Q", data[:8])

@@ -29,7 +29,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
             f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}"
         )
     data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
-    # three numbers of an evaluation, and what only some evaluations have
+    # three numbers of an evaluation, and fields that only some evaluations have
     if data["evaluation"] is not None:
         keys = (
             "mean",

@@ -14,7 +14,7 @@ PROJECT, ID = "project", "id"
 
 
 def load() -> ModuleType:
-    """The package, or an ImportError that says what to install."""
+    """The package, or an ImportError with the install command."""
     try:
         return importlib.import_module("wandb")
     except ImportError as error:
@@ -24,7 +24,7 @@ def load() -> ModuleType:
 
 
 def new(project: str) -> dict[str, str]:
-    """What run.json keeps, so that a resume goes on with the same W&B run."""
+    """The part of run.json that lets a resume continue the same W&B run."""
     if not project.strip():
         raise ValueError("wandb: expected the name of a project, got an empty one")
     return {PROJECT: project, ID: secrets.token_hex(4)}
@@ -68,7 +68,7 @@ class WandbLog:
             self._run.log(dict(values), step=step)
 
     def rewind(self) -> None:
-        """The run goes back: what follows is told already up to the last step told."""
+        """The run goes back: the following steps are already logged, up to the last logged step."""
         self._after = self._told
 
     def close(self, *, failed: bool) -> None:

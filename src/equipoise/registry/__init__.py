@@ -8,9 +8,9 @@ registries is a registry::
     artifacts/VERSION/                 an artifact; VERSION is the SHA-256 of its manifest.json
     policies/NAME/audit/RECORD.json    one thing that was done to a policy, or refused
 
-The name of a record says when, what and to which version, and holds the hash of its contents. The
-aliases and the versions of a policy follow from the names of its records alone (``state.py``), so
-one listing of a folder finds the champion. One rename makes a record, so a kill leaves the old
+The name of a record gives the time, the act and the version, and holds the hash of its contents.
+The aliases and the versions of a policy follow from the names of its records alone (``state.py``),
+so one listing of a folder finds the champion. One rename makes a record, so a kill leaves the old
 state or the new one, and no change is without its audit.
 """
 

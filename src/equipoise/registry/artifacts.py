@@ -1,5 +1,5 @@
-"""Artifacts in the registry: what a manifest must be, and copying, looking at and checking the
-files that it names.
+"""Artifacts in the registry: the schema of a manifest, and copying and checking the files that it
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPEC = "spec.json"
 MODEL = "policy.onnx"
 # files of an artifact: a numpy.py would be imported by edge.py
 KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")
-ASIDE = ".aside-"  # what a folder is called before it is whole, and while it is removed
+ASIDE = ".aside-"  # the prefix of a folder before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256
 LARGEST_FILE = 1 << 40  # bytes
@@ -39,8 +39,8 @@ SCHEMA: Schema = {
 
 
 class Incomplete(ValueError):
-    """A version whose files are not all here, or not of the size that its manifest says: a copy is
-    not finished, or failed.
+    """A version whose files are not all here, or not of the size in its manifest: a copy is not
+    finished, or failed.
     """
 
 
@@ -62,8 +62,8 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an artifact; ValueError where it is none, names a file outside of the folder,
-    or is too large.
+    """The manifest of an artifact; ValueError if it is no manifest, names a file outside of the
+    folder, or is too large.
     """
     path = folder / MANIFEST
     data = read_plain(path, LARGEST_MANIFEST)
@@ -71,7 +71,7 @@ def read_manifest(folder: Path) -> Manifest:
     for name, about in said["files"].items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(
-                f"{path}: files: expected names of files beside it, such as 'policy.onnx', got "
+                f"{path}: files: expected names of files next to it, such as 'policy.onnx', got "
                 f"{name!r}"
             )
         if not VERSION.fullmatch(about["sha256"]):
@@ -114,7 +114,7 @@ def opened(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """The bytes of a plain file that is no link; ValueError where it holds more than ``most``."""
+    """The bytes of a plain file that is no link; ValueError if it holds more than ``most``."""
     with opened(path) as (handle, size):
         if size > most:
             raise ValueError(f"{path}: expected at most {most:,} bytes, got {size:,}")
@@ -137,8 +137,8 @@ def copy(source: Path, manifest: Manifest, to: Path) -> None:
 
 
 def place(whole: Path, folder: Path) -> None:
-    """Give a folder that is whole its name; where one that is half copied or damaged has it,
-    replace its files one by one.
+    """Give a whole folder its name; if a half copied or damaged folder has the name, replace its
+    files one by one.
     """
     if folder.is_symlink():
         raise ValueError(
@@ -160,7 +160,7 @@ def set_aside(folder: Path) -> Path:
 
 def look(folder: Path, version: str) -> Manifest:
     """The manifest of a version whose files are all there, by their sizes; ``Incomplete`` or
-    ValueError where they are not.
+    ValueError if they are not.
 
     Their contents are for ``problems``, and for what loads them.
     """
@@ -199,7 +199,7 @@ def look(folder: Path, version: str) -> Manifest:
 
 
 def problems(folder: Path, version: str) -> list[str]:
-    """A sentence for each file of a version that is not as its manifest says, and for each that the
+    """A sentence for each file of a version that differs from its manifest, and for each that the
     manifest does not name.
     """
     try:
@@ -219,8 +219,8 @@ def problems(folder: Path, version: str) -> list[str]:
 
 
 def _read_through(path: Path, about: tuple[str, int], copy_to: int | None = None) -> None:
-    """Read a file to its end, and copy it to a descriptor; ValueError where it is not as the
-    manifest says.
+    """Read a file to its end, and copy it to a descriptor; ValueError if it differs from the
+    manifest.
     """
     sha256, size = about
     with opened(path) as (handle, got):

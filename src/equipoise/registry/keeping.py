@@ -1,4 +1,4 @@
-"""Keeping a registry: what is wrong in it, and what may be removed from it."""
+"""Keeping a registry: the faults in it, and the files that may be removed from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from equipoise.registry.reading import ABOUT, POLICY, SAYS, RegistryReader
 from equipoise.registry.records import Record
 
 KEPT_S = 7 * 86_400.0  # how long a version stays that nothing names
-LEFT_S = 3_600.0  # after so long without a change, a file that is not whole is nobody's any more
+LEFT_S = 3_600.0  # after this time without a change, an incomplete file has no owner any more
 
 
 def wrong(registry: RegistryReader) -> list[str]:
@@ -72,10 +72,10 @@ def wrong(registry: RegistryReader) -> list[str]:
 
 
 def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str | None) -> list[str]:
-    """Remove what no alias and no lineage names, and what a kill left -> the versions; the caller
-    holds the lock.
+    """Remove versions that no alias and no lineage names, and the remains of killed processes ->
+    the versions; the caller holds the lock.
 
-    ValueError, and nothing is removed, where a record is damaged: it may name a version.
+    ValueError, and nothing is removed, if a record is damaged: it may name a version.
     """
     now_s = time.time()
     states = {
@@ -116,8 +116,8 @@ def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str |
 
 
 def _sweep(registry: RegistryReader, now_s: float) -> None:
-    """Remove what killed processes left: folders that were not whole yet, and files that had no
-    name yet.
+    """Remove the remains of killed processes: folders that were not whole yet, and files that had
+    no name yet.
     """
     for name in registry.listing("artifacts"):
         if name.startswith(ASIDE) and _is_left(registry.artifact(name), now_s):

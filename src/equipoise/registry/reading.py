@@ -1,4 +1,4 @@
-"""Reading a registry: its policies, their aliases and versions, and what is known of one."""
+"""Reading a registry: its policies, their aliases and versions, and the facts of one version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from equipoise.registry.state import State
 from equipoise.schema import Number, check
 
 ABOUT = "registry.json"
-SAYS = b'{"format": 1}\n'  # what is in it
+SAYS = b'{"format": 1}\n'  # the contents of the file
 POLICY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 # a folder that changed less long ago may change again without another time of its last change
 SETTLED_NS = 1_000_000_000
@@ -32,7 +32,7 @@ class RegistryReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """ValueError where ``path`` is no registry."""
+        """ValueError if ``path`` is no registry."""
         self.path = Path(path)
         about = self.path / ABOUT
         if not about.is_file():
@@ -69,10 +69,10 @@ class RegistryReader:
         return False
 
     def state(self, name: str) -> State:
-        """What the records of a policy say of its versions and aliases; it is not to be changed.
+        """The versions and aliases of a policy by its records; it is not to be changed.
 
-        One listing of a folder, or none while nothing was written there: a server asks a few times
-        a second.
+        One listing of a folder, or no listing while nothing was written there: a server asks a few
+        times a second.
         """
         folder = self.audit_folder(name)
         try:
@@ -111,9 +111,9 @@ class RegistryReader:
         """The version of an alias, or of the first digits of a version, and the folder of its
         artifact.
 
-        ``Incomplete`` where its files are still being copied here: ask again. ValueError where
-        there is none. The sizes of the files are looked at, and their contents are not: whoever
-        loads the artifact checks those.
+        ``Incomplete`` if its files are still being copied here: ask again. ValueError if there is
+        none. The sizes of the files are looked at, but not their contents: the loader of the
+        artifact checks them.
         """
         now = self.known(name)
         version = self.version_of(name, now, which)
@@ -156,10 +156,10 @@ class RegistryReader:
         }
 
     def show(self, name: str, which: str = "champion") -> dict[str, Any]:
-        """What is known of one version: lineage, files (sizes in bytes), aliases, and who added it
+        """The facts of one version: lineage, files (sizes in bytes), aliases, who added it and
         when.
 
-        ``problem``: a sentence where a file is not there, or not of its size; None where all are.
+        ``problem``: a sentence if a file is not there, or not of its size; None if all are.
         """
         now = self.known(name)
         version = self.version_of(name, now, which)
@@ -222,7 +222,7 @@ class RegistryReader:
         return self.path / "artifacts" / version
 
     def audit_folder(self, name: str) -> Path:
-        """The folder of a policy's records; ValueError where ``name`` cannot be a policy's."""
+        """The folder of a policy's records; ValueError if ``name`` cannot be a policy's."""
         if not POLICY.fullmatch(name):
             got = repr(name) if len(name) <= 100 else f"{len(name):,} letters, {name[:20]!r}..."
             raise ValueError(
@@ -234,7 +234,7 @@ class RegistryReader:
         return folder
 
     def listing(self, folder: str) -> Sequence[str]:
-        """The names in a folder of the registry; none where there is no such folder yet."""
+        """The names in a folder of the registry; none if there is no such folder yet."""
         try:
             return os.listdir(self.path / folder)
         except FileNotFoundError:
@@ -248,7 +248,7 @@ class RegistryReader:
         return now
 
     def version_of(self, name: str, now: State, which: str) -> str:
-        """The version of an alias, or the one that begins with these digits."""
+        """The version of an alias, or the version that begins with these digits."""
         if which in ALIASES:
             if (version := now.aliases.get(which)) is None:
                 there = ", ".join(now.aliases) or "no alias"

@@ -1,5 +1,5 @@
-"""Records: a file for each thing that was done to a policy, whose name says what and whose contents
-say by whom and why.
+"""Records: a file for each thing that was done to a policy, with the act in its name, and the
+person and the reason in its contents.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SCHEMA: Schema = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """What the name of a record says. Records are ordered by their names, which begin with the
+    """The parts of a record's name. Records are ordered by their names, which begin with the
     time.
     """
 
@@ -61,7 +61,7 @@ class Record:
 
     @classmethod
     def named(cls, name: str) -> Record | None:
-        """Read the name of a file; None where it is no record's, such as one that is being written
+        """Read the name of a file; None if it is no record's, such as a file that is being written
         or copied.
         """
         if (found := NAME.fullmatch(name)) is None:
@@ -82,7 +82,7 @@ def read(folder: Path, record: Record) -> dict[str, Any]:
     said_within = check(in_utf8(parse_json(data, path)), SCHEMA, str(path))
     if _name(said_within, data) != record.name:
         raise ValueError(
-            f"{path}: expected the name {_name(said_within, data)}, which its contents say, got "
+            f"{path}: expected the name {_name(said_within, data)}, by its contents, got "
             f"{record.name}"
         )
     return {"lineage": {}} | said_within if record.kind == "added" else dict(said_within)
@@ -98,8 +98,8 @@ def write(
     reason: str,
     details: Mapping[str, Any],
 ) -> Record:
-    """Add a record after those of ``before``, in one rename;
-    the caller holds the registry's lock.
+    """Add a record after the records of ``before``, in one rename; the caller holds the registry's
+    lock.
     """
     newest = max((record.stamp for record in before), default=0)
     now_us = time.time_ns() // 1_000

@@ -32,7 +32,7 @@ from equipoise.schema import described
 
 LARGEST_MODEL = 2 << 30  # bytes; an ONNX file is one protobuf message, which cannot be larger
 LOCK_S = 60.0  # how long to wait for another process that writes
-ANY: Final = "any"  # what ``expect`` is where any version may be replaced
+ANY: Final = "any"  # the value of ``expect`` if any version may be replaced
 
 
 class AliasMoved(ValueError):
@@ -40,12 +40,12 @@ class AliasMoved(ValueError):
 
 
 class Registry(RegistryReader):
-    """A registry that is written, too. Every change takes the lock of the registry, and one rename
-    makes it.
+    """A registry that can also be written. Every change takes the lock of the registry, and one
+    rename makes it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        """``create``: make a registry where there is none, in a new or an empty folder."""
+        """``create``: make a registry if there is none, in a new or an empty folder."""
         about = Path(path) / ABOUT
         if create and not about.exists():
             _create(about)
@@ -63,9 +63,9 @@ class Registry(RegistryReader):
     ) -> str:
         """Copy an artifact into the registry as a version of a policy, and return the version.
 
-        ``lineage``: beside what the artifact's spec.json says of it. An artifact that is here
-        already is not copied again. ``trial``: called with the copy and the version before that is
-        added; it raises a ValueError to refuse it.
+        ``lineage``: in addition to the lineage in the artifact's spec.json. An artifact that is
+        here already is not copied again. ``trial``: called with the copy and the version before
+        that is added; it raises a ValueError to refuse it.
         """
         source = Path(artifact)
         audit = self.audit_folder(name)
@@ -87,7 +87,7 @@ class Registry(RegistryReader):
                     _tried(trial, aside, source, version)
             if others := sorted(manifest.files.keys() - set(KNOWN)):
                 raise ValueError(
-                    f"{source / MANIFEST}: files: expected no others than {', '.join(KNOWN)}, got "
+                    f"{source / MANIFEST}: files: expected no files but {', '.join(KNOWN)}, got "
                     f"{others[0]!r}"
                 )
             said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
@@ -128,7 +128,7 @@ class Registry(RegistryReader):
         version.
 
         ``version``: its first digits, or an alias; None takes the alias away, unless it is the
-        champion. ``AliasMoved``, which is in the audit too, where the alias is not at ``expect``.
+        champion. ``AliasMoved``, which the audit also records, if the alias is not at ``expect``.
         """
         check_alias(alias)
         if alias == "champion" and version is None:
@@ -158,7 +158,7 @@ class Registry(RegistryReader):
             return to
 
     def _added(self, name: str, now: State, version: str) -> Any:
-        """The lineage with which a version was added; None where it was not, or where the record is
+        """The lineage with which a version was added; None if it was not, or if the record is
         damaged.
         """
         with suppress(ValueError):
@@ -168,7 +168,7 @@ class Registry(RegistryReader):
         return None
 
     def _whole(self, name: str, which: str) -> str:
-        """The version that is meant; ValueError where a file of it is damaged."""
+        """The version that is meant; ValueError if a file of it is damaged."""
         version, folder = self.resolve(name, which)
         for problem in artifacts.problems(folder, version):
             raise ValueError(problem)
@@ -185,7 +185,7 @@ class Registry(RegistryReader):
         reason: str,
         who: str | None,
     ) -> None:
-        """Refuse a move, with a record, where the alias is not at what its mover expects."""
+        """Refuse a move, with a record, if the alias is not at what its mover expects."""
         current = now.aliases.get(alias)
         if expect in (ANY, current):
             return
@@ -230,7 +230,7 @@ class Registry(RegistryReader):
         """Remove the versions that were added so long ago and that no alias and no lineage names,
         and return them.
 
-        What a kill left behind goes, too. ``dry``: remove nothing, and return what would go.
+        The remains of killed processes also go. ``dry``: remove nothing, and return what would go.
         """
         with self.locked():
             return keeping.collect(self, older_than_s, dry, who)
@@ -253,14 +253,14 @@ class Registry(RegistryReader):
                         "again"
                     )
                 time.sleep(0.005)
-            self._states.clear()  # what is written follows from what is there now
+            self._states.clear()  # the new record follows from the present records
             yield
         finally:
             os.close(handle)
 
 
 def check_alias(alias: str) -> None:
-    """ValueError for what is no alias, or none that can be moved."""
+    """ValueError for a name that is no alias, or an alias that cannot be moved."""
     if alias == "previous":
         raise ValueError(
             "alias: expected one that can be moved, got 'previous', which follows the champion; "
@@ -311,7 +311,7 @@ def _check_model(copied: Path, source: Path) -> None:
 
 
 def _lineage(spec: Path) -> dict[str, Any]:
-    """What an artifact says of where it comes from."""
+    """An artifact's description of its own origin."""
     said = parse_json(read_bounded(spec, LARGEST_JSON), spec)
     about = said.get("artifact") if isinstance(said, dict) else None
     lineage = about.get("lineage", {}) if isinstance(about, dict) else {}

@@ -12,7 +12,7 @@ from equipoise.registry.records import Record
 
 @dataclass(slots=True)
 class State:
-    """A policy as its records say.
+    """A policy as its records describe it.
 
     ``champions`` is a stack: a promotion puts the version on top, a rollback takes off what lies
     above the version to which it goes back. So ``previous`` is the version below the top, and a
@@ -38,7 +38,7 @@ class State:
         return [alias for alias, at in self.aliases.items() if at == version]
 
     def newest_first(self) -> list[str]:
-        """The versions that were ever added, the one that was added last first."""
+        """The versions that were ever added, newest first."""
         return sorted(self.added, key=self.added.__getitem__, reverse=True)
 
     def is_removed(self, version: str) -> bool:
@@ -49,7 +49,7 @@ class State:
 
 
 def of(names: Iterable[str]) -> State:
-    """The state that the names of a policy's records say; other names are left out. The order of
+    """The state in the names of a policy's records; other names are left out. The order of
     ``names`` does not matter.
     """
     state = State(sorted(record for name in names if (record := Record.named(name))))
@@ -77,10 +77,10 @@ def of(names: Iterable[str]) -> State:
 
 
 def heads(moves: Sequence[Record], read: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    """The moves of an alias that no other move followed: one, or several where it was moved in two
+    """The moves of an alias that no other move followed: one, or several if it was moved in two
     copies of a registry.
 
-    ``read``: the contents of the records, by name; those of a damaged one are missing.
+    ``read``: the contents of the records, by name; a damaged record is missing.
     """
     followed = {name for move in moves for name in read.get(move.name, {}).get("after", ())}
     return [move for move in moves if move.name not in followed]

@@ -1,5 +1,5 @@
-"""Parts that several sections are made of: a section, a table, what is shown on demand, and numbers
-of a group as texts.
+"""Parts of several sections: plain and folded sections, tables, details on demand, and numbers of a
+group as text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from equipoise.report.figures import sample
 from equipoise.report.markup import Html, Part, joined, tag
 from equipoise.report.runs import Group, RunRecord
 
-NONE = "—"  # where there is no number
+NONE = "—"  # in place of a number that does not exist
 
 
 def note_of(text: str | None) -> Html | None:
@@ -22,7 +22,14 @@ def note_of(text: str | None) -> Html | None:
 
 
 def section(title: str, *parts: Part, note: str | None = None) -> Html:
+    """A section with its title, a note and parts."""
     return tag("section", tag("h2", title), note_of(note), *parts)
+
+
+def folded_section(title: str, *parts: Part, note: str | None = None) -> Html:
+    """A section of which only the title is shown until a reader opens it."""
+    inside = tag("details", tag("summary", tag("h2", title)), note_of(note), *parts)
+    return tag("section", inside, class_="folded")
 
 
 def more(summary: str, *parts: Part, opened: bool = False) -> Html:
@@ -34,7 +41,7 @@ def more(summary: str, *parts: Part, opened: bool = False) -> Html:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Part]], *, texts: int = 1, class_: str = ""
 ) -> Html:
-    """A table: ``texts`` columns of texts, then numbers; on a narrow screen a row is a card."""
+    """A table: ``texts`` columns of text, then numbers; on a narrow screen each row is a card."""
     kinds = [None if i < texts else "num" for i in range(len(head))]
     body = [
         tag(
@@ -82,7 +89,7 @@ def lags_of(group: Group) -> list[float]:
 
 
 def short_name(one: RunRecord) -> str:
-    """The directory of a run, and its seed where the name does not end with it."""
+    """The directory of a run, and its seed unless the name ends with it."""
     name, seed = one.row.path.name, clipped(str(one.row.seed), 20)
     return clipped(name, 80) + (
         "" if one.row.seed is None or name.endswith(f"seed_{seed}") else f" · seed {seed}"

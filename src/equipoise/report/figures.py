@@ -470,7 +470,7 @@ def states_legend() -> Html:
     means = {
         "worked": "worked",
         "preempted": "preempted: waits for a core",
-        "starved": "starved: upstream is slower",
-        "blocked": "blocked: downstream is slower",
+        "starved": "starved: waits for input",
+        "blocked": "blocked: waits for room",
     }
     return legend([(swatch(state), means[state]) for state in STATES])

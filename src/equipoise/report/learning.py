@@ -13,9 +13,9 @@ from equipoise.record.series import AXES, CURVES
 from equipoise.report.elements import (
     NONE,
     captioned,
+    folded_section,
     lags_of,
     mean_text,
-    more,
     named,
     section,
     table,
@@ -28,11 +28,11 @@ MOST_METRICS = 24  # small charts of the learner's numbers
 
 
 def curves_section(groups: Sequence[Group]) -> Html:
-    """Return, evaluation and speed over steps: a group's mean, its interval, and its runs."""
+    """Return and evaluation over steps: a group's mean, its interval, and its runs."""
     marks = legend([(sample(group.style), _at_the_end(group, axis_of(groups))) for group in groups])
     several = any(len(group.runs) > 1 for group in groups)
     note = (
-        "Several seeds: the mean in bold with its 95 % interval (Student's), where all of them "
+        "Several seeds: the mean in bold with its 95 % interval (Student's), if all of them "
         "have numbers; each seed thin."
         if several
         else None
@@ -41,7 +41,7 @@ def curves_section(groups: Sequence[Group]) -> Html:
     charts = [one for one in charts if one is not None] or [
         tag("p", "No episode has ended yet, so there is no return.", class_="note")
     ]
-    return section("Learning", marks, *charts, _metrics(groups), note=note)
+    return section("Learning", marks, *charts, note=note)
 
 
 def _at_the_end(group: Group, axis: Axis) -> str:
@@ -82,8 +82,8 @@ def lines_of(group: Group, y: str, axis: Axis = "steps", *, small: bool = False)
     return [mean] if small else [*faint, mean]
 
 
-def _metrics(groups: Sequence[Group]) -> Html | None:
-    """Small charts of what the learner and the envs' infos say."""
+def metrics_section(groups: Sequence[Group]) -> Html | None:
+    """Small charts of the learner's metrics and of the envs' infos."""
     last = [one.lines[-1] for group in groups for one in group.runs]
     names = dict.fromkeys([f"learner/{name}" for line in last for name in line["metrics"]])
     names |= dict.fromkeys(f"info/{name}" for line in last for name in line["info"])
@@ -92,13 +92,8 @@ def _metrics(groups: Sequence[Group]) -> Html | None:
         for name in list(names)[:MOST_METRICS]
         if (one := _captioned(groups, name, small=True)) is not None
     ]
-    return (
-        more(
-            f"{len(charts)} numbers of the learner and the env", tag("div", *charts, class_="grid")
-        )
-        if charts
-        else None
-    )
+    title = f"{len(charts)} number{'s' * (len(charts) != 1)} of the learner and the env"
+    return folded_section(title, tag("div", *charts, class_="grid")) if charts else None
 
 
 def speed_section(groups: Sequence[Group]) -> Html | None:
@@ -107,7 +102,7 @@ def speed_section(groups: Sequence[Group]) -> Html | None:
         for y in ("steps_per_s", "updates_per_s")
         if (one := _captioned(groups, y, small=True)) is not None
     ]
-    return section("Speed", tag("div", *charts, class_="grid")) if charts else None
+    return folded_section("Speed", tag("div", *charts, class_="grid")) if charts else None
 
 
 def lag_section(groups: Sequence[Group]) -> Html | None:
@@ -134,7 +129,9 @@ def lag_section(groups: Sequence[Group]) -> Html | None:
         "rows that were learned from."
     )
     head = ("settings", "what", "mean", "largest")
-    return section("Lag", tag("div", *charts, class_="grid"), table(head, rows, texts=2), note=note)
+    return folded_section(
+        "Lag", tag("div", *charts, class_="grid"), table(head, rows, texts=2), note=note
+    )
 
 
 def _lags(kind: str, groups: Sequence[Group]) -> list[Html]:

@@ -1,5 +1,5 @@
-"""HTML and SVG as text: every string is escaped where it becomes a part of an element, and no
-number is nan.
+"""HTML and SVG as text: every string is escaped when it becomes a part of an element, and no number
+is nan.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def joined(*parts: Part) -> Html:
 
 
 def escaped(text: str) -> str:
-    """Text from anywhere, as HTML shows it: what cannot be printed becomes its escape."""
+    """Text from anywhere, as HTML shows it: a character that cannot be printed becomes its
+    escape.
+    """
     return html.escape(printable(text.replace("\t", " "), lines=True), quote=True)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from equipoise.console.picture import clock, took
 from equipoise.histograms import EDGES
 from equipoise.record.described import clipped
-from equipoise.report.elements import captioned, more, named, section, short_name
+from equipoise.report.elements import captioned, folded_section, more, named, short_name
 from equipoise.report.figures import (
     STYLES,
     Line,
@@ -54,7 +54,7 @@ def parts_section(groups: Sequence[Group]) -> Html | None:
         "Shares of the time in which a worker worked or waited for a core, over the whole run. "
         "The rest is no part's."
     )
-    return section("Parts of the work", *each, note=note)
+    return folded_section("Parts of the work", *each, note=note)
 
 
 def _workers(group: Group) -> list[Html]:
@@ -109,7 +109,7 @@ def ages_section(groups: Sequence[Group]) -> Html | None:
         "Each bar has what was at most so old as the label at its right end; its height is the "
         "share of all."
     )
-    return section("Age of experience", *each, note=note)
+    return folded_section("Age of experience", *each, note=note)
 
 
 def _histograms(group: Group) -> list[Html]:
@@ -158,7 +158,7 @@ def processes_section(groups: Sequence[Group]) -> Html | None:
         "All processes of a kind added up. Memory that several share counts in each that has "
         "touched it."
     )
-    return section("Processes over time", *found, note=note)
+    return folded_section("Processes over time", *found, note=note)
 
 
 def _processes(one: RunRecord) -> list[Html]:

@@ -1,4 +1,7 @@
-"""The page: all sections in one HTML file, which loads nothing and runs nothing."""
+"""The page: all sections in one HTML file, which loads nothing and runs no script.
+
+The result comes first, then curves, verdicts, alarms and rings; the other sections are folded.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,18 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(runs: Sequence[RunRecord], now: float | None = None) -> str:
-    """The whole page; ValueError where it would have more than ``MOST_BYTES``."""
+    """The whole page; ValueError if it would have more than ``MOST_BYTES``."""
     now = time.time() if now is None else now
     groups = grouped(runs)
     told = (
         sections.top(groups, now, equipoise.__version__),
+        learning.curves_section(groups),
+        sections.verdicts_section(groups),
         sections.alarms_section(groups),
         workers.rings(groups),
+        learning.metrics_section(groups),
         workers.timelines(groups),
         meters.parts_section(groups),
-        learning.curves_section(groups),
         learning.speed_section(groups),
         learning.lag_section(groups),
         meters.ages_section(groups),

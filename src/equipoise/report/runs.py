@@ -185,9 +185,9 @@ class RunRecord:
 
     @property
     def remedies(self) -> Sequence[Entry]:
-        """The changes that would help, the best first."""
+        """The changes that are sure to help, the best first: their whole interval is a gain."""
         found: Sequence[Entry] = (self.summary or self.last).get("remedies") or ()
-        return found
+        return [one for one in found if one["low"] > 1.0]
 
     @property
     def alarms(self) -> Sequence[Entry] | None:

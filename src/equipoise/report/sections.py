@@ -1,6 +1,4 @@
-"""Sections of the page: what is told of the runs, as HTML; a section that has nothing to tell is
-None.
-"""
+"""Sections of the page as HTML; a section without content is None."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from equipoise.record.described import clipped
 from equipoise.record.ring import short
 from equipoise.report.elements import (
     NONE,
+    folded_section,
     lags_of,
     mean_text,
     more,
@@ -46,7 +45,7 @@ def title_of(groups: Sequence[Group]) -> str:
 
 
 def top(groups: Sequence[Group], now: float, version: str) -> Html:
-    """The title, the verdict of each group in large, and the numbers that people look for first."""
+    """The title and the result: the numbers that people look for first."""
     moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     running = sum(one.running for group in groups for one in group.runs)
     of = sum(len(group.runs) for group in groups)
@@ -64,9 +63,33 @@ def top(groups: Sequence[Group], now: float, version: str) -> Html:
         tag("h1", title_of(groups)),
         tag("p", f"{moment} · equipoise {version}", class_="note"),
         still,
-        *(_verdict(group, alone=len(groups) == 1) for group in groups),
-        _tiles(groups[0]) if len(groups) == 1 else None,
+        _tiles(groups[0]) if len(groups) == 1 else _compared(groups),
     )
+
+
+def verdicts_section(groups: Sequence[Group]) -> Html:
+    """The bottleneck of each group in large, and suggestions."""
+    each = (_verdict(group, alone=len(groups) == 1) for group in groups)
+    return section("Bottleneck", *each)
+
+
+def _compared(groups: Sequence[Group]) -> Html:
+    """The result of each group: a row of means over its runs."""
+    columns = (("return_mean", 1), ("evaluation", 1), ("steps_per_s", 0))
+    rows = [
+        (
+            named(group.style, group.name),
+            group.seeds or "1 run",
+            *("".join(mean_text(group.values(key), decimals)) for key, decimals in columns),
+            clock(max(group.values("wall_s"))),
+        )
+        for group in groups
+    ]
+    several = any(len(group.runs) > 1 for group in groups)
+    head = ("settings", "runs", "return", "evaluation", "steps/s", "time")
+    half = "± is half of Student's 95 % interval of the mean over runs."
+    shown = table(head, rows, texts=2, class_="cards")
+    return tag("div", shown, note_of(half if several else None), class_="results")
 
 
 def _verdict(group: Group, *, alone: bool) -> Html:
@@ -76,7 +99,7 @@ def _verdict(group: Group, *, alone: bool) -> Html:
     beside = None
     if len(group.runs) > 1:
         (_, agree), *others = causes.most_common()
-        beside = f"{agree} of {group.seeds} say so" + "".join(
+        beside = f"{agree} of {group.seeds} agree" + "".join(
             f"; {n} {clipped(name, 40)}" for name, n in others
         )
     return tag(
@@ -100,7 +123,9 @@ def _remedies(one: RunRecord) -> Html | None:
     if not items:
         return None
     head = tag(
-        "p", "What would help: predicted steps/s by those now, and what it costs.", class_="note"
+        "p",
+        "Suggestions: predicted steps/s as a multiple of the present rate, and the cost.",
+        class_="note",
     )
     return joined(head, tag("ol", *items, class_="remedies"))
 
@@ -188,25 +213,7 @@ def runs_section(groups: Sequence[Group], now: float) -> Html:
                     _age(now - at.changed),
                 )
             )
-    columns = (("steps_per_s", 0), ("return_mean", 1), ("evaluation", 1))
-    means = [
-        (
-            named(group.style, group.name),
-            group.seeds or "1 run",
-            *("".join(mean_text(group.values(key), decimals)) for key, decimals in columns),
-        )
-        for group in groups
-    ]
-    several = any(len(group.runs) > 1 for group in groups)
-    half = "± is half of Student's 95 % interval of the mean over runs."
-    compared = table(
-        ("settings", "runs", "steps/s", "return", "evaluation"), means, texts=2, class_="cards"
-    )
-    return section(
-        "Runs",
-        table(head, rows, texts=3, class_="cards"),
-        *((compared, note_of(half)) if several else ()),
-    )
+    return folded_section("Runs", table(head, rows, texts=3, class_="cards"))
 
 
 def _lag(one: RunRecord) -> str:
@@ -249,7 +256,7 @@ def evaluations_section(groups: Sequence[Group]) -> Html | None:
             )
     note = "Fresh episodes of the deterministic policy; ± is their standard deviation."
     return (
-        section(
+        folded_section(
             "Evaluation",
             table(("run", "last", "episodes", "best", "at step"), rows, class_="cards"),
             note=note,
@@ -266,14 +273,16 @@ def settings_section(groups: Sequence[Group]) -> Html:
     )
     whole = more(f"all settings of {clipped(groups[0].name, 60)}", tag("pre", every))
     if not found:
-        alike = "The runs differ in the seed alone." if len(groups[0].runs) > 1 else None
-        return section("Settings", whole, note=alike)
+        alike = "The runs differ only in the seed." if len(groups[0].runs) > 1 else None
+        return folded_section("Settings", whole, note=alike)
     head = ("setting", *(group.name for group in groups))
     rows = [
         (tag("code", clipped(key, 80)), *(clipped(value, 80) for value in values))
         for key, values in found.items()
     ]
-    return section("Settings that differ", tag("div", table(head, rows), class_="scroll"), whole)
+    return folded_section(
+        "Settings that differ", tag("div", table(head, rows), class_="scroll"), whole
+    )
 
 
 def resources_section(groups: Sequence[Group]) -> Html | None:
@@ -298,7 +307,7 @@ def resources_section(groups: Sequence[Group]) -> Html | None:
         "Cores at work: seconds of work of all workers in a second of the run; further threads "
         "of a learner do not count."
     )
-    return section(
+    return folded_section(
         "Resources", table(head, rows, texts=2, class_="cards"), *_traffic(groups), note=note
     )
 
@@ -340,13 +349,13 @@ def _traffic(groups: Sequence[Group]) -> list[Html]:
 
 
 def alarms_section(groups: Sequence[Group]) -> Html | None:
-    """The alarms of each run: sign, owner, moment, evidence and what may help."""
+    """The alarms of each run: sign, owner, moment, evidence and action."""
     runs = [(group, one) for group in groups for one in group.runs if one.alarms is not None]
     if not runs:
         return None
     items = [_alarm(group, one, alarm) for group, one in runs for alarm in one.alarms or ()]
     if not items:
-        return section("Alarms", tag("p", "No sign that a run goes nowhere.", class_="note"))
+        return section("Alarms", tag("p", "No alarms.", class_="note"))
     return section("Alarms", tag("ul", *items[:MOST_SAID], class_="notes"))
 
 
@@ -361,7 +370,7 @@ def _alarm(group: Group, one: RunRecord, alarm: Entry) -> Html:
 
 
 def notes_section(groups: Sequence[Group]) -> Html | None:
-    """What was damaged, the resumes, and the notes of each run."""
+    """Damaged lines, resumes, and the notes of each run."""
     items, hidden = [], 0
     for group in groups:
         for one in group.runs:
@@ -379,7 +388,11 @@ def notes_section(groups: Sequence[Group]) -> Html | None:
             items += [_note(group, one, note) for note in said[:MOST_NOTES]]
     hidden += max(len(items) - MOST_SAID, 0)
     rest = note_of(f"{hidden} more are in the runs' summary.json." if hidden else None)
-    return section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest) if items else None
+    return (
+        folded_section("Notes", tag("ul", *items[:MOST_SAID], class_="notes"), rest)
+        if items
+        else None
+    )
 
 
 def _said(group: Group, one: RunRecord, said: Html, kind: str) -> Html:

@@ -1,5 +1,8 @@
-"""The style of the page: colours for light and dark, a hatching a state, a dash a line, cards where
-it is narrow.
+"""The style of the page: colours for light and dark, a hatching a state, a dash a line, cards on
+narrow screens.
+
+The states have the colours of the terminal (``console/bars.py``): worked is green, preempted red,
+starved yellow, blocked blue.
 """
 
 from __future__ import annotations
@@ -7,18 +10,18 @@ from __future__ import annotations
 LIGHT = """
   color-scheme: light dark;
   --paper: #fcfcfa; --card: #ffffff; --ink: #1f262d; --soft: #626c76; --rule: #e2e5e2;
-  --worked: #33708f;
+  --worked: #3f7d52;
   --preempted-ground: #f3d9d2; --preempted-mark: #b4513f;
   --starved-ground: #f6ecd0; --starved-mark: #a97b12;
-  --blocked-ground: #e9ebee; --blocked-mark: #7d8793;
+  --blocked-ground: #dfe9f4; --blocked-mark: #4878ad;
   --s0: #2a6a8b; --s1: #b65c22; --s2: #55793a; --s3: #7b539c; --s4: #8d6b14; --s5: #a9455e; --s6: #23827a; --s7: #4d545c;
 """  # noqa: E501
 DARK = """
   --paper: #14181b; --card: #1a1f23; --ink: #e3e6e4; --soft: #9aa4ac; --rule: #2b3237;
-  --worked: #5b9fbf;
+  --worked: #6fb487;
   --preempted-ground: #48271f; --preempted-mark: #e58b78;
   --starved-ground: #3b3115; --starved-mark: #d8b254;
-  --blocked-ground: #272e34; --blocked-mark: #8893a0;
+  --blocked-ground: #1d2d40; --blocked-mark: #7ba7da;
   --s0: #6bb1d1; --s1: #e59a63; --s2: #9bc07c; --s3: #bd9bdc; --s4: #d3b25a; --s5: #e58fa4; --s6: #6cc7be; --s7: #b4bcc4;
 """  # noqa: E501
 DASHES = ("none", "8 4", "2 4", "11 3 2 3", "14 4", "5 3", "1 3 6 3", "3 2")
@@ -57,6 +60,9 @@ th:last-child, td:last-child { padding-right: 0 } th.num { text-align: right }
 code, pre { font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace;
   overflow-wrap: anywhere }
 pre { white-space: pre-wrap; margin: 8px 0 0; color: var(--soft) }
+.folded { margin-top: 0; padding-top: 0 } .folded details { border: 0; margin: 0; padding: 4px 0 }
+.folded h2 { display: inline; margin: 0 } .folded summary ~ .note { margin: 8px 0 12px; max-width: 46rem }
+.results { margin-top: 18px } section > .verdict:first-of-type { margin-top: 0 }
 summary { cursor: pointer; font-size: 13.5px; padding: 5px 0; overflow-wrap: anywhere }
 details { border-top: 1px solid var(--rule); margin-top: 6px } details[open] { padding-bottom: 12px }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 0 0 14px; padding: 0; font-size: 13px }

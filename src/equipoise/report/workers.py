@@ -11,7 +11,16 @@ from equipoise.balance.shares import STATES
 from equipoise.console.picture import clock
 from equipoise.record.described import clipped
 from equipoise.record.ring import BESIDE, KEEPING, LEARNING, SERVING, STEPPING, place_of, short
-from equipoise.report.elements import NONE, lags_of, mean_text, more, note_of, section, short_name
+from equipoise.report.elements import (
+    NONE,
+    folded_section,
+    lags_of,
+    mean_text,
+    more,
+    note_of,
+    section,
+    short_name,
+)
 from equipoise.report.figures import Track, ring, spans, stacked, states_legend, ticks, x_label_at
 from equipoise.report.markup import Html, tag
 from equipoise.report.runs import Balance, Entry, Group, RunRecord
@@ -135,7 +144,7 @@ def timelines(groups: Sequence[Group]) -> Html | None:
     hidden = max(len(runs) - MOST_TIMELINES, 0)
     rest = note_of(f"{hidden} more runs have no timeline here." if hidden else None)
     note = "From the first report to the last. The numbers are shares of the whole run."
-    return section(
+    return folded_section(
         "Workers over time",
         states_legend(),
         *found,

@@ -1,4 +1,4 @@
-"""Pure maths on [T, B]: what a policy's rows were worth. One idea a function, one file each.
+"""Pure maths on [T, B]: the worth of a policy's rows. One idea a function, one file each.
 
 One calling shape: keywords only, ``value [T+1, B]``, everything else ``[T, B]``, ``mask`` last.
 ``discount`` is ``Trajectory.discount(gamma)``, ``mask`` is ``Trajectory.mask``; together they end

@@ -27,11 +27,11 @@ def gae(
     as ``lambda_returns``. The sum runs to the end of the row's episode or of the window, whichever
     is first.
 
-    ``value`` is V of obs[0..T], ``discount`` gamma where V(obs[t+1]) may be used and else 0. A row
+    ``value`` is V of obs[0..T], ``discount`` gamma if V(obs[t+1]) may be used and else 0. A row
     with ``mask`` False (a seam) neither gives nor passes on anything: its advantage is 0, its
     target V.
 
-    No gradient flows out. Raises ValueError where a shape is wrong.
+    No gradient flows out. Raises ValueError if a shape is wrong.
     """
     check(mask=mask, value=value, reward=reward, discount=discount)
     reward, discount, value = floats(reward, discount, value)

@@ -1,8 +1,8 @@
-"""Groups of samples: what a value is among the values of its group. Everything is [M]; groups need
-not be of one size.
+"""Groups of samples: the rank of a value within its group. Everything is [M]; groups need not be of
+one size.
 
 A value of nan belongs to a sample without a reward. It is left out of its group's statistics, and
-gets those of the others.
+gets the other samples' statistics.
 """
 
 import torch
@@ -24,8 +24,8 @@ def group_std(*, value: Float[Tensor, " M"], group: Int[Tensor, " M"]) -> Float[
 
         sqrt(sum_i (value_i - mean)^2 / (n - 1))
 
-    In two passes and float64: equal values have a deviation of 1e-9 at most, and ``group_range``
-    says when they are equal.
+    In two passes and float64: equal values have a deviation of at most 1e-9, and ``group_range``
+    shows when they are equal.
     """
     check(value, group)
     wide, n = known(value, group)

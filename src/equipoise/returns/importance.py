@@ -18,7 +18,7 @@ def log_ratio(
 ) -> Float[Tensor, "T B"]:
     """log rho_t = log pi(a_t | x_t) - log mu(a_t | x_t), and 0 where ``mask`` is False.
 
-    pi is the policy that is learned, mu the one that acted (in Espeholt et al. 2018,
+    pi is the policy that is learned, mu the policy that acted (in Espeholt et al. 2018,
     arXiv:1802.01561, section 4.1). It is taken in the dtype of the corrections: two near
     log-probabilities in half precision would leave nothing of their difference.
 

@@ -22,14 +22,14 @@ def lambda_returns(
         G_t = r_t + gamma ((1 - lambda) V_{t+1} + lambda G_{t+1}),  G_T = V_T
             = (1 - lambda) sum_{n=1}^{N-1} lambda^{n-1} G_t^(n) + lambda^{N-1} G_t^(N)
 
-    where G^(n) is the n-step return and N the rows left in the episode or in the window, whichever
-    is fewer. Sutton and Barto 2018, Reinforcement Learning, 2nd edition, Eq. (12.18) and (12.3);
-    TD(lambda) is Sutton 1988. With V = max_a Q it is Peng's Q(lambda).
+    with G^(n) the n-step return and N the number of rows left in the episode or in the window,
+    whichever is fewer. Sutton and Barto 2018, Reinforcement Learning, 2nd edition, Eq. (12.18) and
+    (12.3); TD(lambda) is Sutton 1988. With V = max_a Q it is Peng's Q(lambda).
 
-    ``value`` is V of obs[0..T], ``discount`` gamma where V(obs[t+1]) may be used and else 0. A row
+    ``value`` is V of obs[0..T], ``discount`` gamma if V(obs[t+1]) may be used and else 0. A row
     with ``mask`` False (a seam) has the target V, and the row before it sees no further than that.
 
-    No gradient flows out. Raises ValueError where a shape is wrong.
+    No gradient flows out. Raises ValueError if a shape is wrong.
     """
     check(mask=mask, value=value, reward=reward, discount=discount)
     reward, discount, value = floats(reward, discount, value)

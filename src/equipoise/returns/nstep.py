@@ -21,16 +21,16 @@ def nstep(
 
         G_t^(n) = sum_{k=0}^{N-1} gamma^k r_{t+k} + gamma^N V_{t+N},  N = min(n, rows left)
 
-    where the rows left are those in the episode or in the window, whichever is fewer: near an end
-    the return is shorter and bootstraps there (from nothing at a termination). Watkins 1989; Sutton
-    and Barto 2018, Eq. (7.1); with n >= T it is the return of Mnih et al. 2016, A3C,
-    arXiv:1602.01783, Algorithm S3.
+    counting the rows left in the episode or in the window, whichever is fewer: near an end the
+    return is shorter and bootstraps there (from nothing at a termination). Watkins 1989; Sutton and
+    Barto 2018, Eq. (7.1); with n >= T it is the return of Mnih et al. 2016, A3C, arXiv:1602.01783,
+    Algorithm S3.
 
     ``value`` is V of obs[0..T], or max_a Q, or Q at the online net's best action for double
-    Q-learning; ``discount`` is gamma where it may be used and else 0. A row with ``mask`` False (a
+    Q-learning; ``discount`` is gamma if it may be used and else 0. A row with ``mask`` False (a
     seam) has the target V.
 
-    No gradient flows out. Raises ValueError where a shape is wrong or n < 1.
+    No gradient flows out. Raises ValueError if a shape is wrong or n < 1.
     """
     check(mask=mask, value=value, reward=reward, discount=discount)
     if n < 1:

@@ -34,10 +34,10 @@ def retrace(
 
     ``q`` is Q(obs[t], action[t]); ``value`` is sum_a pi(a | obs) Q(obs, a) of obs[0..T] under the
     target policy; ``log_rho`` is log(target / behaviour) of the actions taken; ``discount`` gamma
-    where V(obs[t+1]) may be used and else 0. A row with ``mask`` False (a seam) neither gives nor
+    if V(obs[t+1]) may be used and else 0. A row with ``mask`` False (a seam) neither gives nor
     passes on anything: its target is Q, its advantage 0.
 
-    No gradient flows out. Raises ValueError where a shape is wrong.
+    No gradient flows out. Raises ValueError if a shape is wrong.
     """
     check(mask=mask, value=value, reward=reward, discount=discount, q=q, log_rho=log_rho)
     reward, discount, q, value, log_rho = floats(reward, discount, q, value, log_rho)

@@ -1,4 +1,4 @@
-"""What every return shares: its result, its checks, its precision and what the mask means."""
+"""The parts that all returns share: results, checks, precision and the meaning of the mask."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from torch import Tensor
 class Returns:
     """A regression target and an advantage for every row; no gradient flows out of either.
 
-    On a row that is not real (``mask`` False) the target is the estimate that was put in and the
-    advantage is 0.
+    On a row that is not real (``mask`` False) the target is the given estimate and the advantage is
+    0.
     """
 
     target: Float[Tensor, "*rows"]  # [T, B]; [N] of tokens

@@ -1,4 +1,4 @@
-"""The discounted return so far, forwards in time: what rewards are scaled by the spread of."""
+"""The discounted return so far, forwards in time; its spread scales the rewards."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +19,7 @@ def running_returns(
 ) -> Float[Tensor, "T B"]:
     """The discounted sum of the rewards of the episode up to and with each row.
 
-        R_t = r_t + gamma R_{t-1}, with R_{t-1} = 0 where row t begins an episode
+        R_t = r_t + gamma R_{t-1}, with R_{t-1} = 0 if row t begins an episode
 
     It looks back, unlike every other return. OpenAI Baselines' VecNormalize divides rewards by the
     standard deviation of it ("reward scaling" in Engstrom et al. 2020, arXiv:2005.12729). ``first``
@@ -27,7 +27,7 @@ def running_returns(
     0). A row with ``mask`` False hands on what it was given, undiscounted: nothing happened in it.
     (After a seam an episode begins.)
 
-    No gradient flows out. Raises ValueError where a shape is wrong.
+    No gradient flows out. Raises ValueError if a shape is wrong.
     """
     check(mask=mask, reward=reward, first=first)
     (reward,) = floats(reward)

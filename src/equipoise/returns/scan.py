@@ -46,8 +46,8 @@ def loop(x: Tensor, b: Tensor) -> Tensor:
 
 
 def doubling(x: Tensor, b: Tensor) -> Tensor:
-    """The scan of ``x`` [T+1, B] (a, then last) in log2(T) rounds, for devices where the number of
-    kernels is what costs.
+    """The scan of ``x`` [T+1, B] (a, then last) in log2(T) rounds, for devices on which the number
+    of kernels is the cost.
 
     After the round of stride s every row is the sum over its next 2s rows, and ``b`` holds the
     products over as many coefficients (Hillis and Steele 1986, Data parallel algorithms). A row

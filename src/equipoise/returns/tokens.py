@@ -1,4 +1,4 @@
-"""Tokens: returns of those that the model chose, for samples that lie packed one behind the other,
+"""Returns of the tokens that the model chose, for samples that lie packed one behind the other,
 [N].
 
 A return that ends where ``mask`` is False is right for seams, but a tool's tokens interrupt a
@@ -27,7 +27,7 @@ def token_gae(
     """``gae`` over the chosen tokens of each sample, [N]; 0 elsewhere.
 
     ``value`` is V of what was seen when the token was drawn. Nothing is worth anything after a
-    sample's last token, also where a limit cut it. Rewards of tokens that were not chosen count
+    sample's last token, even if a limit cut it. Rewards of tokens that were not chosen count
     nowhere: see ``at_last``. A sample's tokens lie together.
 
     No gradient flows out. Raises ValueError on a wrong shape.
@@ -64,8 +64,8 @@ def ends(
 def at_last(
     *, value: Float[Tensor, " M"], sample: Int[Tensor, " N"], chosen: Bool[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Each sample's value at its last chosen token, 0 elsewhere: a tool's words are nobody's
-    action, so none is paid for them.
+    """Each sample's value at its last chosen token, 0 elsewhere: a tool's words are no action, so
+    no reward goes to them.
 
     Raises ValueError on a wrong shape.
     """

@@ -35,12 +35,12 @@ def vtrace(
     return. The paper's contraction wants clip_rho >= clip_c.
 
     ``value`` is V of obs[0..T] under the target policy, ``log_rho`` log(target / behaviour) of the
-    actions taken (``log_ratio``), ``discount`` gamma where V(obs[t+1]) may be used and else 0. A
-    row with ``mask`` False (a seam) neither gives nor passes on anything: its target is V, its
-    advantage 0, and the truncated row before it bootstraps from the seam's V, which is that of the
-    true final observation.
+    actions taken (``log_ratio``), ``discount`` gamma if V(obs[t+1]) may be used and else 0. A row
+    with ``mask`` False (a seam) neither gives nor passes on anything: its target is V, its
+    advantage 0, and the truncated row before it bootstraps from the seam's V, the value of the true
+    final observation.
 
-    No gradient flows out. Raises ValueError where a shape is wrong.
+    No gradient flows out. Raises ValueError if a shape is wrong.
     """
     check(mask=mask, value=value, reward=reward, discount=discount, log_rho=log_rho)
     reward, discount, value, log_rho = floats(reward, discount, value, log_rho)

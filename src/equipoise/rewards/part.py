@@ -19,8 +19,8 @@ SCALE = "rewards"  # the name of the last part, which scales
 
 @runtime_checkable
 class RewardPart(Protocol):
-    """Rewards that an algorithm learns from and knows nothing of. A subclass overrides the methods
-    that it needs.
+    """Rewards that an algorithm learns from without any code for them. A subclass overrides the
+    methods that it needs.
 
     ======================  ===========================================================================================
     before the targets      each part of a learner in order: ``rewards`` of the rewards that the part before it returned
@@ -28,7 +28,7 @@ class RewardPart(Protocol):
     ======================  ===========================================================================================
     """  # noqa: E501
 
-    name: ClassVar[str] = ""  # of its state, among those of the learner
+    name: ClassVar[str] = ""  # the name of its state in the learner's state
     version: int = 0  # how many batches it has learned from
     net: nn.Module | None = None  # moved by an optimiser of its own, with these settings:
     optimizer: Optimizer = Optimizer(schedule="constant")
@@ -46,7 +46,9 @@ class RewardPart(Protocol):
         ...
 
     def loss(self, data: Trajectory) -> LossOutput | None:
-        """Return the loss of ``net``; None: no step now. All learners return one, or none does."""
+        """Return the loss of ``net``; None: no step now. All learners return one, or no learner
+        does.
+        """
         return None
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
@@ -103,8 +105,8 @@ def parts_of(names: Sequence[str], algorithm: Learns) -> list[RewardPart]:
 
 
 def check_part(part: RewardPart, name: str) -> None:
-    """Refused if the attributes of a part are none that a learner can work with."""
-    net: object = part.net  # those of a user, whatever the annotations say
+    """Refused if a learner cannot work with the attributes of a part."""
+    net: object = part.net  # a user's attributes, whatever the annotations are
     optimizer: object = part.optimizer
     version: object = part.version
     if net is not None and not (

@@ -61,7 +61,7 @@ class RewardStep(RewardPart):
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         if self._norm is not None:
-            there = ~data.reward.isnan()  # a sample that no function judged has none
+            there = ~data.reward.isnan()  # a sample that no function judged has no reward
             data = replace(
                 data, mask=data.mask & there, reward=torch.where(there, data.reward, 0.0)
             )
@@ -77,9 +77,9 @@ class RewardStep(RewardPart):
         return {"statistics": dict(self._norm.named_buffers()), **so_far}
 
     def schema(self) -> schema.Schema:
-        """What a saved state is; the number of streams is not known before the first batch."""
+        """The schema of a saved state; the number of streams is unknown before the first batch."""
         if self._norm is None:
-            # ``load`` says what is wrong with them
+            # ``load`` explains their faults
             return {"statistics?": schema.Anything(), "return?": schema.Anything()}
         statistics = schema.like(dict(self._norm.named_buffers()), finite=True)
         return {
@@ -88,7 +88,7 @@ class RewardStep(RewardPart):
         }
 
     def load(self, state: Tree) -> None:
-        """Load a state; ValueError where only one side has statistics."""
+        """Load a state; ValueError if only one side has statistics."""
         if bool(state) != (self._norm is not None):
             had, has = ("statistics" if state else "none"), self._settings.normalize
             raise ValueError(

@@ -13,7 +13,7 @@ from equipoise.sources.source import source_of
 from equipoise.workers.kind import KeepingKind, LearningKind, SamplingKind, crew
 from equipoise.workers.kinds import KINDS
 
-# bytes: of the actions that an env keeps which restarts, and what else comes with filling memory
+# bytes: of the actions that an env keeps for its restart, and of other data when memory fills
 ACTIONS, ROOM = 64e6, 256e6
 
 

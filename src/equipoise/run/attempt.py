@@ -1,5 +1,5 @@
-"""An attempt at a run: the workers from their start to a failure that no replacement of one of them
-mends.
+"""An attempt at a run: the workers from their start to a failure that replacing a worker does not
+mend.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from equipoise.run.starting import Runtime
 
 @dataclass(slots=True)
 class Attempt:
-    """The workers that run now and what the driver knows of them; another attempt follows a failure
-    of the learner.
+    """The workers that run now and the driver's state of them; another attempt follows a failure of
+    the learner.
     """
 
     runtime: Runtime
@@ -34,8 +34,8 @@ class Attempt:
             self.runtime.examined(version)
 
     def failed(self, error: WorkerFailed, give_up_s: float) -> str:
-        """Count the failure -> why another attempt has no hope; empty where it has."""
-        # what fails at one version would fail there for ever
+        """Count the failure -> why another attempt has no hope; empty if it has."""
+        # a failure at one version would come again there for ever
         reached = self.runtime.stats().version
         self.streak.add(error.death, progress=reached > self.furthest)
         self.furthest = max(reached, self.furthest)

@@ -1,5 +1,5 @@
-"""What a run is begun with besides its program: its services, and its directory, which is new or
-goes on.
+"""The things that a run begins with, besides its program: its services, and its directory, which is
+new or goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The directory of a run that begins, and what it says of the beginning."""
+    """The directory of a run that begins, and its record of the beginning."""
 
     files: RunDirectory
     forward: choice.Known  # the record of how each policy acts
@@ -56,7 +56,7 @@ class Opened:
 
 
 def opened(blue: Blueprint, beginning: Beginning, services: Services) -> Opened:
-    """Make the directory of a run, or write again into the one that it goes on in."""
+    """Make the directory of a run, or write again into the directory of the resumed run."""
     if isinstance(beginning, Resumed):
         return _gone_on(blue, beginning, services)
     return _made(blue, beginning.out, services)
@@ -103,7 +103,7 @@ def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
 
 
 def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[str, object]:
-    """What ``run.json`` says of the choices and of the cluster."""
+    """The part of ``run.json`` on the choices and the cluster."""
     said: dict[str, object] = {choice.KEY: choices}
     if services.nodes is not None:
         said[CLUSTER] = services.nodes.settings(blue, services.kinds)

@@ -1,4 +1,4 @@
-"""Deciding whether a run has reached its goal: when to evaluate, and what counts as solved."""
+"""Deciding whether a run has reached its goal: when to evaluate, and when it is solved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from equipoise import tree
 from equipoise.actors.evaluator import LONGEST, PATIENCE, load_params
+from equipoise.actors.examiner import Answer, Examiner
 from equipoise.plans.blueprint import Blueprint
 from equipoise.record.report import Evaluating, Evaluation
 from equipoise.schema import Number, Schema
@@ -22,7 +23,8 @@ CONFIRM_EPISODES = 100
 NEAR = 0.2  # of the goal: training returns this close make an evaluation worth its time
 ATTEMPTS = 1000  # to take the weights of all policies at one version
 SPACING = 0.1  # greatest share of the run's steps between two evaluations that look for the goal
-QUEUED, QUEUED_BYTES = 16, 1 << 28  # most snapshots that wait to be evaluated; one may be larger
+# most snapshots that wait to be evaluated; a single snapshot may be larger
+QUEUED, QUEUED_BYTES = 16, 1 << 28
 
 
 def fixed_policies(blue: Blueprint) -> dict[str, Acting]:
@@ -92,17 +94,18 @@ class EvaluationSchedule:
         self._blue, self._weights = blue, {name: weights(name) for name in blue.roles}
         self._policies = fixed_policies(blue)
         self._current: Exam | None = None
-        # the second one of a version; one that ``examines`` asks for
+        # the second evaluation of a version; an evaluation that ``examines`` asks for
         self._confirming = self._asked_for = False
         self._queue: deque[Snapshot] = deque()
         self._offered: int | None = None  # the version at which the learner holds still
         # the last weights of the run, while earlier ones are evaluated
         self._kept: Snapshot | None = None
         self._version = self._examined = self._last_steps = 0
-        # evaluations that ``evaluation.every`` asks for, and those with a return
+        # the evaluations that ``evaluation.every`` asks for, and the evaluations with a return
         self.asked = self.made = 0
         self.solved = False
         self.last: Evaluation | None = None  # of this process
+        self.answers: list[Answer] = []  # of the last evaluation, if policies write text
 
     @property
     def running(self) -> bool:
@@ -229,6 +232,7 @@ class EvaluationSchedule:
             return None
         current.close()
         self._current = None
+        self.answers = current.answers if isinstance(current, Examiner) else []
         evaluation = self.last = result(
             current,
             learns=self._blue.learns,
@@ -242,7 +246,7 @@ class EvaluationSchedule:
         self._confirming = passed and not self.solved
         if self._confirming:
             self._begin(CONFIRM_EPISODES)
-        elif self.solved:  # what comes later is not asked for any more
+        elif self.solved:  # later evaluations are not asked for any more
             self.asked -= len(self._queue)
             self._queue.clear()
         return evaluation
@@ -276,7 +280,7 @@ class EvaluationSchedule:
         }
 
     def schema(self, version: int) -> Schema:
-        """What ``load`` takes, from a checkpoint of this version."""
+        """The schema of ``load``'s argument, from a checkpoint of this version."""
         return {
             "examined": Number(0, version, whole=True),
             "last_steps": Number(0, self._blue.pace.steps(version), whole=True),

@@ -19,14 +19,14 @@ class Evaluations:
 
     def __init__(self) -> None:
         self.count = 0
-        self.told: Evaluation | None = None  # the best one, when a fall from it was told
+        self.told: Evaluation | None = None  # the best evaluation, if a fall from it was reported
         self.first: Evaluation | None = None
         self.best: Evaluation | None = None
         self.last: Evaluation | None = None
 
     def enter(self, evaluation: Evaluation) -> str | None:
-        """Note one more evaluation -> a warning where it is far below the best one, once for each
-        best one.
+        """Note one more evaluation -> a warning if it is far below the best one, once for each best
+        one.
         """
         self.count += 1
         self.first, self.last = self.first or evaluation, evaluation
@@ -85,7 +85,7 @@ class Evaluations:
 
     @staticmethod
     def schema(version: int) -> Schema:
-        """What ``load`` takes, from a checkpoint of this version."""
+        """The schema of ``load``'s argument, from a checkpoint of this version."""
         count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
         one: Schema = {
             "mean": mean,

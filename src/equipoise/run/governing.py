@@ -1,5 +1,5 @@
-"""The governor of a run (``balance/governor.py``): what it is told of the run, and where the values
-that it chooses go.
+"""The governor of a run (``balance/governor.py``): its inputs from the run, and the use of the
+values that it chooses.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ FILE = "governor.jsonl"  # of a run directory: a line for each step
 
 
 def check_on(program: Program, on: On) -> None:
-    """Refuse what cannot run there: worlds over a cluster, a governor where there is nothing that
-    it could balance.
+    """Refuse what cannot run there: worlds over a cluster, a governor if there is nothing that it
+    could balance.
     """
     if on == "ray" and program.outside:
         raise ValueError(
-            f"on: expected serial or process with {program.env.target}, where worlds find one "
+            f"on: expected serial or process with {program.env.target}, since worlds need one "
             "machine, got ray"
         )
     check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError(
-            "balance: expected off with on=serial, where actors and learner take turns anyway, got "
+            "balance: expected off with on=serial, since actors and learner take turns anyway, got "
             "auto"
         )
 
@@ -76,13 +76,13 @@ class Governing:
         }
         self._learners = {one.title for one in members if isinstance(one.kind, LearningKind)}
         self._runtime: Runtime | None = None  # that has the values
-        # have all its workers begun? One that is replaced later is part of what is measured
+        # have all its workers begun? A worker that is replaced later is part of the measurement
         self._began = False
         self._looked_at, self._since, self._waited = 0.0, add(()), 0.0
         self._written = 0
 
     def look(self, attempt: Attempt, *, disturbed: bool) -> None:
-        """``disturbed``: do workers save, or does an evaluation go on beside them?"""
+        """``disturbed``: do workers save, or does an evaluation run at the same time?"""
         if (governor := self._governor) is None:
             return
         at = time.monotonic() - attempt.reporter.began

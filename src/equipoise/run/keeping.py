@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from equipoise.runtime.messages import Cut
 from equipoise.schema import check
 from equipoise.sources.source import source_of
 
-CHECKPOINT_S = 120.0  # between two checkpoints, where the program does not say
+CHECKPOINT_S = 120.0  # between two checkpoints, if the program sets no time
 
 
 def told_of(line: Mapping[str, Any]) -> bool:
-    """Does a recorded report, which a resume keeps, tell of an evaluation?"""
+    """Does a recorded report, which a resume keeps, have an evaluation?"""
     return not line["final"] and line["evaluation"] is not None
 
 
@@ -74,13 +75,13 @@ class Checkpointing:
         return old
 
     def lost(self) -> None:
-        """The workers that were asked are gone, and what they handed in with them."""
+        """The workers that were asked are gone, with the parts that they handed in."""
         self._began = None
         self.asked.lost()
 
     def keep(self, cut: Cut, reporter: Reporter, evaluations: EvaluationSchedule) -> bool:
-        """Add the driver's part to a cut, and name the checkpoint once all is written -> False
-        where it could not be.
+        """Add the driver's part to a cut, and name the checkpoint once all is written -> False if
+        it could not be.
 
         Whether the run goes on is for the caller: after the last one it does not, so that what is
         summed up is what was saved.
@@ -121,7 +122,7 @@ class Checkpointing:
     def _exams(
         self, step: int, evaluations: EvaluationSchedule, reporter: Reporter
     ) -> dict[str, Entry]:
-        """Write the weights that are still to be evaluated into the checkpoint that is aside."""
+        """Write the weights still to be evaluated into the checkpoint that is aside."""
         place, waiting = checkpoint.aside(self._files.checkpoints, step), evaluations.waiting()
         try:
             if not waiting:
@@ -173,7 +174,7 @@ class Checkpointing:
         return report
 
     def meta(self, version: int) -> dict[str, object]:
-        """What a checkpoint says of itself."""
+        """A checkpoint's description of itself."""
         schedule = self._blue.program.schedule
         return {
             "version": version,
@@ -198,6 +199,10 @@ class Checkpointing:
         """Go on with an evaluation. If it ends with the best mean so far, keep its weights."""
         evaluation = evaluations.advance(until)
         reporter.evaluated(evaluation, evaluations.solved)
+        if evaluation is not None and evaluations.answers:
+            self._files.keep_completions(
+                evaluation.step, [asdict(one) for one in evaluations.answers]
+            )
         if evaluation is not None and evaluation.mean > self._files.best_mean():
             meta = self.meta(evaluation.version) | {"status": "best"}
             self.weights(

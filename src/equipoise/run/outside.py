@@ -13,12 +13,12 @@ from equipoise.types import Program
 
 
 class Worlds:
-    """The worlds of a run; none where its envs are stepped here. ``run``: when it is gone, nobody
-    listens any more.
+    """The worlds of a run; none if its envs are stepped here. ``run``: when it is gone, the address
+    is closed.
     """
 
     def __init__(self, program: Program, run: object) -> None:
-        """ValueError for an address or a setting that cannot work; OSError where the address is
+        """ValueError for an address or a setting that cannot work; OSError if the address is
         taken.
         """
         self._hub: Any = None
@@ -32,7 +32,7 @@ class Worlds:
         weakref.finalize(run, self._held.close)
 
     def tell(self, note: Callable[[str], object]) -> None:
-        """Tell what became of worlds since the last call."""
+        """Note the changes of worlds since the last call."""
         for said in [] if self._hub is None else self._hub.notes():
             note(said)
 

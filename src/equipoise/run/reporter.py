@@ -1,5 +1,5 @@
-"""What a run says of itself: records and numbers of the moment become reports, and the summary at
-its end.
+"""The reports of a run: records and numbers of the moment become reports, and the summary at its
+end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ENDLESS = 10_000  # steps of an env after which a missing end of an episode is w
 RECORDED_S = 8.0  # a recorded report at least this often: a run that is killed loses no more
 # how often the model is asked what would help, unless that took more than a hundredth of it
 ADVICE_S = 10.0
-STALE_S = 8.0  # the speed between two records says nothing any more once the last of them is so old
+# the speed between two records means nothing any more once the last record is this old
+STALE_S = 8.0
 NOTHING = Record(
     version=0,
     at=0.0,
@@ -69,15 +70,15 @@ class Reporter:
         self._balance, self._lags = self._shares(), dict(self._stats().lags)
         self._since: tuple[float, int] = (began, 0)  # time and version of the last record
         self._record = NOTHING
-        self._partial: Record | None = None  # what the learner has told since
+        self._partial: Record | None = None  # the learner's numbers since the last record
         self._rate = 0.0
         self._lag_sum, self._lag_updates, self._lag_max = 0.0, 0, 0
         self._evaluations = Evaluations()
-        self._fresh: deque[Evaluation] = deque()  # that no recorded report has told of yet
+        self._fresh: deque[Evaluation] = deque()  # that no recorded report has yet
         self._solved_at: float | None = None
         self._ended: float | None = None
         self._remedies: tuple[Remedy, ...] | None = None  # None: the model has nothing to go by
-        # what holds the run back by the model; None: nobody asked it yet
+        # the bottleneck by the model; None: not asked yet
         self._cause: str | None = None
         self._advice_s = ADVICE_S
         # when all were at work: until then actors load what they had counted
@@ -116,13 +117,13 @@ class Reporter:
         without the change on trial.
         """
         self._program, self._paused, self._kept = program, frozenset(paused), kept
-        # what was measured before says nothing of it
+        # earlier measurements have no meaning for it
         self._advised = time.monotonic(), self._shares()
         self._changed = self._advised[1]
         self._remedies = self._cause = None
 
     def failed(self, error: Exception) -> None:
-        """Note what ends the run, where that is an alarm: an update that was not finite."""
+        """Note what ends the run, if that is an alarm: an update that was not finite."""
         if said := not_finite(error):
             wall_s = time.monotonic() - self._began
             self.note(f"warning: {self._alarms.failed(said, step=self.step, wall_s=wall_s).text}")
@@ -138,7 +139,9 @@ class Reporter:
             self._solved_at = time.monotonic() - self._began
 
     def note(self, text: str) -> None:
-        """Tell the person, with the next report and in the summary; the same text is told once."""
+        """Add a note for the user to the next report and to the summary; the same text appears
+        once.
+        """
         if text not in self._notes and len(self._notes) < MOST_NOTES:
             self._notes.append(text)
             self._fresh_notes.append(text)
@@ -154,7 +157,7 @@ class Reporter:
         }
 
     def schema(self, version: int) -> Schema:
-        """What ``load`` takes, from a checkpoint of this version."""
+        """The schema of ``load``'s argument, from a checkpoint of this version."""
         count, mean = Number(0, 1 << 53, whole=True), Maybe(Number())
         return {
             "wall_s": Number(0, 1e12),
@@ -205,12 +208,12 @@ class Reporter:
 
     @property
     def untold(self) -> bool:
-        """Is there an evaluation that no recorded report has told of?"""
+        """Is there an evaluation that no recorded report has?"""
         return bool(self._fresh)
 
     @property
     def noted(self) -> bool:
-        """Is there a note that no report has told?"""
+        """Is there a note that no report has?"""
         return bool(self._fresh_notes)
 
     def heard(self, record: Record) -> None:
@@ -265,7 +268,7 @@ class Reporter:
             then, self._advised = self._advised[1], (now, shares)
             self._ask_the_model(stats, shares, then)
             self._advice_s = max(ADVICE_S, 100 * (time.monotonic() - now))
-        # What is not written is told again by the next report that is.
+        # An evaluation in a report that is not written comes again in the next written report.
         fresh = self._fresh[0] if self._fresh else None
         if recorded and self._fresh:
             self._fresh.popleft()
@@ -315,16 +318,16 @@ class Reporter:
         return [*self._alarms_before, *map(asdict, self._alarms.raised)][-MOST_NOTES:]
 
     def _look_for_ends(self, stats: RunStats) -> None:
-        """Say so, once, where no episode has ended for very long."""
+        """Note once that no episode has ended for very long."""
         if stats.episodes == 0 and stats.ticks and min(stats.ticks) >= ENDLESS:
             self.note(
                 f"warning: no episode has ended within {ENDLESS:,} steps of each env, so there is "
-                "no return; where the env has no end, --set env.max_episode_steps=N sets one, or "
-                "its step says truncated now and then"
+                "no return; if the env has no end, set one with --set env.max_episode_steps=N, "
+                "or let its step return truncated"
             )
 
     def _of_the_moment(self, stats: RunStats) -> Record:
-        """What a record would say now, with the learner's own numbers as it last told them."""
+        """A record of this moment, with the learner's own numbers as last reported."""
         told = self._partial or self._record
         return replace(
             told,
@@ -343,7 +346,7 @@ class Reporter:
         self, stats: RunStats, shares: dict[str, Shares], then: Mapping[str, Shares]
     ) -> None:
         """Look for what would help, by what was measured since ``then``."""
-        if self._on == "serial":  # one thread has no balance
+        if self._on == "serial":  # a single thread has no balance
             return
         machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {
@@ -368,7 +371,7 @@ class Reporter:
         return self._blue.program.placement.balance == "auto"
 
     def _verdict(self, stats: RunStats, balance: dict[str, Shares]) -> Verdict:
-        if self._governs:  # what was before the last change says nothing of now
+        if self._governs:  # numbers before the last change have no meaning now
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
         return verdict(
             {name: one for name, one in balance.items() if name not in self._paused},
@@ -386,13 +389,13 @@ class Reporter:
         )
 
     def _governed(self, program: Program) -> dict[str, int | None] | None:
-        """How many actors act, and the bound on lag; None where nothing is changed meanwhile."""
+        """How many actors act, and the bound on lag; None if nothing is changed meanwhile."""
         if not self._governs:
             return None
         return {"actors": program.placement.actors, "max_lag": program.placement.max_lag}
 
     def _acting(self) -> dict[str, object]:
-        """How actors act, by policy, and what rounded weights change, as it was last measured."""
+        """How actors act, by policy, and the effect of rounded weights, as it was last measured."""
         program, metrics = self._blue.program, self._record.metrics
         said = {
             name: x
@@ -404,7 +407,7 @@ class Reporter:
         return {"weights": program.placement.acting_precision, "forward": forward, "error": said}
 
     def _reached(self, version: int, now: float, judged: Verdict) -> dict[str, Any]:
-        """What a report and the summary hold alike of a version."""
+        """The part that a report and the summary share of a version."""
         steps = self._blue.pace.env_steps(version)
         return {
             "wall_s": (self._ended or now) - self._began,
@@ -417,7 +420,7 @@ class Reporter:
         }
 
     def summary(self, status: str, version: int) -> dict[str, Any]:
-        """What ``summary.json`` holds of the weights of ``version``, but for their hash."""
+        """The part of ``summary.json`` on the weights of ``version``, but for their hash."""
         balance = self._shares()
         e, stats = self._evaluations.last, self._stats()
         if self._first is not None and not self._governs:  # else the whole run was not one Program
@@ -425,8 +428,8 @@ class Reporter:
         judged = (
             self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
         )
-        # Between its last record and its end a whole run takes steps that nobody learns from; an
-        # ended one was amid its way.
+        # Between its last record and its end a whole run takes steps that are not learned from; an
+        # ended run was in the middle.
         r = (
             self._of_the_moment(stats)
             if status in ("alarmed", "interrupted", "failed")

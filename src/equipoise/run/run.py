@@ -40,7 +40,7 @@ from equipoise.types import Program
 
 SLICE_S = 0.05  # the driver's attention span
 LIVE_S = 0.5  # a report at least this often, recorded or not
-# what a run that is told to leave takes at most to hold still; clusters kill it after 30
+# the longest time that a stopping run takes to hold still; clusters kill it after 30
 LAST_CUT_S = 20.0
 
 
@@ -56,8 +56,8 @@ class Run:
     _begun = True  # of a run whose ``__init__`` raised, which has nothing to warn of
 
     def __init__(self, program: Program, beginning: Beginning, services: Services) -> None:
-        """``program`` is checked already (``programs/refusals.py``); what it leaves ``auto`` has
-        its usual value.
+        """``program`` is checked already (``programs/refusals.py``); settings that it leaves
+        ``auto`` have their usual values.
         """
         self._listeners = Listeners(services.callbacks)
         program, said = source_of(program := usual(program)).judged()
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """What ``summary.json`` says; None before the run has ended."""
+        """The contents of ``summary.json``; None before the run has ended."""
         return self._keeping.summary
 
     @property
@@ -163,9 +163,9 @@ class Run:
         """Write a checkpoint of the whole run now -> its directory, which ``resume`` and
         ``init_from`` can begin from.
 
-        The run goes on until the next version, where it holds still; a run that has not begun
-        begins. What is reported meanwhile comes with the next reports. OSError where the checkpoint
-        could not be written.
+        The run goes on until the next version, if it holds still; a run that has not begun begins.
+        Reports of the meantime come with the next reports. OSError if the checkpoint could not be
+        written.
         """
         if (
             self._reports is not None
@@ -232,7 +232,7 @@ class Run:
             self._nodes.disconnect()
 
     def _begin(self, began: float) -> tuple[Runtime, Reporter, EvaluationSchedule]:
-        """Start the workers, from the checkpoint ``_source`` where there is one."""
+        """Start the workers, from the checkpoint ``_source`` if there is one."""
         blue, source = replace(self._blue, resume=self._source), self._source
         try:
             runtime = start(blue, self.on, self._kinds, self._nodes)
@@ -288,15 +288,15 @@ class Run:
         )
 
     def _end(self, attempt: Attempt) -> None:
-        """Stop a attempt that another takes the place of, and forget what it said."""
+        """Stop an attempt that another replaces, and forget its messages."""
         attempt.runtime.stop()
         attempt.evaluations.close()
         self._inbox.clear()
         self._keeping.lost()
 
     def _fall_back(self, why: str) -> None:
-        """Go on from the checkpoint before the one that a worker could not load; ``WorkerFailed``
-        where there is none.
+        """Go on from the checkpoint before the unreadable one; ``WorkerFailed`` if there is
+        none.
         """
         assert self._source is not None
         self._damaged[self._source.path] = why
@@ -372,7 +372,7 @@ class Run:
             raise
         finally:
             whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
-            # the records end here: what there is
+            # the records end here: use what exists
             if status in ("alarmed", "interrupted", "failed"):
                 self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
             attempt.reporter.settle()
@@ -391,7 +391,7 @@ class Run:
         yield last
 
     def _handle(self, message: Message, attempt: Attempt) -> Report | None:
-        """A record becomes a report, a cut a checkpoint, a note is told."""
+        """A record becomes a report, a cut a checkpoint, a note is reported."""
         if isinstance(message, Cut):
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
             attempt.runtime.release(message)
@@ -400,7 +400,8 @@ class Run:
         elif isinstance(message, Note):
             attempt.reporter.note(message.text)
         else:
-            assert isinstance(message, Record), message  # what else workers say is for the runtime
+            # other messages of workers are for the runtime
+            assert isinstance(message, Record), message
             if not message.partial:
                 return self._keeping.recorded(attempt.reporter.report(message), attempt.reporter)
             attempt.reporter.heard(message)
@@ -417,7 +418,7 @@ class Run:
             yield attempt.reporter.report()
 
     def _last_cut(self, attempt: Attempt) -> bool:
-        """Save the whole run before it ends early; False where there is nothing to save yet, or it
+        """Save the whole run before it ends early; False if there is nothing to save yet, or it
         took too long or failed.
         """
         if attempt.runtime.stats().version == 0:
@@ -428,7 +429,7 @@ class Run:
         until, holds = time.monotonic() + LAST_CUT_S, False
         try:
             attempt.runtime.hold(last=True)
-            # What is being written has no limit: a second Ctrl-C ends that.
+            # A write in progress has no limit: a second Ctrl-C ends it.
             while (self._keeping.writing or time.monotonic() < until) and not attempt.runtime.done:
                 while self._inbox:
                     message = self._inbox.popleft()
@@ -441,7 +442,7 @@ class Run:
                         self._handle(message, attempt)
                 attempt.take(ends=True)
                 self._inbox.extend(attempt.runtime.poll(SLICE_S))
-                if attempt.reporter.due:  # whoever told it to leave may not wait
+                if attempt.reporter.due:  # the sender of the signal may not wait
                     self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
         # whatever it is, the weights and the summary are still to be written
         except Exception as error:
@@ -470,7 +471,7 @@ class Run:
                 yield from self._by_time(attempt)
 
     def _by_time(self, attempt: Attempt) -> Iterator[Report]:
-        """A report where the last one has grown old, recorded where the last recorded one has or an
+        """A report if the last one has grown old, recorded if the last recorded one has or an
         evaluation has ended.
         """
         if attempt.reporter.due or (attempt.reporter.untold and not attempt.evaluations.solved):

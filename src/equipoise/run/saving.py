@@ -1,5 +1,5 @@
-"""What a user asks of a run besides its reports: to be saved now, where it is, and what a resume
-restores.
+"""The user's requests to a run besides its reports: saving now, its state, and the promise of a
+resume.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunState:
     directory: Path
 
     def after(self, report: Report) -> RunState:
-        """The state that this report tells of."""
+        """The state of the run as of this report."""
         return replace(
             self,
             status="running",
@@ -49,7 +49,7 @@ class SaveRequest:
     """
 
     result: Path | str | None = None  # the checkpoint, or why there is none
-    # that came meanwhile, for the one that iterates
+    # the reports of the meantime, for the iterating caller
     reports: deque[Report] = field(default_factory=deque)
     _wanted: bool = False
     _asked: bool = False
@@ -68,7 +68,7 @@ class SaveRequest:
         return True
 
     def lost(self) -> None:
-        """The workers that were asked are gone: others are to be asked."""
+        """The workers that were asked are gone: ask other workers."""
         self._wanted, self._asked = self._wanted or self._asked, False
 
     def done(self, result: Path | str) -> None:
@@ -78,11 +78,11 @@ class SaveRequest:
 
 
 def promise(spec: EnvSpec) -> str:
-    """What a resume restores, in a sentence."""
+    """The state that a resume restores, in a sentence."""
     envs = {
         "exact": "envs go on exactly where they were",
         "replay": "envs are brought back by playing their episodes again",
-        "restart": "envs cannot be restored: their episodes begin anew",
+        "restart": "envs cannot be restored: their episodes start again",
     }[spec.resume]
     return f"weights, optimisers, experience and random generators are exact; {envs}"
 
@@ -100,8 +100,8 @@ def doubts(blue: Blueprint, version: int) -> list[str]:
 
 
 def schedules_over(blue: Blueprint, version: int) -> str | None:
-    """A warning where a run begins with schedules that are at their end; ``version``: that it goes
-    on from, -1 for none.
+    """A warning if a run begins with schedules that are at their end; ``version``: that it goes on
+    from, -1 for none.
     """
     done = (blue.before or 0) + max(version, 0)
     changes = any(policy.optimizer.schedule != "constant" for policy in blue.policies.values())

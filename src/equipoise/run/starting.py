@@ -1,4 +1,4 @@
-"""Where a run's workers are started, and all that the driver asks of them there."""
+"""The place that starts a run's workers, and the driver's requests to them there."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Runtime(Protocol):
-    """What the driver asks of a runtime; it reads nothing of a runtime's memory."""
+    """The driver's interface to a runtime; it reads nothing of a runtime's memory."""
 
     @property
     def done(self) -> bool: ...  # learned to the end, and saved
-    # what workers said: records, notes and cuts; may raise WorkerFailed
+    # the workers' messages: records, notes and cuts; may raise WorkerFailed
     def poll(self, timeout_s: float) -> list[Message]: ...
     # ask for a cut after the next version; ``last``: no other follows
     def hold(self, *, last: bool = False) -> None: ...
@@ -35,7 +35,7 @@ class Runtime(Protocol):
     def stats(self) -> RunStats: ...  # also after ``stop``
     @property
     def version(self) -> int: ...  # the newest, which costs less to ask for than ``stats``
-    # so many actors act on, and rows grow no older
+    # this number of actors acts on, and rows grow no older
     def limit(self, actors: int, max_lag: int | None) -> None: ...
     def weights(self, policy: str) -> WeightStore: ...
     def stop(self) -> None: ...  # end every worker
@@ -45,7 +45,7 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
     """Connect to the cluster of a run on Ray; None for one elsewhere. ``cluster``: settings
     (``Cluster``) by name.
 
-    ValueError where a setting makes no sense, or there is no such cluster.
+    ValueError if a setting makes no sense, or there is no such cluster.
     """
     if on != "ray":
         if given := ", ".join(f"{name}={value}" for name, value in cluster.items()):
@@ -69,8 +69,8 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
 def start(
     blue: Blueprint, on: On, kinds: Sequence[Kind] = KINDS, nodes: RayNodes | None = None
 ) -> Runtime:
-    """Build the workers of a run where they are to work. ``kinds``: what there is besides, or
-    instead, of ours.
+    """Build the workers of a run where they are to work. ``kinds``: further kinds besides, or
+    instead of, ours.
 
     ``nodes``: the machines of the cluster, with ``on="ray"``.
     """

@@ -1,3 +1,3 @@
-"""Runtimes: place the workers of a run in one thread or in processes, wait, and replace those that
-fail.
+"""Runtimes: place the workers of a run in one thread or in processes, wait, and replace failed
+workers.
 """

@@ -34,11 +34,12 @@ _WORKER = {
     # time.perf_counter() of the last entry; one clock for all processes
     "touched_s": ArraySpec((1,), "float64"),
     "waits": ArraySpec((1,), "int64"),  # 1 while it waits at its doorbell
-    "phase": ArraySpec((PHASE,), "uint8"),  # what its start is at, in UTF-8; zeros once it works
+    # the present phase of its start, in UTF-8; zeros once it works
+    "phase": ArraySpec((PHASE,), "uint8"),
 }
 # Counters of the cuts of a run (runtime/cut.py), each with one writer: the learner's is "begun",
-# the others are the driver's. "save": the newest cut that the other workers are to save for;
-# "save_last": the same for the learner. "examined": the newest version to be evaluated whose
+# the other counters are the driver's. "save": the newest cut that the other workers are to save
+# for; "save_last": the same for the learner. "examined": the newest version to be evaluated whose
 # weights the driver has.
 _CUT = dict.fromkeys(
     ("asked", "begun", "save", "save_last", "step", "released", "closed", "examined"),
@@ -63,8 +64,8 @@ class Board:
     def __init__(
         self, rows: Mapping[str, Measured], memory: Memory, traces: str = "", trace_s: float = 0.0
     ) -> None:
-        """``rows``: what is measured of each worker, by its title. ``traces``: the folder for the
-        last ``trace_s`` seconds of each; "": they are not kept.
+        """``rows``: the measured quantities of each worker, by its title. ``traces``: the folder
+        for the last ``trace_s`` seconds of each; "": they are not kept.
         """
         self.rows, self.memory, self._traces = dict(rows), memory, (traces, trace_s)
         views = tree.views(self.specs(rows), memory.buffer)
@@ -85,7 +86,7 @@ class Board:
         }
 
     def row(self, name: str) -> dict[str, Array]:
-        """What a worker writes about itself, as views."""
+        """The words that a worker writes about itself, as views."""
         found: dict[str, Array] = self._workers[name]
         return found
 
@@ -142,7 +143,7 @@ class Board:
         self._workers[name]["phase"][:] = np.frombuffer(data.ljust(PHASE, b"\0"), np.uint8)
 
     def phases(self) -> dict[str, str]:
-        """What the start of each worker is at that does not work yet."""
+        """The present phase of the start of each worker that does not work yet."""
         said = {
             name: bytes(self._workers[name]["phase"]).rstrip(b"\0").decode(errors="replace")
             for name in self.rows
@@ -163,7 +164,7 @@ class Board:
 
         ``alone``: each worker has a process of its own. Then the time since its last entry is a
         tick that has not ended, unless it waits, and counts as work: a worker with nothing to do
-        says so at once.
+        reports it at once.
         """
         out, now = {}, time.perf_counter()
         for name, measured in self.rows.items():
@@ -217,9 +218,9 @@ class Meter:
     def add(self, tick: Tick) -> float:
         """Count the time since the last call as this state -> now.
 
-        Where a process works in ticks that follow each other closely, one call in ``EVERY`` counts
-        all of them. So does the call after which there is nothing to do any more: a tick finds that
-        out at once.
+        If a process works in ticks that follow each other closely, one call in ``EVERY`` counts all
+        of them. So does the call after which there is nothing to do any more: a tick finds that out
+        at once.
         """
         if self._skip > 1 and tick is Tick.WORKED:
             self._skip -= 1
@@ -249,19 +250,19 @@ class Meter:
         return now
 
     def _elsewhere(self, delay_s: float) -> float:
-        """The seconds worked so far that were neither on a core nor waiting for one."""
+        """The seconds worked so far that were not on a core and not waiting for one."""
         return float(self._fields["worked_s"][0]) - time.thread_time() - delay_s
 
     def expect(self, ahead_s: float) -> None:
-        """Allow so many seconds for what comes now, before the deadline of a tick begins; the next
-        entry ends it.
+        """Allow ``ahead_s`` seconds for the coming work, before the deadline of a tick begins; the
+        next entry ends it.
         """
         self._skip = 0
         self._fields["touched_s"][0] = self.add(Tick.WORKED) + ahead_s
 
     def waits(self, waiting: bool) -> None:
-        """Note that the worker goes to its doorbell or comes back; the kernel says how long it was
-        runnable without a core.
+        """Note that the worker goes to its doorbell or comes back; the kernel reports how long it
+        was runnable without a core.
         """
         self._skip = 0
         self._fields["waits"][0] = waiting

@@ -1,5 +1,5 @@
-"""The memory of a ring: what its workers share, laid out by the driver at once. Every runtime
-begins here.
+"""The memory of a ring: the parts that its workers share, laid out by the driver at once. Every
+runtime begins here.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def lay_out(
     memory that holds them.
 
     ``share``: how workers that act reach memory of the learner's device; None: weights go through
-    the memory of the host. ``note`` is told what a person has to know. ``site``: the workers of a
+    the memory of the host. ``note`` hears of facts that the user needs. ``site``: the workers of a
     machine that is not home. It has queues for the learners there alone; without any it has no
     weights yet. It has mailboxes if it has shards. ``rows`` allocates a device's memory [bytes]
-    uint8 for the rows of a queue; None: they lie beside all else.
+    uint8 for the rows of a queue; None: they lie next to all other memory.
     """
     program, plan = blue.program, queue_plan(blue)
     measured = {
@@ -178,8 +178,8 @@ def _mailboxes(arena: Arena, blue: Blueprint, name: str) -> list[Callable[[], Sh
 
 
 def _traces(blue: Blueprint) -> str:
-    """The folder for what workers last did, emptied of what those of another start did, whose clock
-    may have been another.
+    """The folder for the workers' last acts, emptied of an earlier start's, whose clock may have
+    been another.
     """
     if not (blue.program.placement.trace_s and blue.directory):
         return ""
@@ -219,7 +219,7 @@ def _fill(
                 f"the queue of {before.learners} learners is dealt to {blue.learners}: {rows:,} "
                 "rows were dropped"
             )
-            # what is dealt is of all files: an error names the first
+            # the dealt rows are of all files: an error names the first
             files = files[:1] * blue.learners
         for at, queue in shared.queues.items():
             file = files[at]

@@ -44,9 +44,8 @@ class Gate:
         offer: Callable[[int], None] = lambda version: None,
     ) -> None:
         """``words``: the board's counters; ``announce``: called with the version once per cut;
-        ``round_``: a cut comes after a multiple of so many versions, when nothing of what the
-        actors wrote is still to be learned from. ``offer``: called once with each version that is
-        ``due``.
+        ``round_``: a cut comes after a multiple of this number of versions, when all written rows
+        have been learned from. ``offer``: called once with each version that is ``due``.
         """
         self._due, self._offer, self._offered = due, offer, -1
         self._words, self._every, self._last, self._announce = words, every, last, announce
@@ -89,20 +88,20 @@ class _Cutting:
     files: dict[str, Entry] = field(default_factory=dict)
     error: str | None = None
     late: set[str] = field(default_factory=set)  # workers that write on, from then on
-    written: dict[str, Written] = field(default_factory=dict)  # what those say that are done
+    written: dict[str, Written] = field(default_factory=dict)  # the reports of the finished workers
 
     def give_up(self, error: str) -> None:
         self.error, self.missing = error, set()
 
     def result(self) -> Cut:
-        # what is written of one that is given up is lost
+        # late writes of a cut that was given up are lost
         more = bool(self.late) and self.error is None
         return Cut(
             step=self.step, version=self.version, files=self.files, error=self.error, more=more
         )
 
     def rest(self) -> Cut | None:
-        """What completes the cut, once all that was written while the run went on is."""
+        """The second part of the cut, once all late writes are done."""
         if not self.late <= self.written.keys():
             return None
         said = list(self.written.values())
@@ -117,13 +116,13 @@ class _Cutting:
 
 
 class CutCoordinator:
-    """The order of saving in a cut, and its outcome. It is told what workers say, and knows no
-    runtime.
+    """The order of saving in a cut, and its outcome. Its input are the workers' messages; it uses
+    no runtime.
 
     One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every
-    worker, those that hold the others still last; ``ready`` gives the cut, which the driver answers
-    with ``release``; ``written`` comes later from those with more to write, and makes a second,
-    late cut ready.
+    worker, workers that hold other workers still last; ``ready`` gives the cut, which the driver
+    answers with ``release``; ``written`` comes later from workers with more to write, and makes a
+    second, late cut ready.
     """
 
     def __init__(
@@ -161,8 +160,8 @@ class CutCoordinator:
         self.wake(self._last)
 
     def begun(self, version: int, *, obstacle: str | None = None) -> None:
-        """The learner holds still: the others save first. ``obstacle``: why there can be no cut
-        now.
+        """The learner holds still: the other workers save first. ``obstacle``: why there can be no
+        cut now.
         """
         step, number = self._steps(version), int(self._words["begun"][0])
         self._cutting = cutting = _Cutting(
@@ -186,7 +185,7 @@ class CutCoordinator:
 
     def saved(self, title: str, said: Saved) -> None:
         cutting = self._cutting
-        # Given up before this worker was ready: what it says must not be counted, least of all for
+        # Given up before this worker was ready: its message must not be counted, least of all for
         # the next cut.
         if cutting is None or said.cut != cutting.number or title not in cutting.missing:
             return
@@ -211,7 +210,7 @@ class CutCoordinator:
                 cut.written[title] = said
 
     def lost(self, title: str, how: str) -> None:
-        """A worker is dead: what it has not written will not be."""
+        """A worker is dead: it writes no more."""
         if self._cutting is not None:
             self._cutting.give_up(f"{title} {how} meanwhile")
         if (writing := self._writing) is not None and title in writing.late:
@@ -220,8 +219,8 @@ class CutCoordinator:
             )
 
     def ready(self) -> list[Cut]:
-        """What the driver is to be given: a cut that is complete or given up, the rest of the one
-        before, or nothing.
+        """The cuts for the driver: a cut that is complete or given up, the rest of the one before,
+        or nothing.
         """
         out = []
         if (cutting := self._cutting) is not None and not cutting.missing:

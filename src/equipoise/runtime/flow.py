@@ -1,4 +1,4 @@
-"""What flows through the channels of a run: how full they are, how old what is used from them is,
+"""The flow through the channels of a run: how full they are, the age of the rows used from them,
 and the bytes they moved.
 
 All of it is computed from counts that are there, when somebody asks; nothing is counted for each
@@ -22,8 +22,8 @@ from equipoise.workers.shared import Shared
 
 
 def limit(blue: Blueprint, shared: Shared, actors: int, max_lag: int | None) -> None:
-    """Let so many actors begin unrolls from now on, the first of each learner's, and rows grow no
-    older than ``max_lag``.
+    """Let ``actors`` actors begin unrolls from now on, the first of each learner's, and rows grow
+    no older than ``max_lag``.
     """
     groups = actors * blue.program.placement.halves
     for queue in shared.queues.values():

@@ -1,7 +1,7 @@
 """The NVIDIA GPUs of this machine: how busy they are, their memory and their power, by the package
 ``nvidia-ml-py``.
 
-Nothing is said where the run's device is none, or the package (extra ``gpu``) or the driver's
+There is no report if the run's device is no GPU, or the package (extra ``gpu``) or the driver's
 library is not there.
 """
 
@@ -28,7 +28,7 @@ class Gpus:
 
             try:
                 pynvml.nvmlInit()
-            except pynvml.NVMLError:  # no driver, or none that tells
+            except pynvml.NVMLError:  # no driver, or a silent one
                 return
             self._nvml = pynvml
 
@@ -36,7 +36,7 @@ class Gpus:
         """By "gpu 0", ...: "busy" and "memory_busy" (0..1, of the last second or less), "used" and
         "total" bytes, "power_w".
 
-        What a GPU does not tell is left out.
+        Values that a GPU does not report are left out.
         """
         if self._nvml is not None and time.monotonic() - self._read_at >= EVERY_S:
             self._read_at = time.monotonic()
@@ -49,7 +49,7 @@ class Gpus:
 
     def _read(self, number: int) -> dict[str, float]:
         nvml, found = self._nvml, dict[str, float]()
-        # also of a GPU that is lost: that is for the learner to tell
+        # also of a lost GPU: the learner reports that
         with suppress(nvml.NVMLError):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
             memory = nvml.nvmlDeviceGetMemoryInfo(gpu)

@@ -1,5 +1,5 @@
-"""Shared things of processes on one machine: memory, channels, doorbells. A process that dies can
-hold none of them.
+"""Shared things of processes on one machine: memory, channels, doorbells. A process that dies
+cannot hold any of them.
 
 Every object pickles as a handle (a file descriptor that multiprocessing duplicates into the child),
 so a worker gets the same object that the driver made. Segments are anonymous files in memory: they
@@ -33,7 +33,7 @@ from multiprocessing.reduction import DupFd
 
 
 class Handle(Protocol):
-    """A descriptor on its way into another process; what ``DupFd`` makes."""
+    """A descriptor on its way into another process, made by ``DupFd``."""
 
     def detach(self) -> int: ...
 
@@ -175,8 +175,8 @@ class Channels:
 
 
 class Event:
-    """``Ringer``. It stays set until it is cleared: an eventfd where there is one, else a pipe,
-    which takes two descriptors.
+    """``Ringer``. It stays set until it is cleared: an eventfd if there is one, else a pipe, which
+    takes two descriptors.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class Event:
         )
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe says so already
+        with contextlib.suppress(BlockingIOError):  # a full pipe already wakes it
             os.write(self._write_fd, _ONE)
 
     def ring(self, *, always: bool = False) -> None:
@@ -219,9 +219,9 @@ def _attach_event(read: Handle, write: Handle | None) -> Event:
 
 
 class Ringer(Protocol):
-    """What wakes a worker."""
+    """The interface that wakes a worker."""
 
-    # ``always``: also where it says that it is awake
+    # ``always``: even if it is marked awake
     def ring(self, *, always: bool = False) -> None: ...
 
 
@@ -229,13 +229,13 @@ class Bell:
     """A worker's doorbell: any process rings, the owner waits. Ringing costs a system call only
     while the owner sleeps.
 
-    The owner says that it is about to sleep (``arm``), looks once more for work, and then waits. A
+    The owner marks itself as about to sleep (``arm``), looks once more for work, and then waits. A
     ring that falls between the two is kept by the descriptor; a ring lost to the processors' store
     buffers is made good by the timeout.
     """
 
     def __init__(self, memory: Memory, offset: int) -> None:
-        """``offset``: place in shared memory of the int64 that says whether the owner sleeps."""
+        """``offset``: place in shared memory of the int64 that marks whether the owner sleeps."""
         self._memory, self._offset, self._event = memory, offset, Event()
         self._waits_for: tuple[int, ...] | None = None  # the descriptors that ``_poll`` has
         self._poll = select.poll()
@@ -288,7 +288,7 @@ class Outbox(Pipe):
         while data:
             try:
                 data = data[os.write(self.write_fd, data) :]
-            except BlockingIOError:  # the driver is behind: what it has not read must not be lost
+            except BlockingIOError:  # the driver is behind: unread messages must not be lost
                 select.select([], [self.write_fd], [], 1.0)
 
     def receive(self) -> list[dict[str, object]]:

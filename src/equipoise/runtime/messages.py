@@ -43,7 +43,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutBegun:
-    """The learner holds still at this version: the others are to save."""
+    """The learner holds still at this version: the other workers are to save."""
 
     version: int
 
@@ -59,8 +59,8 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A worker has written its files for a cut. ``more``: others are written while it goes on,
-    until ``Written``.
+    """A worker has written its files for a cut. ``more``: further files are written while it goes
+    on, until ``Written``.
     """
 
     cut: int
@@ -98,7 +98,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayed:
-    """A worker on another machine said this message, in its JSON form, to the driver there."""
+    """A worker on another machine sent this message, in its JSON form, to the driver there."""
 
     title: str
     said: dict[str, object]
@@ -106,7 +106,9 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linked:
-    """The link to another machine is up, or down: ``how`` says why, and is empty while it is up."""
+    """The link to another machine is up, or down: ``how`` is the reason, and is empty while it is
+    up.
+    """
 
     site: str
     how: str = ""
@@ -152,7 +154,7 @@ def to_json(message: Message) -> dict[str, object]:
 
 
 def from_json(data: Mapping[str, object]) -> Message:
-    """Read a message; ValueError where it is none."""
+    """Read a message; ValueError if it is no message."""
     given = dict(data)
     name = given.pop("message", None)
     if not isinstance(name, str) or name not in _TYPES:

@@ -125,7 +125,7 @@ class SerialRuntime(LocalRuntime):
         return member.kind.build(member.job(blue, self._shared), site)
 
     def poll(self, timeout_s: float) -> list[Message]:
-        """Tick for about ``timeout_s``, or until there is a cut -> what workers said meanwhile."""
+        """Tick for about ``timeout_s``, or until there is a cut -> the messages of workers."""
         until = time.perf_counter() + timeout_s
         while not self.done and time.perf_counter() < until:
             if cuts := self._cuts.ready():

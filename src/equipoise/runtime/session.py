@@ -1,4 +1,5 @@
-"""What all runs of a process share: the answer to signals, and being closed when the program ends.
+"""The part that all runs of a process share: the answer to signals, and being closed when the
+program ends.
 
 Any number of runs may be under way, iterated in turn, in any thread, and ended in any order:
 
@@ -7,11 +8,11 @@ Any number of runs may be under way, iterated in turn, in any thread, and ended 
   over meanwhile.
 - The first signal is a request to every run that is under way, which each answers between two
   pieces of work: never in the middle of an import or a file. A signal that comes when all have been
-  asked raises where it falls.
+  asked raises at once.
 - Python calls one function at the program's end, which closes the runs that are still open, the
   newest first.
 - The fork servers (``forkserver``) are shared by all runs and kept until the program ends, since a
-  start takes seconds. The one of env workers ends earlier where measuring found that none is
+  start takes seconds. The server of env workers ends earlier if measuring found that it is not
   needed.
 """
 
@@ -91,7 +92,7 @@ class Session:
         """A program may end after a ``break``: its runs are closed while the interpreter is still
         whole.
         """
-        if self._process != os.getpid():  # a copy of this process has none of its runs
+        if self._process != os.getpid():  # a copy of this process does not have its runs
             self._process, self._open = os.getpid(), []
             atexit.register(self._close_all, self._process)
         self._open = [*(one for one in self._open if one() is not None), weakref.ref(run)]
@@ -117,7 +118,7 @@ class Interrupt:
     """While entered, the first SIGINT or SIGTERM is kept until ``check``; a second one raises where
     it falls.
 
-    So does the first one where it is ``eager``: while a run starts, which may take minutes and has
+    So does the first one if it is ``eager``: while a run starts, which may take minutes and has
     nothing to save yet.
     """
 
@@ -125,7 +126,7 @@ class Interrupt:
         self._session = session
         self._asked: type[KeyboardInterrupt] | None = None
         self.eager = False
-        # was it entered by the main thread, which is the one that may set handlers
+        # was it entered by the main thread, which alone may set handlers?
         self.main = False
 
     @property

@@ -1,4 +1,4 @@
-"""What a worker may use on one machine, where runtimes share memory and doorbells."""
+"""The services for a worker on one machine, where runtimes share memory and doorbells."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class LocalSite:
         bells: Mapping[Hashable, Ringer] | None = None,
         at_once: AtOnce | None = None,
     ) -> None:
-        """``source``: the checkpoint that the worker goes on from. ``join``: what makes a record
-        whole, with the actors' part. ``at_once``: as of ``Site``.
+        """``source``: the checkpoint that the worker goes on from. ``join``: the function that
+        makes a record whole, with the actors' part. ``at_once``: as of ``Site``.
         """
         self.title, self.queues, self.at_once = member.title, queues, at_once
         self.board, self.send, self._source, self._join = board, send, source, join

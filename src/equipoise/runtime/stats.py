@@ -1,4 +1,4 @@
-"""What a runtime tells of a run without anybody reading its memory: numbers of the moment, and the
+"""A runtime's report of a run, so that no caller reads its memory: numbers of the moment, and the
 actors' part of a record.
 """
 
@@ -40,7 +40,7 @@ class RunStats(Measured):
     length_mean: float | None
     info: Mapping[str, float | None]
     ticks: tuple[int, ...]  # how often each group of envs was stepped
-    rows: Mapping[str, int]  # what became of the rows of the queue, and of those that shards took
+    rows: Mapping[str, int]  # the fate of the rows of the queue, and of the rows that shards took
     failures: Mapping[str, Mapping[str, int]]  # of envs, by the title of the worker that steps them
     aborted: Mapping[str, int]  # episodes by the text of what aborted them, the most frequent first
     lags: Mapping[str, Sequence[float]] = field(default_factory=dict)  # histograms: see ``flow.py``
@@ -52,7 +52,7 @@ class RunStats(Measured):
     first: tuple[int, float, float] | None = None
     acting: Mapping[str, tuple[int, int]] = field(
         default_factory=dict
-    )  # by who acts: version of the open unroll, and its end row
+    )  # by acting worker: version of the open unroll, and its end row
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,13 +126,13 @@ def _acting(
 
 
 def _rows_of_queues(shared: Shared) -> dict[str, int]:
-    """What became of the rows of the queues of all learners."""
+    """The fate of the rows of the queues of all learners."""
     found = [queue.stats() for queue in shared.queues.values()]
     return {name: sum(int(one[name]) for one in found) for name in ROWS}
 
 
 def _rows_of_shards(shared: Shared) -> dict[str, int]:
-    """What became of the rows that shards took, of all policies."""
+    """The fate of the rows that shards took, of all policies."""
     found: dict[str, int] = {}
     for post in (post for mailboxes in shared.mailboxes.values() for post in mailboxes):
         found = {name: found.get(name, 0) + rows for name, rows in post.stats().items()}
@@ -140,7 +140,8 @@ def _rows_of_shards(shared: Shared) -> dict[str, int]:
 
 
 def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Record]:
-    """What makes a learner's record whole: the episodes of all actors, at the moment of the call.
+    """The function that makes a learner's record whole: it adds the episodes of all actors, at the
+    moment of the call.
 
     The learner records before it frees a batch. In lockstep every actor waits at that moment, so a
     record holds the same numbers in every runtime.

@@ -16,7 +16,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What a process has used, and has."""
+    """The resources that a process has used, and has."""
 
     cpu_s: float  # of all its threads, since it began
     rss: int  # bytes of memory, the parts of shared memory that it has touched among them
@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
 
 def usage(pid: int) -> Usage | None:
-    """The usage of a process; None where it has ended, or the kernel does not tell."""
+    """The usage of a process; None if it has ended, or the kernel does not report it."""
     try:
         stat, statm = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "statm"))
     except (FileNotFoundError, ProcessLookupError):
@@ -43,7 +43,7 @@ class Usages:
         self._found: dict[str, Usage] = {}
 
     def __call__(self, pids: Mapping[str, int]) -> Mapping[str, Usage]:
-        """By the names of ``pids``; of a process that has ended, what it was last seen to have."""
+        """By the names of ``pids``; of a process that has ended, its last numbers."""
         now = time.monotonic()
         if now - self._read_at >= EVERY_S:
             self._read_at = now

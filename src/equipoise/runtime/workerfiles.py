@@ -100,10 +100,10 @@ class Saver:
         # [1] int64, the newest cut that this worker is to save for
         self._words, self.wanted = words, words[word(member)]
         self.last = saved
-        self.late: LateSave | None = None  # what is written while the worker goes on
+        self.late: LateSave | None = None  # the files that are written while the worker goes on
 
     def save(self, cut: int) -> None:
-        """Write the files for a cut; what stands in the way is for the driver to say."""
+        """Write the files for a cut; the driver reports obstacles."""
         self.last = cut
         place = checkpoint.aside(self._directory, int(self._words["step"][0]))
         writer = Writer(place, self._member.file, cut)
@@ -118,7 +118,7 @@ class Saver:
         self._send(Saved(cut=cut, files=files, more=late is not None))
 
     def poll(self) -> None:
-        """Tell how ``late`` ended, once it did."""
+        """Report the end of ``late``, once."""
         if self.late is None or (end := self.late.poll()) is None:
             return
         self.late = None
@@ -130,7 +130,7 @@ class Saver:
 
 
 def word(member: Member) -> str:
-    """The board's counter that tells the worker to save: those that hold the others still are the
+    """The board's counter that makes the worker save: workers that hold other workers still save
     last.
     """
     return "save_last" if isinstance(member.kind, LearningKind) else "save"

@@ -9,11 +9,11 @@ import time
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from equipoise.serving import bounds, messages, oip
+from equipoise.serving import bounds, messages, oip, page
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 from equipoise.serving.openapi import openapi
@@ -43,6 +43,8 @@ class App:
             Route("/v1/act", self._health, methods=["POST"]),
             Route("/v1/outcome", self._outcome, methods=["POST"]),
             Route("/v1/end", self._end, methods=["POST"]),
+            Route("/", self._page, methods=["GET"]),
+            Route("/docs", self._docs, methods=["GET"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/readyz", self._ready, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
@@ -188,6 +190,14 @@ class App:
         )
         return Response(codec.encode({"ended": True}), media_type=codec.content_type.decode())
 
+    async def _page(self, request: Request) -> Response:
+        url = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        text = page.page(self.service, url, token=self.guard.closed)
+        return Response(text, headers=page.HEADERS, media_type="text/html")
+
+    async def _docs(self, request: Request) -> Response:
+        return RedirectResponse("./", 302)  # no host in it, and right below any path
+
     async def _health(self, request: Request) -> Response:
         return Response(b'{"alive":true}', media_type="application/json")
 
@@ -212,7 +222,17 @@ class App:
 
 
 PATHS = frozenset(
-    ("/v1/act", "/v1/outcome", "/v1/end", "/healthz", "/readyz", "/metrics", "/openapi.json")
+    (
+        "/",
+        "/docs",
+        "/v1/act",
+        "/v1/outcome",
+        "/v1/end",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+    )
 )
 
 

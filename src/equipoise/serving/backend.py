@@ -1,5 +1,5 @@
-"""What the server needs of a loaded artifact, and what loads one: ONNX Runtime, or torch for
-policies that ONNX cannot say.
+"""The server's interface to a loaded artifact, and its loaders: ONNX Runtime, or torch for policies
+that ONNX cannot express.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Array = np.ndarray
 
 
 class Model(Protocol):
-    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` says what each method
-    does.
+    """A loaded artifact without state of its own; ``equipoise.edge.Artifact`` describes each
+    method.
     """
 
     version: str

@@ -1,7 +1,7 @@
 """Batching: rows that arrive while the model works are its next batch. Nothing waits for a timer.
 
-A slow model works in a worker thread. One that is fast (``Version.inline``) works in the event
-loop: for the first request of a turn of the loop at once, then for all others of that turn
+A slow model works in a worker thread. A fast version (``Version.inline``) works in the event loop:
+at once for the first request of a turn of the loop, then for all further requests of that turn
 together. Rows of one episode are never in one batch: each needs the state after the one before.
 Recurrent states are read and written by the loop alone.
 """
@@ -33,8 +33,8 @@ ONE = {flag: np.array([flag]) for flag in (False, True)}
 
 
 class Turn(NamedTuple):
-    """The position of a request in its episode. ``stream`` and ``step`` are those of its first row;
-    each row of a batch has a stream of its own.
+    """The position of a request in its episode. ``stream`` and ``step`` are its first row's; each
+    row of a batch has a stream of its own.
     """
 
     stream: int
@@ -76,7 +76,9 @@ class Ask:
         deadline: float | None = None,
         about: Any = None,
     ) -> None:
-        """``deadline``: on ``time.monotonic``'s clock. ``about``: what ``reply`` needs to know."""
+        """``deadline``: on ``time.monotonic``'s clock. ``about``: the facts that ``reply``
+        needs.
+        """
         self.version, self.rows, self.n = version, rows, n
         self.stream, self.step, self.track, self.first = turn
         self.deterministic, self.about = deterministic, about
@@ -94,7 +96,7 @@ class Ask:
 
 
 class Batch:
-    """One run of a version's model, and what came of it."""
+    """One run of a version's model, and its result."""
 
     def __init__(self, asks: list[Ask], seed: int) -> None:
         """Put the rows together; called in the loop."""
@@ -161,7 +163,7 @@ class Batch:
                 self.choices.append(self._fallback(i, reason))
 
     def _fallback(self, i: int, reason: str) -> Choice:
-        """The best action where the rules want it and it passes; else the safe one."""
+        """The best action if the rules want it and it passes; else the safe one."""
         if self.version.shield.rules.fallback == "safe":
             return self._safe(i, reason)
         one = {name: x[i : i + 1] for name, x in self.rows.items()}
@@ -180,7 +182,7 @@ class Batch:
         return self.version.shield.safe(self.rows, i), None, True, reason
 
     def _kept(self, following: Mapping[str, Array], bad: Array) -> Mapping[str, Array]:
-        """The next states, where those that are not finite stay as they were."""
+        """The next states; a state that is not finite stays as it was."""
         return {
             name: np.where(bad.reshape(-1, *[1] * (x.ndim - 1)), self.state[name], x)
             for name, x in following.items()
@@ -237,7 +239,7 @@ class Batcher:
             self._asks.append(ask)
 
     def shadow(self, ask: Ask) -> bool:
-        """Take an ask whose answer nobody waits for, and that its track counts already; False where
+        """Take an ask for a track that counts it already, and whose answer has no reader; False if
         too many wait.
         """
         if len(self._shadows) >= SHADOWS:
@@ -279,7 +281,7 @@ class Batcher:
 
     def _take(self, waiting: deque[Ask]) -> Batch:
         """The next batch: rows of the version that waits longest, at most one of an episode. The
-        others wait on, in order.
+        other asks wait on, in order.
         """
         asks = [waiting.popleft()]
         version, rows, tracks, later = asks[0].version, asks[0].n, {id(asks[0].track)}, []

@@ -124,8 +124,8 @@ def check_json(body: bytes) -> None:
 
 
 def check_msgpack(body: bytes) -> None:
-    """TooMuch for a msgpack body with too many values, or with keys that are no texts (those may
-    all have one hash).
+    """TooMuch for a msgpack body with too many values, or with keys that are no texts (such keys
+    may all have one hash).
     """
     at, size, seen, inners, texts = 0, len(body), 1, 0, 0
     # values that the innermost list or map still has

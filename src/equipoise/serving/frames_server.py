@@ -1,5 +1,5 @@
 """Framed msgpack on a unix socket: the fastest way to ask. The mode of the socket's file (0600)
-says who may.
+limits its callers.
 
 A request is a frame {"op": "act" | "outcome" | "end" | "state", "n": any number, ...}, with the
 fields of that message. The answer is a frame {"n": the same, "status": as in HTTP, ...}, with the
@@ -24,7 +24,7 @@ from equipoise.serving.service import Service
 from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
-# frames that one turn of the loop takes up, at most, and bytes after which it takes no more
+# most frames that one turn of the loop takes up, and bytes after which it takes no more
 TURN, LARGE = 64, 64 << 10
 
 
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def _turn(self) -> None:
-        """Take up some of the frames that came; the others in the loop's next turns, as there may
-        be thousands.
+        """Take up some of the frames that came; the rest in the loop's next turns, as there may be
+        thousands.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -216,7 +216,7 @@ class FrameServer:
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self), sock=listening, backlog=ACCEPTS
         )
-        listening.listen(BACKLOG)  # asyncio's number says also how many it takes at once
+        listening.listen(BACKLOG)  # asyncio's number is also the number that it takes at once
 
     def sweep(self, now: float) -> None:
         """Close connections whose frame takes too long to arrive."""
@@ -226,7 +226,7 @@ class FrameServer:
                     {
                         "n": 0,
                         "status": 408,
-                        "error": f"frame: expected it whole within {self._request_s:g} s, got a "
+                        "error": f"frame: must be whole within {self._request_s:g} s, got a "
                         "part of it",
                     }
                 )
@@ -243,7 +243,7 @@ class FrameServer:
         self._server = self._path = None
 
     async def drain(self, until: Callable[[], bool]) -> None:
-        """Answer what was asked, then close; ``until`` says when the time is over."""
+        """Answer all pending requests, then close; ``until`` is true when the time is over."""
         for one in list(self.connections):
             one.drain()
         while self.connections and not until():

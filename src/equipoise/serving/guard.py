@@ -1,5 +1,5 @@
-"""The guard: who may ask over HTTP. It looks at the token, at Host (DNS rebinding) and at Origin
-(pages of other sites).
+"""The guard: the callers that may use HTTP. It looks at the token, at Host (DNS rebinding) and at
+Origin (pages of other sites).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from equipoise.access import LOCAL, bearer_token, is_address, is_local, named_host, need_token, same
 from equipoise.serving.messages import Refused
 
-# without a token: what asks them has none
+# without a token: their callers have no token
 OPEN = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -26,10 +26,10 @@ class Guard:
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
     ) -> None:
-        """``host``: the address that is listened on. ValueError where others could ask without a
-        token.
+        """``host``: the address that is listened on. ValueError if other machines could ask without
+        a token.
 
-        ``hosts``: names by which callers may call this server, beside its address. ``origins``: of
+        ``hosts``: names by which callers may call this server, besides its address. ``origins``: of
         pages that may ask, such as "https://example.org".
         """
         self._everywhere = not is_local(host)
@@ -39,11 +39,16 @@ class Guard:
         self._origins = {origin.rstrip("/").lower() for origin in origins}
         self._fine: set[bytes] = set()  # Host headers that were found good
 
+    @property
+    def closed(self) -> bool:
+        """Is a token needed?"""
+        return self._token is not None
+
     def check(
         self, path: str, host: bytes | None, origin: bytes | None, authorization: bytes | None
     ) -> bytes | None:
-        """Refused (401, 403) where a request may not be; else the origin that the answer has to
-        allow, or None.
+        """Refused (401, 403) for a request that is not allowed; else the origin that the answer has
+        to allow, or None.
         """
         if host not in self._fine:
             self._check_host(host)
@@ -55,7 +60,7 @@ class Guard:
         return origin
 
     def knows(self, authorization: bytes | None) -> bool:
-        """Does the caller have the token, where one is needed?"""
+        """Does the caller have the token, if the server needs a token?"""
         return self._token is None or (
             authorization is not None
             and same(bearer_token(authorization.decode("latin-1")) or "", self._token)
@@ -88,7 +93,7 @@ class Guard:
 
 
 def urlsplit_host(origin: str) -> str | None:
-    """The host and port of an origin; None where it is none, as the "null" of a file."""
+    """The host and port of an origin; None if it is no origin, as the "null" of a file."""
     try:
         parts = urlsplit(origin)
     except ValueError:

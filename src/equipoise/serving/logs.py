@@ -15,7 +15,7 @@ _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, logger and event, then what the event has beside them."""
+    """Time, level, logger and event, then the event's other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {

@@ -1,4 +1,4 @@
-"""Messages of the server: what a request may say, what an answer says, and a refusal with its HTTP
+"""Messages of the server: the form of a request, the form of an answer, and a refusal with its HTTP
 status.
 """
 
@@ -18,14 +18,14 @@ from equipoise.hints import hint
 from equipoise.serving import bounds
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" where there is none
+Text = Annotated[str, msgspec.Meta(max_length=256)]  # a name, or "" for no name
 LATEST_MS = 86_400_000
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]  # ms after the request arrived
 
 
 class Refused(Exception):
-    """What a caller asked for cannot be: the HTTP status, and a sentence with the path, what was
-    expected and what came.
+    """A request that cannot be met: the HTTP status, and a sentence with the path, the expected
+    value and the given one.
     """
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -42,7 +42,7 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
     ``session`` names an episode: its recurrent state and its version stay until ``done`` or the
     next ``first``. ``unit`` is the user or device that the decision is about (default: the
     session). ``version`` is an alias or the first digits of a version; within an episode an alias
-    says nothing more. ``deadline_ms`` counts from the arrival of the request.
+    has no further effect. ``deadline_ms`` counts from the arrival of the request.
     """
 
     obs: Any
@@ -58,10 +58,10 @@ class Act(msgspec.Struct, forbid_unknown_fields=True):
 class Decision(msgspec.Struct, omit_defaults=False):
     """The answer to ``Act``.
 
-    ``propensity``: how probable the action was (``kind`` "probability"), or its density; None where
-    the policy knows none, and where a rule was broken. ``fallback``: why the shield chose in place
-    of the policy; None where it did not. With "unlogged" the action is the policy's best one, and
-    ``propensity`` that one's.
+    ``propensity``: how probable the action was (``kind`` "probability"), or its density; None if
+    the policy gives no such number, and if a rule was broken. ``fallback``: why the shield chose in
+    place of the policy; None if it did not. With "unlogged" the action is the policy's best one,
+    and ``propensity`` that one's.
     """
 
     id: str
@@ -75,8 +75,8 @@ class Decision(msgspec.Struct, omit_defaults=False):
 
 
 class Outcome(msgspec.Struct, forbid_unknown_fields=True):
-    """What became of a decision: a reward, and whatever else is known. ``time``: seconds since
-    1970, default now.
+    """The outcome of a decision: a reward, and further facts. ``time``: seconds since 1970, default
+    now.
     """
 
     id: Name
@@ -93,7 +93,7 @@ class End(msgspec.Struct, forbid_unknown_fields=True):
 
 Outcomes = Annotated[list[Outcome], msgspec.Meta(max_length=10_000)]
 JSON, MSGPACK = b"application/json", b"application/msgpack"
-FORM = b"application/x-www-form-urlencoded"  # what curl says of what it is given
+FORM = b"application/x-www-form-urlencoded"  # the type that curl gives to its data
 FIELDS = {
     "act": Act.__struct_fields__,
     "outcome": Outcome.__struct_fields__,
@@ -186,9 +186,7 @@ msgpack = Codec(
 
 
 def codec(content_type: bytes | None) -> Codec:
-    """The codec of a Content-Type header; JSON where there is none.
-    Refused (415) for another one.
-    """
+    """The codec of a Content-Type header; JSON if there is none. Refused (415) for another one."""
     if content_type is None or content_type == JSON:
         return json
     kind, _, parameters = content_type.lower().partition(b";")
@@ -209,8 +207,8 @@ def codec(content_type: bytes | None) -> Codec:
 
 
 def arrays(value: object, place: str = "obs") -> object:
-    """An observation with its array maps as arrays; Refused (400) for a map that is none, and for
-    keys beyond the bounds.
+    """An observation with its array maps as arrays; Refused (400) for a map that is no array, and
+    for keys beyond the bounds.
     """
     if not isinstance(value, Mapping):
         if type(value) is not list:

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-Gauges = Callable[[], Mapping[str, tuple[str, float]]]  # by name: what it says, and its value now
+Gauges = Callable[[], Mapping[str, tuple[str, float]]]  # by name: a description, and the value now
 
 
 class Histogram:
@@ -41,7 +41,7 @@ class Histogram:
 
 
 class Metrics:
-    """What is counted, and the page that Prometheus reads."""
+    """The counters, and the page that Prometheus reads."""
 
     def __init__(self) -> None:
         # (version, "policy" or the shield's reason)

@@ -1,7 +1,7 @@
 """The Open Inference Protocol (``/v2``), with its extensions for binary tensors and for sequences.
 
 Inputs are named ``obs`` or ``obs/PATH`` [B, ...], outputs ``action`` or ``action/PATH`` [B, ...]
-and, where the policy knows it, ``propensity`` [B] (-1: unknown). Parameters of a request:
+and, if the policy gives it, ``propensity`` [B] (-1: unknown). Parameters of a request:
 ``sequence_id``, ``sequence_start``, ``sequence_end`` (an episode, B = 1), ``deterministic``
 (default true), ``unit``, ``deadline_ms``, ``binary_data_output``.
 """
@@ -317,7 +317,7 @@ def _tensors(inputs: list[Input], rest: memoryview) -> dict[str, Array]:
                     x.dtype.kind not in "biuf" or (dtype.kind != "f" and x.dtype.kind == "f")
                 ):
                     raise ValueError(f"expected numbers of {one.datatype}, got others")
-                with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+                with np.errstate(over="ignore"):  # an infinite value is refused with its place
                     x = (
                         x.astype(dtype)
                         if x.dtype.kind == "f" or dtype.kind in "fb"

@@ -83,6 +83,7 @@ def openapi(service: Service) -> Schema:
         "/v1/end": {
             "post": _post("End the episode of a session.", end, plain, (400, 404, 413, 415))
         },
+        "/": {"get": _get("A page with the version, a form and a curl line.", "text/html")},
         "/healthz": {"get": _get("Is the process alive?")},
         "/readyz": {
             "get": _get("Does the server take requests? With its versions and its alarms.")

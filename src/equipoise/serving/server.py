@@ -1,5 +1,5 @@
 """The server: one process that listens, serves a policy, follows the registry, and drains when it
-is told to end.
+is asked to end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from equipoise.serving.trial import Trial
 from equipoise.serving.versions import Source, Versions
 
 log = logging.getLogger("equipoise.serving")
-# between two looks at frames that take too long, and at episodes that nobody asks for
+# between two looks for frames that take too long, and for forgotten episodes
 SWEEP_S = 0.25
 # the longest that the loop waits for the thread that writes decisions or loads versions; Python's
 # own is 5 ms
 SWITCH_S = 2e-4
-# after SIGTERM: callers are told by their next answer to go elsewhere, before idle connections are
+# after SIGTERM: each caller's next answer asks it to go elsewhere, before idle connections are
 # closed
 QUIET_S = 0.3
 
@@ -51,8 +51,8 @@ def serve(
     """Serve until SIGTERM or SIGINT. ``started`` gets the places that are listened on: URLs, and
     "unix:PATH".
 
-    ValueError or OSError where what was asked for cannot be: no champion, a place that is taken,
-    others let in without a token.
+    ValueError or OSError if the request cannot be met: no champion, a taken place, an open address
+    without a token.
     """
     guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
     if settings.port is None and settings.uds is None:
@@ -123,11 +123,11 @@ async def _serve(
         )
         sys.setswitchinterval(SWITCH_S)
         gc.collect()
-        gc.freeze()  # what was loaded stays: a full collection need not look at it
+        gc.freeze()  # loaded objects stay: a full collection need not look at them
         while serving is not None and not http.started and not serving.done():
             await asyncio.sleep(0.005)
         for one in sockets:
-            one.listen(BACKLOG)  # asyncio's number says also how many it takes at once
+            one.listen(BACKLOG)  # asyncio's number is also the number that it takes at once
         started(places)
         sweeping = loop.create_task(_sweep(service, frame_server))
         await _ended(stop, serving)
@@ -185,7 +185,7 @@ async def _drain(
 
 
 async def _sweep(service: Service, frame_server: FrameServer) -> None:
-    """Close what takes too long, and end episodes that nobody asks for."""
+    """Close slow requests, and end forgotten episodes."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP_S)

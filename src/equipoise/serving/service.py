@@ -32,7 +32,7 @@ Reply = Callable[[list[Decision]], None]
 
 @dataclass(slots=True)
 class About:
-    """What an answer and its record need of the request."""
+    """The facts of a request that its answer and its record need."""
 
     reply: Reply
     unit: str | None
@@ -54,7 +54,7 @@ class Service:
         batch: int = 64,
         deadline_ms: float | None = None,
     ) -> None:
-        """``deadline_ms``: of requests that say none."""
+        """``deadline_ms``: the deadline of requests without their own."""
         self.versions, self.store, self.sessions, self.metrics = (
             versions,
             store,
@@ -74,8 +74,8 @@ class Service:
     # ------------------------------------------------------------------------------------- requests
 
     def act(self, request: Act, reply: Reply) -> None:
-        """Decide for one observation; ``reply`` is called once, with one decision. Refused where
-        the request cannot be met.
+        """Decide for one observation; ``reply`` is called once, with one decision. Refused if the
+        request cannot be met.
         """
         name = request.session
         episode = self.sessions.find(name) if name is not None and not request.first else None
@@ -113,8 +113,8 @@ class Service:
             self.sessions.end(name)
 
     def read(self, version: Version, obs: object) -> tuple[Mapping[str, Any], bool]:
-        """The rows of an observation; Refused (400) with the path,
-        what was expected and what came.
+        """The rows of an observation; Refused (400) with the path, the expected value and the given
+        one.
         """
         try:
             return version.model.read(arrays(obs))
@@ -183,8 +183,8 @@ class Service:
         return asked
 
     def outcome(self, outcomes: list[Outcome], written: Callable[[bool], None]) -> None:
-        """Store all outcomes or none; ``written`` is called by the writer's thread. Refused (501,
-        507) where that cannot be.
+        """Store all outcomes or no outcome; ``written`` is called by the writer's thread. Refused
+        (501, 507) if that cannot be.
         """
         if self.store.path is None:
             raise Refused(
@@ -201,8 +201,8 @@ class Service:
             raise Refused(507, f"outcome: expected room for it, got none: {self.store.alarm}")
 
     async def stored(self, outcomes: list[Outcome]) -> None:
-        """Store all outcomes or none, and wait until they are in the file; Refused (501, 507) where
-        they cannot be.
+        """Store all outcomes or no outcome, and wait until they are in the file; Refused (501, 507)
+        if they cannot be.
         """
         loop = asyncio.get_running_loop()
         written: asyncio.Future[bool] = loop.create_future()
@@ -234,7 +234,7 @@ class Service:
         return not self.draining and "champion" in self.versions.now.by_alias
 
     def state(self) -> dict[str, Any]:
-        """What /readyz says."""
+        """The contents of /readyz."""
         now = self.versions.now
         alarms = [
             bounds.in_utf8(alarm)
@@ -306,7 +306,7 @@ class Service:
             self._shadow(ask, decisions)
 
     def _shadow(self, ask: Ask, decisions: list[Decision]) -> None:
-        """Have the shadow answer as well, some time later."""
+        """Let the shadow also answer, some time later."""
         about: About = ask.about
         track, champion, shadow = (
             about.shadow,

@@ -11,8 +11,8 @@ from equipoise.serving.version import Version
 
 
 class Track:
-    """What a version keeps of an episode: its slot, and how many of its rows wait. The slot is
-    given back after the last.
+    """The part of an episode that a version keeps: its slot, and the number of its waiting rows.
+    The slot is given back after the last.
 
     ``gap``: a row was dropped, so the state is no longer that of the episode.
     """
@@ -35,7 +35,7 @@ class Track:
         self.settle()
 
     def settle(self) -> None:
-        """Give the slot back where the episode is over and no row of it waits."""
+        """Give the slot back if the episode is over and no row of it waits."""
         if self.ended and not self.waiting:
             self.version.states.give(self.slot)
             self.version.episodes -= 1
@@ -79,8 +79,9 @@ class Sessions:
         self, timeout_s: float, cap: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.timeout_s, self.cap, self._clock = timeout_s, cap, clock
-        self._open: dict[str, Episode] = {}  # by name, the one that was used longest ago first
-        self._fresh: dict[str, None] = {}  # those of them that had one request, the oldest first
+        self._open: dict[str, Episode] = {}  # by name, the least recently used first
+        # the episodes among them that had one request, the oldest first
+        self._fresh: dict[str, None] = {}
         self.streams = count()
         self.expired = 0
 
@@ -88,7 +89,7 @@ class Sessions:
         return len(self._open)
 
     def find(self, name: str) -> Episode:
-        """The open episode of a session; Refused (404) where there is none."""
+        """The open episode of a session; Refused (404) if there is none."""
         self.sweep()
         episode = self._open.pop(name, None)
         if episode is None:
@@ -104,7 +105,7 @@ class Sessions:
         return episode
 
     def begin(self, name: str, version: Version, shadow: Version | None) -> Episode:
-        """A new episode; the session's earlier one is over. Refused (429) where all places are
+        """A new episode; the session's earlier one is over. Refused (429) if all places are
         taken.
         """
         self.sweep()
@@ -122,9 +123,7 @@ class Sessions:
         return episode
 
     def _evict(self) -> bool:
-        """End the oldest episode that never went on; False where it is too young,
-        or there is none.
-        """
+        """End the oldest episode that never went on; False if it is too young, or there is none."""
         oldest = next(iter(self._fresh), None)
         if oldest is None or self._open[oldest].last > self._clock() - FRESH_S:
             return False
@@ -132,7 +131,7 @@ class Sessions:
         return self.end(oldest)
 
     def end(self, name: str) -> bool:
-        """End a session's episode; False where none was open."""
+        """End a session's episode; False if no episode was open."""
         episode = self._open.pop(name, None)
         self._fresh.pop(name, None)
         if episode is not None:

@@ -22,10 +22,10 @@ MEMORY = 1 << 30  # bytes that a trial may take, without its imports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the user asks of a decision. ``low`` and ``high``: a number, or nested lists as the
+    """The user's rules for a decision. ``low`` and ``high``: a number, or nested lists as the
     action (a Box) has them.
 
-    ``fallback``: "best" takes the policy's deterministic action where it passes, "safe" always the
+    ``fallback``: "best" takes the policy's deterministic action if it passes, "safe" always the
     safe action. ``safe``: that action, as JSON has it; None: the middle of a Box, the first allowed
     action otherwise.
     """
@@ -51,7 +51,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What ``equipoise serve`` is told. Times in seconds, sizes in bytes."""
+    """The settings of ``equipoise serve``. Times in seconds, sizes in bytes."""
 
     policy: Annotated[str, Help("The policy to serve."), Flag(HERE, "NAME")]
     port: Annotated[

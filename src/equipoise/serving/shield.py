@@ -1,5 +1,5 @@
-"""The shield: rules that a decision has to pass, and the safe action that takes the place of one
-that does not.
+"""The shield: rules that a decision has to pass, and the safe action that takes the place of a
+decision that does not.
 
 | reason | the rule |
 |---|---|
@@ -34,7 +34,7 @@ class Shield:
     """The rules for one version of a policy."""
 
     def __init__(self, rules: Rules, spec: Mapping[str, Any]) -> None:
-        """``UnfitRules`` where a rule does not fit the policy."""
+        """``UnfitRules`` if a rule does not fit the policy."""
         self.rules = rules
         policy = spec["policies"][spec["artifact"]["policy"]]
         self._action = policy["action"]
@@ -92,7 +92,9 @@ class Shield:
 
 
 def not_finite(arrays: Sequence[Mapping[str, Array] | None]) -> Array | None:
-    """Which rows [B] have nan or an infinity in some array [B, ...]; None where none has."""
+    """Which rows [B] have nan or an infinity in some array [B, ...]; None if there is no such
+    row.
+    """
     found = [
         ~fine.reshape(len(x), -1).all(axis=1)
         for named in arrays
@@ -140,7 +142,7 @@ def _limit(value: object, action: Mapping[str, Any], name: str) -> Array | None:
 
 
 def _like(value: object, action: Mapping[str, object], place: str) -> None:
-    """ValueError where a value is no action of this space."""
+    """ValueError if a value is no action of this space."""
     if (inner := branches(action)) is not None:
         keyed = (
             value

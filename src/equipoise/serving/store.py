@@ -1,10 +1,11 @@
 """Decisions, outcomes and shadow answers in an SQLite file: written by one thread, so that no
 answer waits for the disk.
 
-What cannot be written (a full disk, a lock of another process) waits, with an alarm, until the disk
-takes it. The queue is bounded: records that find it full are lost and counted, and the server goes
-on. An outcome is acknowledged when it is in the file that is then at the path. A file that was
-moved or removed has a successor, which also gets records that may be lost with the old one.
+Records that cannot be written (a full disk, a lock of another process) wait, with an alarm, until
+the disk takes them. The queue is bounded: records that find it full are lost and counted, and the
+server goes on. An outcome is acknowledged when it is in the file that is then at the path. A file
+that was moved or removed has a successor, which also gets records that may be lost with the old
+one.
 """
 
 from __future__ import annotations
@@ -47,25 +48,25 @@ INSERTS = {
     "outcomes": "INSERT INTO outcomes VALUES (?, ?, ?, ?)",
     "shadows": "INSERT INTO shadows VALUES (?, ?, ?, ?, ?)",
 }
-# Table, records, their size in records, and who is told whether they are written.
+# Table, records, their size in records, and the function that hears whether they are written.
 Group = tuple[str, tuple[tuple[object, ...], ...], int, Callable[[bool], None] | None]
 
 
 class Store:
-    """The file and its writer thread. ``put`` never waits; ``alarm`` says what is wrong now, or is
+    """The file and its writer thread. ``put`` never waits; ``alarm`` is the present fault, or
     None.
     """
 
     def __init__(self, path: Path | None, *, observations: bool = True, queue: int = QUEUE) -> None:
         """``path`` None: nothing is kept, and outcomes are refused. ``observations``: keep them
-        beside their decisions.
+        with their decisions.
         """
         self.path, self._observations, self._most = path, observations, queue
         self.alarm: str | None = None
         self.lost = self.written = 0
         self._waiting: deque[Group] = deque()
         self._taken: list[Group] = []  # by the writer, which keeps them until they are in the file
-        # sizes: the first is counted by those who put, the second by the writer
+        # sizes: the first is counted by the callers of ``put``, the second by the writer
         self._came = self._went = 0
         self._wake, self._lock, self._ends = threading.Event(), threading.Lock(), math.inf
         self._claimed = self._dropped = frozenset[Callable[[bool], None]]()
@@ -78,7 +79,7 @@ class Store:
     def put(
         self, table: str, *rows: tuple[Any, ...], written: Callable[[bool], None] | None = None
     ) -> bool:
-        """Queue records of one table; False where they are lost at once, all of them.
+        """Queue records of one table; False if they are lost at once, all of them.
 
         ``written`` is called by the writer thread, which then hurries.
         """
@@ -150,8 +151,8 @@ class Store:
             ) from error
 
     def _state(self) -> tuple[int, ...]:
-        """What changes if others move, replace or rewrite the file or what is beside it; () for no
-        file, and for an empty one.
+        """A value that changes if other processes move, replace or rewrite the file or its
+        neighbours; () for no file, and for an empty one.
 
         The file's device and inode, the inodes of log and index, the file's size and time of
         change. The file is not opened: to close it again would drop the locks that SQLite has on it
@@ -227,7 +228,7 @@ class Store:
         self._went += sum(size for _, _, size, _ in gone)
 
     def _settle(self, groups: list[Group], fine: bool) -> None:
-        """Count groups that wait no longer, and tell their callers."""
+        """Count groups that wait no longer, and call their callers back."""
         with self._lock:
             self._claimed = frozenset()
         self._went += sum(size for _, _, size, _ in groups)

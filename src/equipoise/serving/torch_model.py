@@ -1,5 +1,5 @@
-"""A policy in torch, for what ONNX cannot say: it calls its algorithm as ``Playing`` does, in
-batches.
+"""A policy in torch, for policies that ONNX cannot express: it calls its algorithm as ``Playing``
+does, in batches.
 """
 
 from __future__ import annotations

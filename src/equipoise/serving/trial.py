@@ -93,7 +93,7 @@ class Trial:
             with self._lock:
                 ends = bool(self._closed)
                 self._spare = None if ends else spare
-            # ``close`` has ended it meanwhile, and leaves its pipes to whoever has the process
+            # ``close`` has ended it meanwhile, and leaves its pipes to the owner of the process
             if ends:
                 with spare:
                     spare.kill()

@@ -34,7 +34,7 @@ class States:
         self._slots = slots
 
     def take(self) -> int:
-        """A slot with the initial state; -1 where there is no memory."""
+        """A slot with the initial state; -1 without a memory."""
         if not self._arrays:
             return -1
         if not self._free:
@@ -67,7 +67,7 @@ class Version:
     """
 
     def __init__(self, model: Model, rules: Rules | None = None, batch: int = 64) -> None:
-        """ValueError where the spec lacks what serving needs, or the model does not run."""
+        """ValueError if the spec lacks what serving needs, or the model does not run."""
         self.model, self.digest = model, model.version
         self.episodes = 0  # open ones, of which this version is the main or the shadow
         try:
@@ -93,8 +93,8 @@ class Version:
         self.inline = self._seconds(1) < INLINE_S and self._seconds(batch) < INLINE_BATCH_S
 
     def prove(self) -> None:
-        """Decide for recorded observations as a server does; ValueError where a decision is not
-        what the spec says.
+        """Decide for recorded observations as a server does; ValueError if a decision does not fit
+        the spec.
         """
         rows = self._recorded()
         count, initial = len(next(iter(rows.values()))), self.model.initial(1)
@@ -156,7 +156,7 @@ class Version:
         return found
 
     def _seconds(self, count: int) -> float:
-        """The time of the fastest run of ``count`` rows: of one that nothing else on the machine
+        """The time of the fastest run of ``count`` rows, which nothing else on the machine
         disturbed.
         """
         rows = {

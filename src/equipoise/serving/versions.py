@@ -43,7 +43,7 @@ OTHERS_S = 5.0  # longest wait for the others after that
 
 
 class Source(Protocol):
-    """What the server asks of a registry."""
+    """The server's interface to a registry."""
 
     def revision(self, name: str) -> object: ...
 
@@ -54,8 +54,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The versions that aliases name now. The champion may be missing; ``reason`` says why, and its
-    requests are refused.
+    """The versions that aliases name now. The champion may be missing; ``reason`` is the reason,
+    and its requests are refused.
     """
 
     by_alias: Mapping[str, Version]
@@ -63,7 +63,7 @@ class Loaded:
 
     @property
     def champion(self) -> Version:
-        """Refused (503) where no version can answer."""
+        """Refused (503) if no version can answer."""
         if (found := self.by_alias.get("champion")) is None:
             raise Refused(503, f"expected a champion that can be served, got none: {self.reason}")
         return found
@@ -76,15 +76,13 @@ class Loaded:
 
 @dataclass(slots=True)
 class Attempt:
-    """Loading one version, in a thread of its own: at work while it has neither a version nor an
-    error.
-    """
+    """Loading one version, in a thread of its own: at work while it has no version and no error."""
 
-    gap_s: float  # to the next one, where this one fails
+    gap_s: float  # to the next one, if this one fails
     began: float = field(default_factory=time.monotonic)
     version: Version | None = None
     error: Exception | None = None
-    problem: str | None = None  # what was wrong the last time
+    problem: str | None = None  # the last attempt's problem
     again: float = 0.0  # when to try again, after an error
 
 
@@ -108,16 +106,16 @@ class Versions:
     def __post_init__(self) -> None:
         self.trial = self.trial or Trial(self.backend, self.trusted, self.batch)
         self.now = Loaded({})
-        self._attempts: dict[str, Attempt] = {}  # by what the aliases say
-        self._last: dict[str, Version] = {}  # what was served last
+        self._attempts: dict[str, Attempt] = {}  # by the targets of the aliases
+        self._last: dict[str, Version] = {}  # the last served versions
         self._stop, self._wake = threading.Event(), threading.Event()
         self._loading: list[threading.Thread] = []  # a thread for each version that is tried
 
     def start(self) -> None:
-        """Load what the aliases name now; ValueError where there is no champion, or where no
+        """Load the versions that the aliases name now; ValueError if there is no champion, or if no
         version at all can be served.
 
-        Where the champion cannot be served, the previous one answers in its place, or else its
+        If the champion cannot be served, the previous one answers in its place, or else its
         requests are refused.
         """
         self._seen = self.source.revision(self.policy)
@@ -180,7 +178,7 @@ class Versions:
                         revision,
                         True,
                     )
-            except Exception as error:  # of any kind: what is served goes on
+            except Exception as error:  # of any kind: the served version goes on
                 unread = f"registry: {_said(error)}"
             self._begin(self._aliases, moved)
             by_alias = self._settled(self._aliases, unread)
@@ -191,7 +189,7 @@ class Versions:
                     loop.call_soon_threadsafe(self._take, Loaded(by_alias, self.alarm))
             try:
                 self.trial.prepare()
-            # it ends, or the machine has no room for a process: the trial will say so
+            # it ends, or the machine has no room for a process: the trial will report it
             except (ValueError, OSError) as error:
                 log.debug("no process for the next trial", extra={"reason": str(error)})
             self._wake.wait(self.poll_s)
@@ -243,8 +241,8 @@ class Versions:
         self._wake.clear()
 
     def _begin(self, aliases: Mapping[str, str], moved: bool) -> None:
-        """Attempt what is named and neither loaded nor tried lately. ``moved``: what failed cheaply
-        is tried again at once.
+        """Attempt what is named and neither loaded nor tried lately. ``moved``: an attempt that
+        failed cheaply is tried again at once.
         """
         now, wanted = time.monotonic(), {aliases[alias] for alias in SERVED if alias in aliases}
         for one, attempt in list(self._attempts.items()):
@@ -342,8 +340,8 @@ def _is_at_work(attempt: Attempt) -> bool:
 
 
 def other_spaces(one: Version, other: Version, whose: str) -> str | None:
-    """A sentence where a version takes other observations, or gives other actions: callers know the
-    old ones.
+    """A sentence if a version takes other observations, or gives other actions: callers use the old
+    ones.
     """
     for what, mine, theirs in (
         ("observations", one.rows, other.rows),

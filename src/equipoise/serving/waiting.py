@@ -1,4 +1,4 @@
-"""Waiting in a coroutine for what the service tells by a call."""
+"""Waiting in a coroutine for a result that the service gives by a call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from typing import Any
 
-TURN = 256  # callers that one turn of the loop answers, at most
+TURN = 256  # most callers that one turn of the loop answers
 
 
 class Turns:
-    """Results that came at once, given to those who wait some at a time: one transaction may have
-    thousands.
+    """Results that came at once, given to the waiting callers some at a time: one transaction may
+    have thousands.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Turns:
 
 
 class Answer:
-    """A reply that a coroutine may await; one that came at once costs no turn of the loop."""
+    """A reply that a coroutine may await; a reply that came at once costs no turn of the loop."""
 
     __slots__ = ("_given", "_waiting")
 

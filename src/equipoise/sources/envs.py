@@ -1,4 +1,4 @@
-"""Live experience: envs that actors step, alone or beside the recorded rows of a replay."""
+"""Live experience: envs that actors step, alone or with the recorded rows of a replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
 from equipoise.types import Algorithm, EnvSpec, Policy, Program, RunSpec, Tree, learning
 
-STREAMS = 100  # envs of an evaluation, at most
+STREAMS = 100  # most envs of an evaluation
 LITTLE = 0.05  # of the greatest entropy of discrete actions
 NARROW = -3.0  # nats of one number of a Box: a deviation of 0.012
 
@@ -193,8 +193,8 @@ def evaluator(
 ) -> Evaluator:
     """Fresh envs with seeds of their own; all policies play together.
 
-    ``step``: the training step whose exploration is used; None: the likeliest actions.
-    ``failures``: None: as the program says, without capsules.
+    ``step``: the training step whose exploration is used; None: the likeliest actions. ``failures``
+    None: the program's rule, without capsules.
     """
     envs = 1 if program.outside else min(episodes, STREAMS)  # one world more than training has
     costs = Failures(on_nonfinite=program.source.on_nonfinite) if failures is None else failures

@@ -1,4 +1,4 @@
-"""A task as tokens: its prompts beside the tokenizer and the facts of a model."""
+"""A task as tokens: its prompts, with the tokenizer and the facts of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
 
 KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
-COMPLETION = 256  # tokens, where nobody says how many
+COMPLETION = 256  # tokens, if no setting gives the number
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def voice(spec: TextSpec, directory: Path) -> Voice:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A task beside a model's tokenizer."""
+    """A task with a model's tokenizer."""
 
     task: Task
     tokenizer: Tokenizer
@@ -81,9 +81,9 @@ class Text:
 
 
 def read(source: TaskSource, seed: int) -> Text:
-    """Read a task and the facts about its model; ValueError where they do not go together.
+    """Read a task and the facts about its model; ValueError if they do not go together.
 
-    What was read is kept, unless its file has changed since.
+    The result is kept until its file changes.
     """
     files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
     return _read(
@@ -141,7 +141,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
 
 
 def _digest(*prompts: Prompts) -> str:
-    """The hash of prompts, as tokens and in their order, and of what their rewards are told."""
+    """The hash of prompts, as tokens and in their order, and of their rewards' arguments."""
     said = []
     for one in prompts:
         for tokens, example in zip(one.tokens, one.examples, strict=True):
@@ -166,8 +166,8 @@ def _tokens(
             raise ValueError(f"{where}: {error}") from error
         if not tokens:
             raise ValueError(
-                f"{where}: prompt: expected a text of at least one token, got {one.prompt!r:.80}, "
-                "which has none"
+                f"{where}: prompt: expected a text of at least one token, got "
+                f"{one.prompt!r:.80}, which has no token"
             )
         if len(tokens) <= room:
             kept.append((one, tokens))
@@ -184,5 +184,5 @@ def _tokens(
 
 
 def room(config: DecoderConfig, completion: int) -> int:
-    """Tokens that a prompt may have beside a completion of so many."""
+    """Tokens that a prompt may have next to a completion of ``completion`` tokens."""
     return config.max_position_embeddings - completion

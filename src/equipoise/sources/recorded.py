@@ -26,7 +26,7 @@ class Recorded(Envs):
         return []
 
     def spec(self, dataset: Dataset | None) -> RunSpec:
-        """The spec of the env; where no env will be made, that of the data set."""
+        """The spec of the env; if no env will be made, that of the data set."""
         env = self.settings.env
         if dataset is None or (env is not None and self.program.evaluation.episodes):
             return super().spec(dataset)

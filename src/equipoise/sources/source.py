@@ -41,7 +41,7 @@ class Exam(Protocol):
 
 
 class Source(ABC):
-    """A source of experience. It is made anew wherever it is asked, from the program alone."""
+    """A source of experience. It is made again wherever it is asked, from the program alone."""
 
     settings: SourceSettings
     # the kind of worker (``workers/kinds.py``) that makes its rows; "": no worker does
@@ -70,25 +70,27 @@ class Source(ABC):
         return self.program, []
 
     def dataset(self) -> Dataset | None:
-        """Find the recorded rows that are learned from, alone or beside live ones."""
+        """Find the recorded rows that are learned from, alone or with live rows."""
         return None
 
     @abstractmethod
     def spec(self, dataset: Dataset | None) -> RunSpec:
-        """Look at the env, the rows or the task: what the networks of all policies are made for."""
+        """Look at the env, the rows or the task, to which the networks of all policies are
+        fitted.
+        """
 
     @abstractmethod
     def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:
         """Lay out a row of a policy with the policy's own ``spec``, and its random numbers."""
 
-    # ------------------------------------------------------------------------ what is written of it
+    # -------------------------------------------------------------------------------------- records
 
     @abstractmethod
     def spec_json(self, spec: Any, where: str) -> dict[str, object]:
         """Return what ``spec.json`` holds of a policy's spec."""
 
     def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, object]:
-        """What ``run.json`` holds of the rows or the task, for ``check_same``."""
+        """The description in ``run.json`` of the rows or the task, for ``check_same``."""
         if dataset is None:
             return {}
         facts = {

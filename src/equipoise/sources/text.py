@@ -38,7 +38,7 @@ from equipoise.types import (
 )
 from equipoise.types.packed import begun
 
-AT_ONCE = 100  # answers that an evaluation writes side by side, at most
+AT_ONCE = 100  # most answers that an evaluation writes side by side
 LITTLE = 0.05  # of the greatest entropy of a token
 
 
@@ -57,7 +57,7 @@ class Texts(Source):
     writes = True
 
     def text(self) -> Text:
-        """Read the task and the facts about its model; what was read is kept."""
+        """Read the task and the facts about its model; the result is kept."""
         return read(self.settings, self.program.schedule.seed)
 
     # ------------------------------------------------------------------------ before there is a run
@@ -109,7 +109,7 @@ class Texts(Source):
         return problems
 
     def judged(self) -> tuple[Program, list[str]]:
-        """Drop the evaluations if no reward can judge them and the algorithm needs none."""
+        """Drop the evaluations if no reward can judge them and the algorithm needs no rewards."""
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
@@ -151,7 +151,7 @@ class Texts(Source):
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
         return sample_row(spec), Noise(0)
 
-    # ------------------------------------------------------------------------ what is written of it
+    # -------------------------------------------------------------------------------------- records
 
     def spec_json(self, spec: TextSpec, where: str) -> dict[str, object]:
         return {"text": asdict(spec)}
@@ -205,7 +205,14 @@ class Texts(Source):
         full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)
         judge = self.judge(text, prompts, None)
         return Examiner(
-            engine, prompts, numbers, judge, policy=name, limit=text.spec.completion, full=full
+            engine,
+            prompts,
+            numbers,
+            judge,
+            policy=name,
+            limit=text.spec.completion,
+            full=full,
+            decode=text.tokenizer.decode,
         )
 
     def least_entropy(self, spec: TextSpec) -> float | None:
@@ -218,7 +225,7 @@ class Texts(Source):
             else ""
         )
 
-    # -------------------------------------------------------------------- what generators work with
+    # -------------------------------------------------------------------------- parts of generators
 
     def at_once(self) -> int:
         """The most samples written side by side: ``samples_at_once``, or all that are open."""
@@ -243,7 +250,8 @@ class Texts(Source):
     ) -> TorchEngine:
         """An engine for a policy's network, which it owns from now on.
 
-        ``rows``: samples at once; ``length``: of prompt and completion, at most; 0: the run's.
+        ``rows``: samples at once; ``length``: the most tokens of prompt and completion; 0: the
+        run's.
         """
         return TorchEngine(
             net.to(device),
@@ -257,7 +265,9 @@ class Texts(Source):
         )
 
     def reciter(self, text: Text) -> Reciter:
-        """An engine of the task's own completions; ValueError if one is missing or too long."""
+        """An engine of the task's own completions; ValueError if a completion is missing or too
+        long.
+        """
         end, found = text.spec.eos[0], list[list[int]]()
         for number, example in enumerate(text.train.examples):
             where = f"source.task={text.task.name}, prompt {number}"

@@ -1,4 +1,4 @@
-"""A choice: its record in ``run.json`` under ``choices``, and what a resume keeps of it.
+"""A choice: its record in ``run.json`` under ``choices``, and the part that a resume keeps.
 
 How actors act is chosen in ``forward.py``, the settings that may be ``auto`` in ``choices.py``.
 """
@@ -28,17 +28,17 @@ ASKS_AGAIN = {
         "placement.learners",
         "placement.precision",
     ),
-}  # a resume that changes one of these settings makes the choice anew
+}  # a resume that changes one of these settings makes the choice again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     value: Any
     why: str
-    # what was measured, by value or combination
+    # the measurements, by value or combination
     measured: Mapping[str, float] = field(default_factory=dict)
     unit: str = ""  # of what was measured
-    left_out: Sequence[str] = ()  # what there was no time to try
+    left_out: Sequence[str] = ()  # values that there was no time to try
 
     def __str__(self) -> str:
         return f"{self.value}, since {self.why}"
@@ -58,7 +58,7 @@ def read_choices(file: Path) -> Known:
 
 
 def kept(known: Known, changes: Collection[str]) -> dict[str, Any]:
-    """The record without what a resume with these changes is told, or chooses anew."""
+    """The record without the settings that a resume with these changes gets, or chooses again."""
     return {
         name: choice
         for name, choice in known.items()

@@ -1,17 +1,17 @@
-"""Choices by measurement: what a run takes where a setting is ``auto``.
+"""Choices by measurement: the values of settings that are ``auto``.
 
 A setting of the placement may be ``auto`` (``AUTO`` in its annotation); ``placement.auto`` names
-those that are still to be chosen. ``settled`` measures them before a run begins, for ``BUDGET_S``
-in all:
+the settings still to be chosen. ``settled`` measures them before a run begins, for ``BUDGET_S`` in
+all:
 
 1. In lockstep, on one thread and for small networks nothing is measured: the usual value is taken.
-2. The learner's update alone is timed by device, precision and threads (``updates.py``). Where no
-   way is clearly faster than the usual one, that is taken.
+2. The learner's update alone is timed by device, precision and threads (``updates.py``). If no way
+   is clearly faster than the usual one, that is taken.
 3. The few ways that are left, and the values of every other setting, are measured as whole runs in
    turns (``runs.py``).
 
-The most usual of values that are near each other is taken, so that noise does not decide. What was
-taken and why stands in the run's record (``choice.py``).
+The most usual of values that are near each other is taken, so that noise does not decide. The run's
+record has the choices and their reasons (``choice.py``).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from equipoise.tuning.race import Race, most_usual
 from equipoise.tuning.updates import Took, Way
 from equipoise.types import PRECISIONS, Inference, Program, learning
 
-BUDGET_S = 30.0  # at most, for all settings of a run together
-SHARE = 0.1  # of the time that the run will take, at most, where nobody asked
+BUDGET_S = 30.0  # the most seconds for all settings of a run together
+SHARE = 0.1  # the largest part of the run's time if you did not request a measurement
 SHORT_S = 20.0  # an estimated length of a run for which nothing more is measured
-TIE = 1.05  # of whole runs: what is less than so many times faster is as fast
-ALONE = 1.1  # the same of updates alone, which say less
+TIE = 1.05  # of whole runs: a way that is less than this factor faster counts as equal
+ALONE = 1.1  # the same of updates alone, which show less
 # whole runs are made of at most MOST ways, within this factor of the best estimate
 WITHIN, MOST = 1.3, 3
 
@@ -53,7 +53,7 @@ GROUPS = (WAYS, ("learners",), ("inference",), ("actors",), ("envs_per_actor",))
 # settings are accepted.
 USUAL = {"inference": "local"}
 COMPILE = "compile"  # not chosen, but judged
-DEFAULT = ("precision", "threads")  # measured where nobody says anything
+DEFAULT = ("precision", "threads")  # measured if no setting is given
 
 Tell = Callable[[str], object]
 T = TypeVar("T")
@@ -76,10 +76,10 @@ def settled(
 ) -> tuple[Program, dict[str, dict[str, Any]]]:
     """Choose what the program leaves open -> the program with it, and the record of the choices.
 
-    ``asked``: settings that the user gave as ``auto``, which have all of ``BUDGET_S`` and are told.
-    ``at``: the step that a resume goes on from. ``known``: earlier measurements. ValueError if
-    torch.compile cannot pay (``compiling.py``), WorkerFailed if no value works, KeyboardInterrupt
-    if Ctrl-C or SIGTERM ends the measurement.
+    ``asked``: settings that the user gave as ``auto``, which have all of ``BUDGET_S`` and are
+    reported. ``at``: the step that a resume goes on from. ``known``: earlier measurements.
+    ValueError if torch.compile cannot pay (``compiling.py``), WorkerFailed if no value works,
+    KeyboardInterrupt if Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
     if why := _fixed(base, on):
@@ -106,7 +106,7 @@ def settled(
 
 
 def _fixed(program: Program, on: str) -> str:
-    """The reason why nothing is measured; "" where it may be."""
+    """The reason why nothing is measured; "" if it may be."""
     if on == "serial":
         return "in one thread nothing is measured"
     if program.placement.max_lag == 0:
@@ -176,7 +176,7 @@ class _Search:
         def is_short(took: Took) -> bool:
             return not self._patient and took.update_s * blue.updates < SHORT_S
 
-        # where other load has the cores, many threads take for ever
+        # if other load has the cores, many threads take for ever
         guessed = sorted(ways, key=lambda way: way.threads)
         took, wrong = updates.timed(blue, guessed, self._interrupt, until=until, enough=is_short)
         if wrong:
@@ -209,7 +209,7 @@ class _Search:
         race = self._raced({str(way): way.of(self._program) for way in taken}, names, until)
         if len(race.failed) == len(taken):
             raise race.failed[str(taken[0])]
-        if not race.best or (len(race.best) == 1 and race.left_out):  # nothing was beside it
+        if not race.best or (len(race.best) == 1 and race.left_out):  # nothing else ran
             alive = {way: alone[way] for way in taken if str(way) not in race.failed}
             quickest = most_usual(alive, ways, tie=ALONE)
             said = f"{alone_said(took, quickest, first)}; {runs.outcome(race)}"
@@ -249,7 +249,7 @@ class _Search:
 
 
 def taken(race: Race, values: Sequence[object]) -> Choice:
-    """The value that a race decides for; the usual one, which is the first, where none learned."""
+    """The value that a race decides for; the usual one, which is the first, if none learned."""
     by_label, best = {str(value): value for value in values}, race.best
     alive = [str(value) for value in values if str(value) not in race.failed]
     label = most_usual(best, list(by_label), tie=TIE) if best else alive[0]
@@ -270,7 +270,7 @@ def _rounded(rates: Mapping[str, float]) -> dict[str, float]:
 
 
 def alone_said(took: Mapping[Way, Took], taken: Way, first: Way) -> str:
-    """What updates alone decide, in words."""
+    """The settings that updates alone decide, in words."""
     if taken == first:
         return (
             f"an update takes {took[first].update_s * 1e3:,.1f} ms, and no other way is over "
@@ -350,7 +350,7 @@ def candidates(program: Program, name: str, on: str) -> tuple[list[object], str]
 
 
 def _problem(program: Program) -> str:
-    """The reason why a program cannot run here; "" where it can."""
+    """The reason why a program cannot run here; "" if it can."""
     place = program.placement
     try:
         check(program)
@@ -395,7 +395,7 @@ def _learners(program: Program) -> list[int]:
 
 
 def _around(number: int) -> list[int]:
-    """The number, and what is tried beside it, the best guess first."""
+    """The number, and the values to try next to it, the best guess first."""
     return [
         number,
         2 * number,

@@ -1,5 +1,5 @@
-"""What ``torch.compile`` costs a run and can save within it, told before the run begins; refused
-where it cannot pay.
+"""The costs of ``torch.compile`` for a run and its possible savings, reported before the run
+begins; refused if it cannot pay.
 
 | figure | how it is known |
 |---|---|
@@ -26,8 +26,9 @@ from equipoise.tuning.updates import Took, Way
 from equipoise.types import Program
 
 TORSO, LOSS, CACHED = 6.5, 7.5, 1.5  # measured with torch 2.9: Nature CNN, one thread, g++ 12
-GAIN = 2.0  # compiled code that is more than so many times faster was not seen (docs/guides/gpu.md)
-BUDGET_S = 60.0  # of the measurement, at most: imports are slow on machines where compiling is, too
+GAIN = 2.0  # no compiled code was seen to be faster by more than this factor (docs/guides/gpu.md)
+# most seconds of the measurement: imports are also slow on machines on which compiling is slow
+BUDGET_S = 60.0
 
 
 def judged(
@@ -71,7 +72,7 @@ def judged(
             f"more and saves at most {saves_s:,.0f} s; try placement.compile=false"
         )
     before = f"about {first_s:,.0f} s before the first step and " if acts else ""
-    cached = " (less where torch has it from an earlier run)" if found.cached else ""
+    cached = " (less if torch has it from an earlier run)" if found.cached else ""
     return Choice(
         value=True,
         measured={"compiler": round(found.compiler_s, 2), "update": round(found.update_s, 5)},

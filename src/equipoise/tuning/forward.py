@@ -151,7 +151,7 @@ def _seconds(forward: Forward, row: Row, state: Tree, calls: int) -> float:
 def forwards(blue: Blueprint, known: Known | None = None) -> dict[str, dict[str, Any]]:
     """Choose how each policy acts -> the record; ``known``: the choices that a resume keeps.
 
-    ValueError if the weights cannot be rounded as the program says.
+    ValueError if the weights cannot be rounded as the program demands.
     """
     program, kept_ones, found = blue.program, known or {}, {}
     for policy in blue.roles if program.actors and program.source.played is not None else ():

@@ -38,7 +38,9 @@ class Race:
 
     @property
     def median(self) -> dict[str, float]:
-        """The median turn of each candidate: for many short turns, where one may be an outlier."""
+        """The median turn of each candidate: for many short turns, of which some may be
+        outliers.
+        """
         return self._by(statistics.median)
 
     def _by(self, of: Callable[[list[float]], float]) -> dict[str, float]:

@@ -26,18 +26,18 @@ from equipoise.tuning.race import Race, race
 from equipoise.types import Program, learning
 
 TURN_S, TURNS = 1.25, 2  # seconds of a turn, and turns of each run: changing load should not decide
-UPDATES, LONGEST_S = 4, 10.0  # a turn lasts at least so many updates, or so many seconds
+UPDATES, LONGEST_S = 4, 10.0  # minimum updates of a turn, and maximum seconds
 FAR = 1.3  # a run that the fastest one beats by more has no second turn
-FIRST_S, MARGIN_S = 5.0, 1.0  # what the first turn is taken to cost; for the end of the last one
+FIRST_S, MARGIN_S = 5.0, 1.0  # the assumed cost of the first turn; for the end of the last one
 SLICE_S = 0.02
 ENDLESS = 1 << 40  # updates
-ROWS = 50_000  # of a replay, at most
+ROWS = 50_000  # most rows of a replay
 
 Tell = Callable[[str], object]
 
 
 def outcome(race: Race) -> str:
-    """What came of each run, in words."""
+    """The result of each run, in words."""
     gone = [f"{label} failed: {error.reason}" for label, error in race.failed.items()]
     gone += [
         f"{label} did not come to two updates in time"

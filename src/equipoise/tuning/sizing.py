@@ -2,10 +2,10 @@
 
 The defaults are for envs of one agent and less than a millisecond a step. With 2 actors of 16 envs
 and unrolls of 64 rows, an env of 100 ms a step would give its first batch after two minutes; one of
-12 agents would make batches that take 12 times the memory and the learner's time. One env is
-therefore made and stepped for a moment. The sizes that the user did not name follow from what was
-seen, and are a part of the program that ``run.json`` keeps. A verdict advises another value of one
-size; who follows it names that one, and the others stay fitted.
+12 agents would make batches that take 12 times the memory and the learner's time. So an env is made
+and stepped for a moment. The sizes that the user did not name follow from what was seen, and are a
+part of the program that ``run.json`` keeps. A verdict advises another value of one size; if you set
+that size, the other sizes stay fitted.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from equipoise.programs.refusals import check
 from equipoise.types import Policy, Program, first_learning, learning
 
 SLOW_STEP_S, SLOW_RESET_S = 0.005, 0.5  # an env beyond either is slow
-MEASURE_S, STEPS = 1.0, 32  # the measurement ends after so long, or so many steps
+MEASURE_S, STEPS = 1.0, 32  # the measurement ends after this time, or this number of steps
 UPDATE_S = 5.0  # that the rows of a batch may take
 SHORTEST = 16  # rows of an unroll
 MOST_MINIBATCHES = 32
 # an env that computes for less than this share of a step waits outside, and needs no core
 WAITS = 0.5
 MOST_WAITING = 8  # actors of an env that waits
-PLACES = {"actors", "envs_per_actor"}  # who names both has said how the run is placed
-OTHERS = {"updates", "starts_at", "inference"}  # who names one of them has a plan of their own
-CUTS = {"minibatches", "policies"}  # who names one may have said the minibatches
+PLACES = {"actors", "envs_per_actor"}  # a user who sets both has chosen the placement
+OTHERS = {"updates", "starts_at", "inference"}  # a user who sets one of them has another plan
+CUTS = {"minibatches", "policies"}  # a user who sets one may have chosen the minibatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def fitted(program: Program, given: Collection[str], *, recipe: bool) -> tuple[P
 
 
 def untuned(program: Program) -> str:
-    """A sentence where an Atari game has no recipe for its algorithm; "" for all else."""
+    """A sentence if an Atari game has no recipe for its algorithm; "" for all else."""
     one = next(iter(learning(program).values()), None)
     if (
         program.source.played is None
@@ -216,7 +216,7 @@ class _Spent:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """Seconds in all, and those on a core."""
+        """Seconds in all, and seconds on a core."""
         wall = time.perf_counter() - self._began - (run_delay_s() - self._late)
         return max(wall, 1e-9), time.process_time() - self._computed
 
@@ -253,7 +253,7 @@ def _sized(program: Program, policy: Policy, pace: Pace, named: Set[str]) -> Pro
             envs = 1 if pace.reset_s >= SLOW_RESET_S or pace.step_s >= 10 * SLOW_STEP_S else 4
         # each agent is a stream, as an env of one agent is
         envs = max(min(envs, place.envs_per_actor // pace.agents), 1)
-    if policy.replay is not None:  # an update for each row, as where one env is stepped alone
+    if policy.replay is not None:  # an update for each row, as for one env that is stepped alone
         rows = actors * envs * policy.unroll
         changed = replace(policy, replay=replace(policy.replay, updates=rows))
     else:

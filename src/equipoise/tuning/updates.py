@@ -38,11 +38,11 @@ from equipoise.tuning.forward import acting
 from equipoise.tuning.race import race
 from equipoise.types import Array, Batch, Precision, Program, Trajectory, Tree, learning
 
-SPAN_S = 0.2  # of one timing, but at least so many minibatches, or one whole update
+SPAN_S = 0.2  # of one timing, but at least this number of minibatches, or one whole update
 MINIBATCHES = 3
 ACTS_S = 0.05
 TURNS = 2  # each way is timed so often, in turn
-FAR = 2.0  # but a way that takes so many times longer than the fastest once
+FAR = 2.0  # but a way that takes this factor longer than the fastest is timed once
 SLICE_S = 0.02
 WIDE = 256  # inputs and outputs of a layer from which on a precision or a thread may pay
 
@@ -68,11 +68,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """Seconds of one update, and of one act for an actor's envs; 0 where nothing acts."""
+    """Seconds of one update, and of one act for an actor's envs; 0 if nothing acts."""
 
     update_s: float
     act_s: float
-    compiler_s: float = 0.0  # CPU time of the imports of torch's compiler, where the run compiles
+    compiler_s: float = 0.0  # CPU time of the imports of torch's compiler, if the run compiles
     cached: bool = False  # has torch anything that was compiled before?
 
 
@@ -89,9 +89,9 @@ def timed(
     until: float,
     enough: Callable[[Took], bool],
 ) -> tuple[dict[Way, Took], str]:
-    """Time the update in each way -> the better of its turns, and what went wrong, or "".
+    """Time the update in each way -> the better of its turns, and the fault, or "".
 
-    The first way is the only one if ``enough`` says so of it. Ends at ``until`` (monotonic).
+    The first way is the only one if ``enough`` accepts it. Ends at ``until`` (monotonic).
     """
     forkserver.prepare()
     ours, theirs = multiprocessing.Pipe(duplex=False)

@@ -89,7 +89,7 @@ class Optimizer:
     ] = 0.5
 
     def rate(self, group: str, progress: float) -> float:
-        """The learning rate of a group where the share ``progress`` of the schedule is done."""
+        """The learning rate of a group when the share ``progress`` of the schedule is done."""
         base = self.rates.get(group, self.learning_rate)
         if progress < self.warmup:
             return base * (progress / self.warmup)
@@ -136,9 +136,9 @@ class Learns(ABC):
     """The learner's half of an algorithm: from rows to a gradient. A learner needs no more, so what
     never acts has this alone.
 
-    The fields here are those that the learner reads; a subclass adds its own and overrides the
-    defaults. What a user should know of a field stands in its annotation (``equipoise.facts``); a
-    subclass that redeclares one inherits what it leaves out.
+    The learner reads the fields here; a subclass adds its own and overrides the defaults. The text
+    for the user on a field stands in its annotation (``equipoise.facts``); a subclass that
+    redeclares a field inherits the facts that it leaves out.
     """
 
     has_target: ClassVar[bool] = False  # does it read ``target_net``
@@ -149,10 +149,11 @@ class Learns(ABC):
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     # settings of a run with this algorithm, by their --set keys
     defaults: ClassVar[Mapping[str, object]] = {}
-    default_optimizer: ClassVar[Optimizer] = Optimizer()  # what a Policy takes that is given none
+    # the optimizer of a Policy that is given none
+    default_optimizer: ClassVar[Optimizer] = Optimizer()
     # mean lag in versions that its correction bears; None: any (docs/inside/lag.md)
     max_sensible_lag: ClassVar[float | None] = None
-    # rows of a minibatch at least, where a large batch is cut into more of them; 0: never
+    # rows of a minibatch at least, if a large batch is cut into more of them; 0: never
     minibatch_rows: ClassVar[int] = 0
 
     epochs: Annotated[PositiveInt, Help("Passes over a batch.")] = 1
@@ -213,7 +214,9 @@ class Learns(ABC):
         return None
 
     def refused(self, max_lag: int | None) -> str | None:
-        """Return what cannot work with ``max_lag`` (None: unbounded), and what would."""
+        """Return the settings that cannot work with ``max_lag`` (None: unbounded), and working
+        ones.
+        """
         return None
 
     @abstractmethod
@@ -247,7 +250,7 @@ class Learns(ABC):
 
         ``target_net`` is None unless ``target_every``.
 
-        The rewards are those to learn from: scaled, normalised and clipped (``Rewards``). What is a
+        The rewards are ready to learn from: scaled, normalised and clipped (``Rewards``). A
         statistic of the whole batch goes through ``pool``, since ``data`` may be one learner's part
         of it.
         """
@@ -257,8 +260,8 @@ class Learns(ABC):
         """Let a batch enter the statistics that the network keeps in its buffers; once, after the
         batch's last optimiser step.
 
-        So the statistics that a batch was acted and judged with are those of its version, and the
-        next version has new ones. No gradient is recorded.
+        So a batch was acted and judged with the statistics of its version, and the next version has
+        new ones. No gradient is recorded.
         """
 
     @abstractmethod
@@ -289,7 +292,7 @@ class Acts(ABC):
         """obs [B, ...] -> action, behaviour, state.
 
         noise [B, k], uniform in (0, 1): one column an action dimension, one more if ``explore``
-        returns anything, and behind them those of ``held_noise``.
+        returns anything, and behind them the columns of ``held_noise``.
         """
 
     def held_noise(self, net: Any) -> tuple[int, int]:
@@ -303,19 +306,20 @@ class Acts(ABC):
     def propensity(
         self, net: Any, obs: Tree, first: Tensor, state: Tree, action: Tree, *, explore: Tree
     ) -> Tensor | None:
-        """[B], how likely ``act`` is to choose ``action`` [B, ...] where it explores by
-        ``explore``, as a logarithm.
+        """[B], how likely ``act`` is to choose ``action`` [B, ...] if it explores by ``explore``,
+        as a logarithm.
 
-        A probability; a density, in the env's terms, where a Box is among the actions. None:
-        ``act`` draws nothing. Noise that is held for several rows counts as not known.
+        A probability; a density, in the env's terms, if a Box is among the actions. None: ``act``
+        draws nothing. Noise that is held for several rows counts as not known.
         """
         return None
 
     def priority(self, data: Trajectory) -> Array | None:
         """[N], of items as they enter a prioritized replay; None: the highest priority so far.
 
-        ``data`` has the rows [item_rows, N] and no observations: what a priority needs of a network
-        the actor has said in ``behaviour`` (Ape-X). An item enters with the commit of its last row.
+        ``data`` has the rows [item_rows, N] and no observations: the actor has stored a network's
+        part of the priority in ``behaviour`` (Ape-X). An item enters with the commit of its last
+        row.
         """
         return None
 

@@ -1,5 +1,5 @@
-"""Text as rows: tokens of samples without padding, what a network for text must fit, and what a
-task gives.
+"""Text as rows: tokens of samples without padding, the spec of a network for text, and the examples
+of a task.
 
 Letters used here and wherever text is learned from: ``N`` tokens, ``M`` samples, ``G`` groups. A
 sample is a completion of a prompt; a group is the samples of one prompt.
@@ -20,7 +20,7 @@ class Stop(IntEnum):
     """How a sample ended."""
 
     OPEN = 0  # it has not
-    EOS = 1  # the model said so
+    EOS = 1  # the model ended it
     LENGTH = 2  # the limit of tokens cut it
     TEXT = 3  # a stop string
 
@@ -41,8 +41,8 @@ class Packed:
     # [N] int64, the sample that it is part of; -1: part of the prompt before the group's samples
     sample: Array
     chosen: Array  # [N] bool, drawn by the model; False: of the prompt, or written by a tool
-    logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 where not chosen
-    version: Array  # [N] int64, the weights that drew it; -1 where not chosen
+    logp: Array  # [N] float32, of the drawing, at the temperature of then; 0 if not chosen
+    version: Array  # [N] int64, the weights that drew it; -1 if not chosen
     reward: Array  # [N] float32, a sample's reward at its last token, 0 elsewhere
     prompt: Array  # [M] int64, tokens of its prompt
     group: Array  # [M] int64, 0..G-1, ascending
@@ -65,14 +65,14 @@ class TextSpec:
     # a directory whose safetensors the network begins with; "": it begins at random
     weights: str = ""
     eos: tuple[int, ...]  # the tokens that end a sample
-    prompt: int  # tokens of a prompt at most
-    completion: int  # tokens of a sample at most
-    sha256: str = ""  # of the prompts, so that a run goes on with those that it began with
+    prompt: int  # most tokens of a prompt
+    completion: int  # most tokens of a sample
+    sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?
     notes: tuple[str, ...] = ()
     settings: str = ""
-    # What it has in common with an env: one agent, whose samples begin anew after a resume and are
+    # The part in common with an env: one agent, whose samples begin again after a resume and are
     # the same.
     agents: ClassVar[tuple[str, ...]] = ("",)
     places: ClassVar[tuple[int, ...]] = (0,)
@@ -94,11 +94,11 @@ def begun(prompt: Prompt) -> tuple[Prompt, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A prompt of a task, and what its rewards are told besides."""
+    """A prompt of a task, and further arguments of its rewards."""
 
     prompt: Prompt
-    columns: Mapping[str, object] = field(default_factory=dict)  # what JSON has, by name
-    completion: str = ""  # the wanted one, where the task knows it; ``sft`` learns it
+    columns: Mapping[str, object] = field(default_factory=dict)  # values that JSON has, by name
+    completion: str = ""  # the wanted one, if the task knows it; ``sft`` learns it
     # arguments of the chat template, such as tools
     template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors
@@ -113,11 +113,11 @@ class Tokenizer(Protocol):
     @property
     def eos(self) -> tuple[int, ...]: ...  # the tokens that end a sample
     @property
-    def pad(self) -> int: ...  # none of ``eos``
+    def pad(self) -> int: ...  # not a token of ``eos``
     # tokens that a model's config.json names, by their fields there
     @property
     def special(self) -> Mapping[str, int]: ...
-    # what a completion is: nothing is put before or behind it
+    # a completion's form: nothing is put before or behind it
     def encode(self, text: str) -> list[int]: ...
     def decode(self, token: Sequence[int]) -> str: ...  # without the end
     def save(self, directory: Path) -> None: ...  # as files that transformers reads
@@ -139,10 +139,11 @@ class Task(Protocol):
     @property
     def tokenizer(self) -> Tokenizer | None: ...  # None: that of the model
     @property
-    def reward(self) -> str: ...  # its own reward as module:function; "": it has none
+    # its own reward as module:function; "" for a task without a reward
+    def reward(self) -> str: ...
     # that reward takes microseconds and is ours: no process, no deadline
     @property
     def quick(self) -> bool: ...
-    # tokens of a sample at most, where nobody says otherwise; 0: it does not know
+    # most tokens of a sample, if no setting gives the number; 0: unknown
     @property
     def completion(self) -> int: ...

@@ -134,7 +134,9 @@ class ReplaySettings:
         return self.codec not in ("", "none")
 
     def recorded(self, batch: int) -> int:
-        """Items of a batch that are a data set's, where there is one beside live experience."""
+        """Items of a batch that are a data set's, if there is a data set next to live
+        experience.
+        """
         return round(self.dataset_share * batch)
 
 
@@ -189,10 +191,10 @@ Overlapping = Read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What runs where, and how far acting and learning may be apart.
+    """The placement of workers, and the greatest distance between acting and learning.
 
     ``max_lag`` stands here and not in the schedule: it decides with the actors and their envs how
-    many unrolls are under way at once, so a reader of one needs the other.
+    many unrolls are under way at once, so a reader of either setting needs the other.
     """
 
     actors: Annotated[
@@ -292,13 +294,12 @@ class Placement:
         Excludes(
             "max_lag",
             0,
-            why="in lockstep, where who answers first may change no bit (max_lag=4 is a lag for "
-            "it)",
+            why="in lockstep, in which the order of answers may change no bit (use max_lag=4)",
         ),
         Excludes(
             "inference",
             "central",
-            why="with inference=central, whose groups of envs wait for nobody",
+            why="with inference=central, whose groups of envs do not wait for each other",
         ),
         Excludes("compile", why="with compile, whose torso has one number of rows"),
     ] = 0
@@ -414,7 +415,9 @@ class Placement:
 
     @property
     def halves(self) -> int:
-        """Groups of envs of an actor: two if one is stepped during inference for the other."""
+        """Groups of envs of an actor: two if an actor steps a group during inference for the other
+        group.
+        """
         return 2 if self.inference == "central" and self.envs_per_actor % 2 == 0 else 1
 
     @property
@@ -425,7 +428,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long a run is, what it draws its random numbers from, and when it is saved."""
+    """The length of a run, the seed of its random numbers, and the times of its checkpoints."""
 
     steps: Annotated[
         PositiveInt,
@@ -490,11 +493,12 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A run as data: where experience comes from, what learns from it, what runs where, how long,
-    and how it is judged.
+    """A run as data: the source of experience, its learning and placement, its length, and its
+    evaluation.
 
-    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` says what cannot
-    work. A setting without ``FREE`` is what a saved state is of: a run that goes on keeps it.
+    ``runtime.program`` writes it as JSON and reads it back, ``runtime.refusals`` lists the settings
+    that cannot work. A setting without ``FREE`` is what a saved state is of: a run that goes on
+    keeps it.
     """
 
     source: SourceSettings
@@ -507,10 +511,10 @@ class Program:
 
     @property
     def env(self) -> EnvFactory:
-        """The env that is stepped, or that evaluation plays; ValueError where there is none."""
+        """The env that is stepped, or that evaluation plays; ValueError if there is none."""
         if self.source.played is None:
             raise ValueError(
-                "source.env: expected an env, got none: this run knows recorded rows alone"
+                "source.env: expected an env, got none: this run has recorded rows alone"
             )
         return self.source.played
 
@@ -521,12 +525,12 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The env's target, or the task or the data set where there is no env."""
+        """The env's target, or the task or the data set if there is no env."""
         return self.source.title
 
     @property
     def actors(self) -> int:
-        """Actors that run: none where rows are recorded."""
+        """Actors that run: none if rows are recorded."""
         return 0 if self.source.recorded else self.placement.actors
 
     @property

@@ -1,4 +1,6 @@
-"""Protocols: what envs, agents, experience, weight stores and workers offer each other."""
+"""Protocols: the interfaces that envs, agents, experience, weight stores and workers offer each
+other.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ class Env(Protocol):
     The first ``recv`` answers the reset that construction began (``first`` True, ``valid`` False).
     After a terminated or truncated row the next action of that stream is ignored and answered by
     the reset row (Gymnasium's NEXT_STEP). An env that resets in the same step shows that row's
-    reset observation already, ``first`` and valid, where it terminated. At a truncation one extra
-    row is sent for all streams: the reset stream has its new observation, the others repeat theirs
-    with ``valid`` False.
+    reset observation already, ``first`` and valid, if it terminated. At a truncation one extra row
+    is sent for all streams: the reset stream has its new observation, and the other streams repeat
+    theirs with ``valid`` False.
 
-    Where streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the
-    reset of all, and ``send`` takes the actions [n, ...] of any streams [n] that have answered.
+    If streams answer some at a time (``TimeStep.answered``), the first ``recv`` still has the reset
+    of all, and ``send`` takes the actions [n, ...] of any streams [n] that have answered.
     """
 
     spec: EnvSpec
@@ -41,8 +43,8 @@ class Env(Protocol):
 
 
 class DealtEnv(Protocol):
-    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, also
-    where there is only one.
+    """Envs whose streams are dealt to policies: every mapping has an entry for each policy, even if
+    there is only one.
 
     The mapping that ``recv`` returns, and the time steps in it, are the same objects each time.
     """
@@ -50,7 +52,7 @@ class DealtEnv(Protocol):
     @property
     def spec(self) -> RunSpec: ...
     @property
-    def restarts(self) -> dict[int, str]: ...  # as those of ``Env``
+    def restarts(self) -> dict[int, str]: ...  # as in ``Env``
     # as that of ``Env``; envs are counted, however many agents they have
     @property
     def resumed(self) -> dict[str, int]: ...
@@ -65,9 +67,9 @@ class DealtEnv(Protocol):
 
 
 class Agent(Protocol):
-    """One policy beside an env."""
+    """The policy of one env."""
 
-    streams: Array  # [B] int64, those it acts for
+    streams: Array  # [B] int64, the streams that it acts for
 
     # record the outcome of the last action, submit the observation
     def observe(self, ts: TimeStep) -> None: ...
@@ -84,7 +86,7 @@ class Places(Protocol):
 
     def reserve(self, streams: Array) -> Slot | None: ...  # taken when an unroll starts
     def commit(self, slot: Slot) -> None: ...
-    # its env is lost: what was written counts as dropped, the slot is written anew
+    # its env is lost: written rows count as dropped, the slot is written again
     def restart(self, slot: Slot) -> None: ...
 
 
@@ -101,16 +103,16 @@ class Experience(Protocol):
     """The experience of one policy. None means "not yet"; only the runtime waits."""
 
     def sample(self, n: int) -> Batch | None: ...
-    # what ``sample`` gives next, to be read alone; None: that is not known
+    # a preview of the next batch, to be read alone; None: unknown
     def coming(self) -> Batch | None: ...
     # new priorities [n] of the items of a batch
     def learned(self, keys: Array, priority: Array | None) -> None: ...
     # finish a batch whose learner died after it had learned from it
     def adopt(self, keys: Array) -> None: ...
-    # after publish: what the batch held may be written over
+    # after publish: the batch's memory may be written over
     def finish(self, keys: Array) -> None: ...
-    def save(self, to: StateWriter) -> LateSave | None: ...  # what is kept besides the queue
-    # what so many learners saved
+    def save(self, to: StateWriter) -> LateSave | None: ...  # the state besides the queue
+    # the state that ``learners`` learners saved
     def restore(self, source: StateReader, learners: int) -> None: ...
     def close(self) -> None: ...
 
@@ -148,7 +150,7 @@ class StateWriter(Protocol):
 class StateReader(Protocol):
     """One worker's part of the checkpoint that a run goes on from."""
 
-    def state(self, name: str = "") -> Tree: ...  # what was put under this name
+    def state(self, name: str = "") -> Tree: ...  # the state that was put under this name
     # the files that hold this worker's rows of a replay
     def segments(self) -> Mapping[str, Entry]: ...
     def segment(self, name: str) -> bytes: ...
@@ -164,7 +166,7 @@ class SaveEnd:
 
 
 class LateSave(Protocol):
-    """What a worker writes of a checkpoint while it goes on."""
+    """The part of a checkpoint that a worker writes while it goes on."""
 
     def poll(self) -> SaveEnd | None: ...  # how it ended, once; None: not yet
     def wait(self, timeout_s: float) -> None: ...
@@ -173,7 +175,7 @@ class LateSave(Protocol):
 class Worker(Protocol):
     """One part of the ring that does something. Nothing here waits: only a runtime does."""
 
-    # what ``tick`` says when the worker lies between two pieces of work and may be saved
+    # the result of ``tick`` between two pieces of work, when the worker may be saved
     ready: Tick
 
     def tick(self) -> Tick: ...  # one bounded piece of work

@@ -1,4 +1,4 @@
-"""Rows: the nouns of the ring as dataclasses. Their alignment is said here, and in no other place.
+"""Rows: the nouns of the ring as dataclasses. Their alignment is given here, and in no other place.
 
 Letters used in every shape of the project: ``T`` time steps of an unroll, ``B`` streams (one stream
 is one sequence of episodes), ``N`` rows of a minibatch. Nothing here imports torch, so that a
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-Array = Any  # a torch tensor or a numpy array; their union would have to be told apart at every use
+Array = Any  # a torch tensor or a numpy array; their union would need a check at every use
 Tree = Any  # Array | dict[str, Tree]: plain nested dicts, no container class to learn
 Resume = Literal["exact", "replay", "restart"]
 Precision = Literal["fp32", "medium", "tf32", "bf16", "fp16"]
-# those of a kind of device; "medium" is the "tf32" of a GPU
+# the names for each kind of device; "medium" is the "tf32" of a GPU
 PRECISIONS: Mapping[str, tuple[Precision, ...]] = {
     "cpu": ("fp32", "medium", "bf16"),
     "cuda": ("fp32", "tf32", "bf16", "fp16"),
@@ -61,12 +61,12 @@ class TimeStep:
     # stream's hold)
     valid: Array
     stream: Array  # [B] int64, which streams these rows are
-    # [B, ...] the actions that were really taken, in a policy's form, where an env may say so
+    # [B, ...] the actions that were really taken, in a policy's form, if an env may report them
     taken: Tree | None = None
     differs: Array | None = None  # [B] bool, the rows whose action was another than the one sent
-    # [B, M] float64, the numbers of Program.metrics from the last step, nan where absent
+    # [B, M] float64, the numbers of Program.metrics from the last step, nan if absent
     info: Array | None = None
-    # [B] bool, the rows that are new; the others tell of nothing. None: all of them are
+    # [B] bool, the new rows; other rows carry no information. None: all of them are
     answered: Array | None = None
     # [B, ...] of a SAME_STEP device env: the last observation of the episodes that ended here
     final: Tree | None = None
@@ -102,9 +102,9 @@ class EnvSpec:
     mask: tuple[str, ...] = ()
     resume: Resume = "restart"
     frame_skip: int = 1  # frames = frame_skip * steps
-    # by the path of the observation's leaf, "" where it is one array
+    # by the path of the observation's leaf, "" if it is one array
     stacks: Mapping[str, Stack] = field(default_factory=dict)
-    # what an adapter could not preserve, e.g. "truncation treated as termination"
+    # facts that an adapter could not preserve, e.g. "truncation treated as termination"
     notes: tuple[str, ...] = ()
     settings: str = ""  # settings in words, for a family with a spec of its own
     # agents of one env; agent a of env e is stream e * len(agents) + a
@@ -116,7 +116,7 @@ class EnvSpec:
 class RunSpec:
     """The spec of an env, and the spec of each policy that acts in it."""
 
-    # EnvSpec or TextSpec: what the policies have in common (agents, resume, frame_skip, notes,
+    # EnvSpec or TextSpec: the common part of all policies (agents, resume, frame_skip, notes,
     # settings)
     env: Any
     policies: Mapping[str, Any]  # the same kind
@@ -138,7 +138,7 @@ class Trajectory:
     context: Tree  # [B, ...] always {"stream", "start"}; start: the stream's row number of row 0
 
     def discount(self, gamma: float) -> Array:
-        """[T, B], ``gamma`` where the value of the next observation may be used, else 0."""
+        """[T, B], ``gamma`` if the value of the next observation may be used, else 0."""
         return gamma * self.bootstrap
 
     def fields(self) -> dict[str, Tree]:
@@ -165,10 +165,11 @@ TRAJECTORY_STREAMS = ("state", "context")  # [B, ...]
 class Batch:
     """The input of a learner's step. A minibatch by rows has T = 1 and obs [1, N, ...]."""
 
-    data: Any  # a Trajectory; a Packed where text is learned from
+    data: Any  # a Trajectory; a Packed if text is learned from
     keys: Array  # [B, 2] int64, (row, generation) of each item; they go back to Experience.finish
     weight: Array  # [B] float32, 1 from a queue, the importance weight from prioritized replay
-    targets: Tree  # [T, B], or [N] of a Packed: what Learns.targets computed once, else {}
+    # [T, B], or [N] of a Packed: the result of Learns.targets, computed once, else {}
+    targets: Tree
     # of the weights, until the batch's first optimiser step changes them; then -1
     version: int = -1
 
@@ -182,7 +183,7 @@ class Slot:
 
 
 def stream_ids(group: int, envs: int) -> npt.NDArray[np.int64]:
-    """[E] int64, the envs of one group; where an env has one agent they are its streams."""
+    """[E] int64, the envs of one group; if an env has one agent they are its streams."""
     import numpy as np
 
     return np.arange(group * envs, (group + 1) * envs, dtype=np.int64)

@@ -21,7 +21,7 @@ from equipoise.types.rows import OnNonfinite
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
-JAX = "jax:"  # begins that of an env written in JAX, stepped where a device env is
+JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
 # the sections of ``train --help``
 WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -47,7 +47,7 @@ class EnvFactory:
 
     @property
     def on_device(self) -> bool:
-        """Is it stepped beside the policy, on the policy's device?"""
+        """Is it stepped with the policy, on the policy's device?"""
         return self.target.startswith((DEVICE, JAX))
 
 

@@ -43,7 +43,7 @@ class Curves:
         self._size, self._stuck = 0, False
         self._lines = 0
         self.rows = 0
-        self.damaged = list[str]()  # what is wrong with lines that were left out
+        self.damaged = list[str]()  # the faults of lines that were left out
         self.last: Mapping[str, Any] = {}
         self._columns = {axis: array("d") for axis in AXES}
 
@@ -132,7 +132,7 @@ class Curves:
     def curve(
         self, y: str, x: str = "steps", most: int = MOST_POINTS
     ) -> tuple[list[float], list[float]]:
-        """The points that the run has of a number, x rising; empty where it has none."""
+        """The points that the run has of a number, x rising; empty if it has no such number."""
         if y not in self._columns or x not in AXES:
             return [], []
         at, values = np.array(self._columns[x]), np.array(self._columns[y])

@@ -25,7 +25,7 @@ HEADERS = {
     # as HTML.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; "
+        "connect-src 'self'; media-src 'self'; "
         "manifest-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'"
     ),

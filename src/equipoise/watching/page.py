@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import starlette.responses
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import equipoise
 from equipoise.files import plain
 from equipoise.hints import hint
+from equipoise.record.paths import VIDEOS
 from equipoise.report.style import DARK, DASHES, LIGHT
 from equipoise.watching.guard import Guard
 from equipoise.watching.runs import Folder, Watched
@@ -72,6 +73,7 @@ class Page:
             Route("/api/run", self._run),
             Route("/api/curves", self._curves),
             Route("/api/settings", self._settings),
+            Route("/api/clip", self._clip),
             Route("/api/registry", self._registry),
             Route("/api/enter", self._enter, methods=["POST"]),
             Route("/api/alias", self._alias, methods=["POST"]),
@@ -210,6 +212,15 @@ class Page:
             return {"names": curves.names, "of": {name: curves.curve(name, axis) for name in names}}
 
         return JSONResponse({run.name: await self._do(partial(read, run)) for run in runs})
+
+    async def _clip(self, request: Request) -> Response:
+        """A video of a run, one of those that the page lists."""
+        (run,) = await self._known([request.query_params.get("run", "")])
+        name = request.query_params.get("name", "")
+        if name not in run.clips:
+            raise Refused(404, f"name: unknown clip {name[:200]!r}{hint(name[:200], [*run.clips])}")
+        headers = {"Cache-Control": "no-store"}
+        return FileResponse(run.path / VIDEOS / name, media_type="video/mp4", headers=headers)
 
     async def _settings(self, request: Request) -> Response:
         """The settings of some runs: those in which they differ, and how many others are alike."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from equipoise.console.place import printable
 from equipoise.files import read_json
+from equipoise.record.completions import COMPLETIONS, read_completions
 from equipoise.record.described import algorithm_of, checked, clipped, directories, env_of, flat
 from equipoise.record.live import LIVE, STALE_S, read_live, state_of
-from equipoise.record.paths import RUN
+from equipoise.record.paths import RUN, VIDEOS
 from equipoise.record.report import METRICS
 from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
@@ -25,6 +26,7 @@ ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticEr
 MOST_BYTES = 8 << 20  # bytes of a JSON file of a run that a page shows
 SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
 FORGET_S = 120.0  # curves that nobody asked for so long are dropped
+MOST_CLIPS = 6  # videos of a run that are shown, the newest
 MOST_PROBLEMS = 5  # damaged lines that are named
 QUIET_S = 5.0  # without a word for so long, a run that goes on is called quiet
 GOING = ("running", "quiet")  # what a run is that has not ended
@@ -49,6 +51,8 @@ class Watched:
         self.curves = Curves(path / METRICS)
         self.live: dict[str, Any] | None = None
         self.summary: dict[str, Any] | None = None
+        self.completions: Mapping[str, object] | None = None
+        self.clips: dict[str, float] = {}  # names of videos, each with its time, the newest first
         self.revision = 0  # of the folder, when something of this run last changed
         self.row: dict[str, Any] = {}
         self.settings: dict[str, str] = {}
@@ -80,6 +84,7 @@ class Watched:
                 self.live = None
             except (OSError, ValueError) as error:
                 self.live, self._problems[LIVE] = None, str(error)
+        made = self._look_at_samples()
         new = self._changed(METRICS)
         if self.curves.behind or (
             new and (self.curves.rows or (self.live is None and self.summary is None))
@@ -100,7 +105,22 @@ class Watched:
             }
         changed = row != self.row
         self.row = row
-        return changed or new
+        return changed or new or made
+
+    def _look_at_samples(self) -> bool:
+        """Read completions and list clips if they changed; did they?"""
+        texts, films = self._changed(COMPLETIONS), self._changed(VIDEOS)
+        if texts:
+            try:
+                self.completions = read_completions(self.path)
+                self._problems.pop(COMPLETIONS, None)
+            except FileNotFoundError:
+                self.completions = None
+            except (OSError, ValueError) as error:
+                self.completions, self._problems[COMPLETIONS] = None, str(error)
+        if films:
+            self.clips = _clips(self.path / VIDEOS)
+        return texts or films
 
     def _changed(self, file: str) -> bool:
         """Is the file another one than when this was asked the last time?"""
@@ -226,7 +246,28 @@ class Watched:
             **told,
             "problems": [printable(one) for one in problems],
             "path": str(self.path),
+            "completions": self.completions,
+            "clips": [{"name": name, "changed": at} for name, at in self.clips.items()],
         }
+
+
+def _clips(place: Path) -> dict[str, float]:
+    """The newest videos of a folder, each with its time; links are left out."""
+    try:
+        if place.is_symlink():
+            return {}
+        with os.scandir(place) as entries:
+            found = [
+                (one.stat(follow_symlinks=False).st_mtime, one.name)
+                for one in entries
+                if one.name.endswith(".mp4")
+                and one.name.isprintable()
+                and not one.name.startswith(".")
+                and one.is_file(follow_symlinks=False)
+            ]
+    except OSError:
+        return {}
+    return {name: at for at, name in sorted(found, reverse=True)[:MOST_CLIPS]}
 
 
 class Folder:

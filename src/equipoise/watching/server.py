@@ -1,5 +1,5 @@
-"""The server of the page: a socket first, so that a port that is taken is said in one line; then
-uvicorn until a signal.
+"""The server of the page: a socket first, so that a port that is taken is reported in one line;
+then uvicorn until a signal.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Versions:
     """Reads a registry, which takes no lock; only a move opens it to write."""
 
     def __init__(self, place: Path) -> None:
-        """ValueError where there is no registry."""
+        """ValueError if there is no registry."""
         self._place, self._reader = place, RegistryReader(place)
         self._looked = -EVERY_S
         self.mark = ""  # a text that changes with what the page shows
@@ -29,7 +29,7 @@ class Versions:
             self._looked = time.monotonic()
             try:
                 states = {name: self._reader.state(name) for name in self._reader.names()}
-            except (ValueError, OSError) as error:  # ``told`` says it to those who look
+            except (ValueError, OSError) as error:  # ``told`` reports it to the viewers
                 self.mark = f"damaged: {error}"
                 return
             self.mark = " ".join(
@@ -64,7 +64,7 @@ class Versions:
     def _about(self, name: str, version: str) -> dict[str, Any]:
         try:
             said = self._reader.show(name, version)
-        # one whose record is damaged, or that is removed meanwhile
+        # a version whose record is damaged, or that is removed meanwhile
         except (ValueError, OSError) as error:
             return {"lineage": {}, "problem": in_utf8(str(error))}
         return {
@@ -81,7 +81,7 @@ class Versions:
         self, *, policy: str, alias: str, version: str, expect: str, reason: str, where: str
     ) -> str:
         """Move an alias, if it is where the mover saw it ("": not set) -> the version; ValueError
-        where it is not.
+        if it is elsewhere.
         """
         who = f"{user()}, {where}"
         moved = Registry(self._place).alias(
@@ -91,8 +91,8 @@ class Versions:
         return moved
 
     def rollback(self, *, policy: str, expect: str, reason: str, where: str) -> str:
-        """Make the previous champion the champion again, if the champion is the one that the mover
-        saw -> the version.
+        """Make the previous champion the champion again, if the champion is the version that the
+        mover saw -> the version.
         """
         return Registry(self._place).rollback(
             policy, expect=expect or None, reason=reason, who=f"{user()}, {where}"

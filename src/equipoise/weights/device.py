@@ -1,7 +1,7 @@
 """A weight store with its buffers on the publisher's device: a process that acts on that device
 fetches without the host.
 
-The counters that say which buffer is whole lie in host memory. Beside them stands the handle of the
+The counters that mark the whole buffer lie in host memory. Next to them stands the handle of the
 buffers: the publisher writes it before its first version, and a reader attaches at its first fetch.
 Until then versions come from the host's store.
 """
@@ -80,7 +80,7 @@ class DeviceWeights(Versions):
 
     @staticmethod
     def specs(plan: WeightPlan) -> dict[str, ArraySpec]:
-        """What lies in host memory."""
+        """The arrays in host memory."""
         return plan.words | {"handle": ArraySpec((LONGEST,), "uint8")}
 
     def __init__(self, plan: WeightPlan, memory: Memory, host: Weights, share: Share) -> None:

@@ -34,8 +34,8 @@ class WeightPlan:
     def __init__(
         self, params: Mapping[str, Tensor], *, dtype: str | None = None, buffers: int = BUFFERS
     ) -> None:
-        """``dtype``: what numbers of floating point are stored as (None: as they are). ``buffers``:
-        at least 2.
+        """``dtype``: the stored type of floating point numbers (None: as they are). ``buffers``: at
+        least 2.
         """
         if buffers < 2:
             raise ValueError(
@@ -176,8 +176,8 @@ class Weights(Versions):
         return None if found is None else (found[0], self._copy.numpy())
 
     def publish_bytes(self, version: int, data: Buffer) -> None:
-        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError where the
-        size is another.
+        """Publish what ``fetch_bytes`` of a store with the same plan gave; ValueError if the size
+        is another.
         """
         given = np.frombuffer(data, np.uint8)
         if len(given) != self.plan.flat:

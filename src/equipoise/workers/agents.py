@@ -112,8 +112,8 @@ def _agent(
 
 
 def compile_torso(blue: Blueprint, name: str, net: nn.Module, rows: int) -> str | None:
-    """Compile a policy's torso of images for so many rows, where the program says so; a note where
-    that cannot be.
+    """Compile a policy's torso of images for ``rows`` rows, if the program demands it; a note if
+    that is impossible.
     """
     if not blue.program.placement.compile:
         return None

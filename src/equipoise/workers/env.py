@@ -117,15 +117,15 @@ class EnvKind(SteppingKind, ExchangingKind, Torchless, Wakes, BeginsAnew):
 
 
 def env_seed(blue: Blueprint, shared: Shared, group: int, life: int) -> int:
-    """The seed of a group's envs: another one where episodes cannot go on, since none is to come a
+    """The seed of a group's envs: another one if episodes cannot go on, since no episode may come a
     second time.
     """
     if not life and (blue.resume is None or blue.spec.env.resume != "restart"):
         return blue.program.schedule.seed
-    # what the checkpoint says is the same on a machine that knows a newer version
+    # the checkpoint's facts are the same on a machine with a newer version
     if not life and blue.resume is not None:
         where = f"version {blue.resume.version}"
-    else:  # with the row, since the count of lives begins anew with a resume
+    else:  # with the row, since the count of lives begins again with a resume
         where = f"version {shared.version}, row {shared.actors[group].next_row}"
     return derive_seed(blue.program.schedule.seed, f"incarnation {life} from {where}")
 
@@ -134,15 +134,13 @@ class Resumes(Protocol):
     """Envs that a resume brought back, or that began new episodes."""
 
     @property
-    def restarts(self) -> Mapping[int, str]: ...  # {stream: why} of those that began anew
+    def restarts(self) -> Mapping[int, str]: ...  # {stream: why} of the streams that began again
     @property
     def resumed(self) -> Mapping[str, int]: ...  # by "exact", "replay" and "restart"
 
 
 def say_what_was_restored(site: Site, envs: Sequence[Resumes]) -> None:
-    """Tell the person what became of a worker's envs in a resume; say nothing of envs without that
-    information.
-    """
+    """Add a note on the fate of a worker's envs in a resume, for envs with that information."""
     if not all(env.resumed for env in envs):
         return
     exact, replay, restart = (

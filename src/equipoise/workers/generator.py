@@ -84,7 +84,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return worker
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
-        """The groups that it has handed in: those that are begun may all be lost again."""
+        """The groups that it has handed in: begun groups may all be lost again."""
         return shared.actors[index].ticks
 
     def listens(self, worker: Generator) -> tuple[int, ...]:

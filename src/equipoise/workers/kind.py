@@ -23,7 +23,7 @@ class Job:
 
     blueprint: Blueprint
     shared: Shared
-    index: int  # the worker's number among those of its kind
+    index: int  # the worker's number within its kind
     life: int  # how many processes of this worker died after they had begun
 
 
@@ -42,7 +42,7 @@ class Queue(Protocol):
 
 
 class Site(Protocol):
-    """The place where a worker runs, and what it may use there. Every runtime has its own."""
+    """The place of a worker, and the services that it may use there. Every runtime has its own."""
 
     title: str  # the worker's, e.g. "actor 3"
     clock: Clock  # of the parts of this worker's work
@@ -56,10 +56,10 @@ class Site(Protocol):
     def load(self, worker: Worker) -> bool: ...
     # a call wakes the worker that ``Wakes.wakes`` has by this key
     def bell(self, key: Hashable) -> Callable[[], object]: ...
-    def note(self, text: str) -> None: ...  # tell the person
+    def note(self, text: str) -> None: ...  # add a note for the user
     # "at work": now and then in a build or a tick that may take minutes
     def pulse(self) -> None: ...
-    # what the learner found since its last record
+    # the learner's findings since its last record
     def record(self, record: Mapping[str, Any]) -> None: ...
     def cut(self) -> int: ...  # the number of the newest cut that workers save for; 0: none
     def gate(
@@ -72,7 +72,7 @@ class Site(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is measured of a worker, on its row of the board."""
+    """The measurements of a worker, on its row of the board."""
 
     kind: str = ""
     parts: tuple[str, ...] = ()  # of its work (``clock.py``)
@@ -82,8 +82,8 @@ class Measured:
 
 
 class Kind(ABC):
-    """One kind of worker: a name, a place in the ring, and what the runtimes do with workers of it.
-    A kind has no state, and its instances must pickle.
+    """One kind of worker: a name, a place in the ring, and the runtimes' operations on workers of
+    it. A kind has no state, and its instances must pickle.
 
     A subclass gives ``name``, ``count`` and ``build``. It inherits the traits below that apply to
     it; runtimes ask for a trait by its type.
@@ -101,8 +101,8 @@ class Kind(ABC):
 
     @abstractmethod
     def build(self, job: Any, site: Site) -> Worker:
-        """Make the worker, where it is to work; ``site.load`` it where the run goes on from a
-        checkpoint. ``job``: a ``Job``, or what ``Prepares.job`` made.
+        """Make the worker, where it is to work; ``site.load`` it if the run goes on from a
+        checkpoint. ``job``: a ``Job``, or the result of ``Prepares.job``.
         """
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
@@ -118,7 +118,7 @@ class Kind(ABC):
         return ""
 
 
-# Traits: what some kinds are or do.
+# Traits of some kinds.
 
 
 class BeginsAnew:
@@ -194,7 +194,7 @@ class LearningKind(Kind, BeginsAnew, Unnumbered):
 
 
 class KeepingKind(Kind, BeginsAnew):
-    """Keeps rows of a replay: worker k those of ``Blueprint.shards[k]``."""
+    """Keeps rows of a replay: worker k keeps the rows of ``Blueprint.shards[k]``."""
 
     side = "keeping"
 
@@ -204,7 +204,7 @@ class Prepares(ABC):
 
     @abstractmethod
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> object:
-        """What ``build`` is given, in the place of a ``Job``; it must pickle."""
+        """The argument of ``build``, in the place of a ``Job``; it must pickle."""
 
 
 class Torchless(Prepares):
@@ -220,7 +220,7 @@ class OwnsMemory(ABC):
 
 
 class Wakes(ABC):
-    """A worker wakes others, beside those that the queue wakes."""
+    """A worker wakes other workers, besides the workers that the queue wakes."""
 
     @abstractmethod
     def wakes(self, blue: Blueprint, index: int, members: Sequence[Member]) -> Woken:
@@ -242,7 +242,7 @@ class Waits(Generic[W]):
 
 
 class Threaded:
-    """Computes with as many threads of torch as ``--threads`` says; other kinds have one."""
+    """Computes with as many threads of torch as ``--threads`` sets; other kinds have one."""
 
 
 class Movable:
@@ -282,7 +282,7 @@ class Member:
 
     @property
     def folder(self) -> str:
-        """Where its rows lie among those of the run's replay, with a slash at the end unless it is
+        """The folder of its rows within the run's replay, with a slash at the end unless it is
         empty.
         """
         return f"{self.file}/" if self._numbered else ""
@@ -293,7 +293,7 @@ class Member:
 
     @property
     def measured(self) -> Measured:
-        """What is measured of the worker."""
+        """The measurements of the worker."""
         kind = self.kind
         return Measured(
             kind=kind.name,
@@ -303,7 +303,7 @@ class Member:
         )
 
     def job(self, blue: Blueprint, shared: Shared, life: int = 0) -> object:
-        """What the worker is built from; the driver makes it."""
+        """The argument that the worker is built from; the driver makes it."""
         if isinstance(self.kind, Prepares):
             return self.kind.job(blue, shared, self.index, life)
         return Job(blueprint=blue, shared=shared, index=self.index, life=life)
@@ -352,7 +352,7 @@ def held_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:
-    """All workers of a run, kind by kind; ValueError where two would have one name."""
+    """All workers of a run, kind by kind; ValueError if two would have one name."""
     members = tuple(Member(kind, index) for kind in kinds for index in range(kind.count(blue)))
     titles = [member.title for member in members]
     for title in titles:

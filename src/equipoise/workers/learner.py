@@ -47,7 +47,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     """Kind of the learner. A lost learner is replaced if another learner holds its state
     (``Blueprint.replaceable``).
 
-    If none does, all workers begin again from the newest checkpoint.
+    If no learner is replaceable, all workers begin again from the newest checkpoint.
     """
 
     name = "learner"
@@ -193,8 +193,8 @@ def _line(
 def _experiences(
     blue: Blueprint, shared: Shared, site: Site, rank: int, learners: Mapping[str, Learner]
 ) -> dict[str, Experience]:
-    """What each policy samples from: the queue's rounds themselves, a replay that they feed, or a
-    data set alone.
+    """The source that each policy samples from: the queue's rounds themselves, a replay that they
+    feed, or a data set alone.
     """
     rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
     return {

@@ -23,12 +23,14 @@ from equipoise.weights.store import Weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMemory:
-    """What the actors and the learner share of one policy, besides the queue of all policies."""
+    """The memory that the actors and the learner share of one policy, besides the queue of all
+    policies.
+    """
 
     weights: Weights
     episodes: Sequence[Episodes]  # one a group of envs
     learns: bool
-    rounding: Sequence[Rounding] = ()  # one a group of envs, where acting is with rounded weights
+    rounding: Sequence[Rounding] = ()  # one a group of envs, if acting is with rounded weights
     # the weights that are acted with, where they lie on the learner's device
     device: DeviceWeights | None = None
 
@@ -53,18 +55,18 @@ class KindMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the workers of a run share."""
+    """The memory that the workers of a run share."""
 
-    queues: Mapping[int, Queue]  # by learner, of those on this machine
-    policies: Mapping[str, PolicyMemory]  # those that learn come first
+    queues: Mapping[int, Queue]  # by learner, for learners on this machine
+    policies: Mapping[str, PolicyMemory]  # learning policies come first
     mailboxes: Mapping[str, Sequence[ShardMailbox]] = field(
         default_factory=dict
-    )  # by policy, of those whose replay has shards: one a learner
+    )  # by policy, if its replay has shards: one a learner
     exchange: Exchange | None = None  # under central inference
     # away from home: one a learner, for the rows that go to it over the network
     outbound: Sequence[Outbound] = ()
-    waiting: Waiting | None = None  # away from home, beside shards: blocks that wait for them
-    # by kind of worker: what ``OwnsMemory.memory`` asked for
+    waiting: Waiting | None = None  # away from home, next to shards: blocks that wait for them
+    # by kind of worker: the memory that ``OwnsMemory.memory`` asked for
     own: Mapping[str, KindMemory] = field(default_factory=dict)
 
     @property

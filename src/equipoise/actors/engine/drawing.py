@@ -64,8 +64,8 @@ def _inverse(chance: Tensor, number: Tensor) -> Tensor:
     within = padded.gather(1, block[:, :, None].expand(-1, 1, _BLOCK))[:, 0].cumsum(
         -1, dtype=torch.float64
     )
-    # The running sum of a block may end, by rounding, below what the block's sum said: then its
-    # last token with mass.
+    # The running sum of a block may end, by rounding, below the block's own sum: then take the last
+    # token with mass.
     most = torch.nextafter(within[:, -1:], within.new_zeros(()))
     inner = torch.searchsorted(within, torch.minimum(wanted - before, most), right=True)
     return (block * _BLOCK + inner)[:, 0]

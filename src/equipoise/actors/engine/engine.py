@@ -1,4 +1,4 @@
-"""What a generator asks of an engine, whichever library computes in it."""
+"""The interface between a generator and its engine, whatever library computes in the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.types.packed import Stop
 
-# what becomes of keys and values that older weights have computed
+# the fate of keys and values that older weights have computed
 OnUpdate = Literal["keep", "recompute", "finish"]
 
 
@@ -34,7 +34,7 @@ class Engine(Protocol):
     """Draws groups of samples, each group of one prompt.
 
     A sample depends on the seed, its group and index, the prompt and the weights. It does not
-    depend on which engine draws it nor on what else is drawn at the same time (to the bit where the
+    depend on which engine draws it nor on what else is drawn at the same time (to the bit if the
     logits agree to the bit).
     """
 
@@ -56,7 +56,7 @@ class Engine(Protocol):
         """
 
     def step(self) -> list[Sampled]:
-        """Draw one token of every live sample; return those that ended with it."""
+        """Draw one token of every live sample; return the samples that it ended."""
 
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
@@ -65,6 +65,6 @@ class Engine(Protocol):
         likes.
 
         The old weights draw until the last part is there, and go on if ``params`` are not ``whole``
-        then. Where no sample is drawn or waits all is one part, which takes the place of the old
+        then. If no sample is drawn or waits all is one part, which takes the place of the old
         weights: if it is not whole, a step needs others first.
         """

@@ -12,8 +12,8 @@ from equipoise.types import Stop
 
 
 class Reciter:
-    """``Engine`` whose samples are given: all those of a group are alike,
-    and whole after one step.
+    """An ``Engine`` with given samples: all samples of a group are alike, and whole after one
+    step.
     """
 
     def __init__(self, completion: Callable[[int], Sequence[int]]) -> None:

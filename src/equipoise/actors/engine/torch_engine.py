@@ -2,9 +2,9 @@
 
 Live samples are the first ``live`` rows of the cache, so that a step computes with views of it. A
 row that ends is filled at once by the last live one, and the next group begins behind the others as
-soon as all of its samples fit. What is known of a row (where it stands, what it was last given) is
-a column of one integer matrix on the host, so a step costs a fixed number of operations. The texts
-stay where they are: a row moves, its ``SEAT`` in ``_text`` does not.
+soon as all of its samples fit. All facts about a row (its place, its last token) are columns of one
+integer matrix on the host, so a step costs a fixed number of operations. The texts stay where they
+are: a row moves, its ``SEAT`` in ``_text`` does not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NonFiniteLogits(FloatingPointError):
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT = range(8)
 """Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
 the next input) and the last one that it may have; its row of ``_text``."""  # noqa: E501
-# tokens, padding included, that are computed at once at most: it bounds the memory of activations
+# most tokens, padding included, that are computed at once: bounds the memory of activations
 PREFILL = 16_384
 
 
@@ -60,7 +60,7 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What ends a sample before its limit."""
+    """The conditions that end a sample before its limit."""
 
     eos: Collection[int] = ()  # tokens
     # texts; ``decode`` gives the text of tokens, and each token that has text must be at least one
@@ -84,12 +84,12 @@ class TorchEngine:
         greedy: bool = False,
         on_update: OnUpdate = "keep",
     ) -> None:
-        """``net``: the engine's own, updated in place. ``rows``: samples drawn at a time, at most;
-        ``length``: tokens of a prompt and a sample together, at most. ``greedy``: take the
-        likeliest token. ``on_update``: what becomes of a running sample's keys and values when
-        weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of the sample is
-        drawn from exactly the new weights; or ``finish`` running samples before the new weights are
-        taken.
+        """``net``: the engine's own, updated in place. ``rows``: at most this number of samples is
+        drawn at a time; ``length``: the most tokens of a prompt and its sample together.
+        ``greedy``: take the likeliest token. ``on_update``: the fate of a running sample's keys and
+        values when weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of
+        the sample is drawn from exactly the new weights; or ``finish`` running samples before the
+        new weights are taken.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
@@ -112,20 +112,20 @@ class TorchEngine:
                 f"(max_position_embeddings), got {rows:,} of {length:,}"
             )
         if ends.stop and ends.decode is None:
-            raise ValueError("stop: expected a decode function beside the stop strings, got none")
+            raise ValueError("stop: expected a decode function with the stop strings, got none")
         self._length, self._seed, self._temperature = length, seed, temperature
         self._greedy, self._on_update = greedy, on_update
         self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
         self._now = _Weights(net, Decoding(net, rows, length))
-        # where the next version's parts are put while this one draws
+        # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
         self._ends[list(ends.eos)] = True
         self._rows = np.zeros((8, rows), np.int64)
         self._rows[SEAT] = np.arange(rows)
-        # by seat: the prompt and what was drawn; logp and version beside it
+        # by seat: the prompt and the drawn tokens, with their logp and version
         self._text = np.zeros((rows, length), np.int64)
         self._logp = np.zeros((rows, length), np.float32)
         self._version = np.full((rows, length), -1, np.int64)
@@ -133,7 +133,7 @@ class TorchEngine:
         self._open: dict[int, int] = {}  # samples of a group that have not ended
         # the spare's version, which waits for running samples to finish
         self._next: int | None = None
-        self._held = False  # do groups wait for newer weights than those that draw?
+        self._held = False  # do groups wait for newer weights than the weights that draw now?
         self.version, self.live = 0, 0
 
     @property
@@ -339,7 +339,7 @@ class TorchEngine:
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
     ) -> Iterator[None]:
         waits = self.live > 0 and self._on_update == "finish"
-        # else nobody waits for the copy
+        # else no part waits for the copy
         aside = bool(self._open) and (waits or self._device.type == "cpu")
         if aside:
             self.make_room()
@@ -373,7 +373,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def _recompute(self) -> None:
-        """Compute the keys and values of all live rows anew, the longest first."""
+        """Compute the keys and values of all live rows again, the longest first."""
         place, seat = self._rows[PLACE, : self.live], self._rows[SEAT, : self.live]
         order = np.argsort(-place, kind="stable")
         while len(order):

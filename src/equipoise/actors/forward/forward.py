@@ -175,10 +175,10 @@ class Forward:
 
 
 class LeanForward(Forward):
-    """The forward by a recording of the first row; recorded anew where weights or exploration
-    change place or shape.
+    """The forward by a recording of the first row; recorded again if weights or exploration change
+    place or shape.
 
-    ``lean.Refused`` where ``act`` cannot be recorded.
+    ``lean.Refused`` if ``act`` cannot be recorded.
     """
 
     _tape: Tape | None = None
@@ -284,7 +284,7 @@ FORWARDS: dict[str, type[Forward]] = {"torch": Forward, "lean": LeanForward}
 
 
 def can_round(net: nn.Module, acting: ActingPrecision) -> None:
-    """Raise ValueError where there is nothing to round."""
+    """Raise ValueError if there is nothing to round."""
     if acting == "int8" and not layer_weights(net):
         raise ValueError(
             "acting: expected fp32 or bf16 for a network without layers to quantise, got int8"

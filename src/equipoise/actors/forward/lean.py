@@ -4,8 +4,8 @@ new tensors.
 ``Tape`` runs a function of tensors under a ``TorchDispatchMode`` and keeps every tensor that came
 up. Views are then made for good. Operations that depend on weights alone run when the weights
 change; operations that no output needs are left out. Each other operation becomes one call with
-bound arguments and output: NumPy's where arrays are small (0.3 us to torch's 0.7), else torch's
-with ``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
+bound arguments and output: NumPy's if arrays are small (0.3 us to torch's 0.7), else torch's with
+``out=``. It is the idea of a CUDA graph, for the overhead of a CPU.
 
 Some things cannot be recorded and raise ``Refused``: sizes or branches that depend on data, random
 numbers, and operations without an output argument.
@@ -27,10 +27,11 @@ from equipoise.private.torch import DispatchMode, schema
 from equipoise.types import Tree
 
 Step = Callable[[], object]
-SMALL = 4096  # up to so many elements NumPy reduces, copies and clips faster than torch
-# up to so many multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18 on
+SMALL = 4096  # up to this number of elements NumPy reduces, copies and clips faster than torch
+# up to this number of multiplications NumPy's product is faster; OpenBLAS takes threads from 2^18
+# on
 DOT = 2**16
-DOT_VECTOR = 2**13  # the same where one of the three sizes is 1: from 9,216 on
+DOT_VECTOR = 2**13  # the same if one of the three sizes is 1: from 9,216 on
 CONSTANT, WEIGHTS, ACT = range(3)  # when a value changes: never, with the weights, with each call
 
 # operations that read only the size of their argument
@@ -108,7 +109,7 @@ class _Recorder:
 
     A ``__torch_dispatch__`` that stands in a ``DispatchMode``'s own class is wrapped so that its
     first call imports the compiler (``torch._dynamo`` and sympy): one to four seconds of an actor's
-    start. One that is inherited is left alone.
+    start. An inherited one is left alone.
     """
 
     calls: list[Call]
@@ -145,7 +146,7 @@ class Tape:
     after the inputs do.
 
     ``inputs``: numpy arrays, written by the caller before ``run``; ``outputs`` are written by it.
-    ``reads`` says which of the inputs, by their paths, matter at all. ``weights`` are the tensors
+    ``reads`` marks which of the inputs, by their paths, matter at all. ``weights`` are the tensors
     whose contents change between calls of ``refresh``; they and the inputs stay where they are in
     memory.
     """
@@ -206,7 +207,9 @@ def _needed(calls: list[Call], ends: Collection[int]) -> tuple[list[Call], set[i
 
 
 def _when(calls: list[Call], entered: Collection[int], weights: Collection[int]) -> dict[int, int]:
-    """Say when each piece of memory changes: with the latest value that is ever written into it."""
+    """Find when each piece of memory changes: with the latest value that is ever written into
+    it.
+    """
     when = dict.fromkeys(weights, WEIGHTS) | dict.fromkeys(entered, ACT)
     changed = True
     while changed:
@@ -226,8 +229,8 @@ def _when(calls: list[Call], entered: Collection[int], weights: Collection[int])
 
 
 def steps(call: Call) -> list[Step]:
-    """Turn an operation into calls that write into its outputs' memory;
-    ``Refused`` where none can.
+    """Turn an operation into calls that write into its outputs' memory; ``Refused`` if no such call
+    exists.
     """
     if len(call.outs) == 1 and all(_array(x) is not None for x in call.ins):
         out = _array(call.outs[0])
@@ -237,7 +240,7 @@ def steps(call: Call) -> list[Step]:
 
 
 def _numpy(call: Call, out: np.ndarray) -> list[Step]:
-    """Turn an operation into NumPy calls; [] where torch is faster or the only choice."""
+    """Turn an operation into NumPy calls; [] if torch is faster or the only choice."""
     args: list[Tree] = [_array(x) if isinstance(x, Tensor) else x for x in call.args]
     name, kwargs = call.name, call.kwargs
     small = out.size <= SMALL and all(x.numel() <= SMALL for x in call.ins)

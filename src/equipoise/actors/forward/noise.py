@@ -49,7 +49,7 @@ class Noise:
         return self.fresh + self.held
 
     def draw(self, seed: int, stream: np.ndarray, start: np.ndarray, rows: int) -> F32:
-        """Draw [rows, B, columns]; the arguments are those of ``uniform``."""
+        """Draw [rows, B, columns]; the arguments are as in ``uniform``."""
         fresh = uniform(seed, stream, start, rows, self.fresh)
         if not self.held:
             return fresh
@@ -81,7 +81,7 @@ def uniform(
     """Draw [rows, B, columns] float32 strictly inside (0, 1); ``stream``, ``start`` [B] int64, row
     t is ``start + t``.
 
-    ``skip``: columns that others have drawn from these rows.
+    ``skip``: columns that other calls have drawn from these rows.
     """
     with np.errstate(over="ignore"):
         key = mix(np.array([seed], np.int64).view(np.uint64) + _ODD[0])

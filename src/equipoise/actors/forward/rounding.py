@@ -1,5 +1,5 @@
-"""The effect of acting with rounded weights, measured during a run: the acting policy beside the
-policy of exact weights.
+"""The effect of acting with rounded weights, measured during a run: the acting policy compared with
+the policy of exact weights.
 
 =================  ====================================================================================================
 ``p_error``        \\|p(a) - p'(a)\\| of the actions that the rounded policy takes, where they have probabilities

@@ -167,7 +167,7 @@ class InferenceWorker:
         """
         try:
             to.put({str(i): agent.state() for i, agent in enumerate(self.agents)})
-        finally:  # also where that failed: the cut waits for the env workers
+        finally:  # even if that failed: the cut waits for the env workers
             publish(self._held, slice(None), to.cut)
             for i in range(len(self.agents)):
                 self._wake(self.first + i)

@@ -16,12 +16,12 @@ epoch[g]       the driver                      counted up, once one of the two i
 held[g]        the inference worker            the cut in which it holds still: the env worker may save
 =============  ==============================  ====================================================================
 
-``asked`` and ``answered`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference tells the
-turn: 0 the env worker's, 1 the inference worker's. An epoch begins when the inference worker writes
-``asked = epoch * 2^32``: it has dropped everything of the last epoch by then. Then the env worker
-begins new episodes. So a process that is alive never finds its rows or actions overwritten while it
-reads them, and a word has one writer at a time. docs/inside/memory-order.md states which stores have to be
-seen in which order.
+``asked`` and ``answered`` are ``epoch * 2^32 + n``, the n-th of an epoch, so their difference gives
+the turn: 0 the env worker's, 1 the inference worker's. An epoch begins when the inference worker
+writes ``asked = epoch * 2^32``: it has dropped everything of the last epoch by then. Then the env
+worker begins new episodes. So a process that is alive never finds its rows or actions overwritten
+while it reads them, and a word has one writer at a time. docs/inside/memory-order.md states which
+stores have to be seen in which order.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Exchange:
         return self._actions[group]
 
     def arrays(self, group: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The arrays of a group's rows, and those of the actions for it, by path
-        ("POLICY/obs/..."); in the same order in every process.
+        """The arrays of a group's rows and of its actions, by path ("POLICY/obs/..."); in the same
+        order in every process.
         """
         return dict(tree.items(self._rows[group])), dict(tree.items(self._actions[group]))
 
@@ -120,7 +120,7 @@ class EnvSide:
         self._words, self._g = exchange.words, group
         self._rows, self.actions = exchange.rows(group, streams), exchange.actions(group)
         self._begun = -1  # the epoch that this process has begun
-        # rows whose arrays are paired with those of the exchange
+        # rows whose arrays are paired with the exchange's arrays
         self._paired: Mapping[str, TimeStep] | None = None
         self._pairs: list[tuple[Array, Array]] = []
 

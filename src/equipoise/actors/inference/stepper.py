@@ -35,7 +35,7 @@ class EnvWorker:
         save for, 0: none.
         """
         self.envs, self._sides, self._wake, self._cut = list(envs), list(sides), wake, cut
-        self._fresh = [True] * len(self.envs)  # made anew and not stepped yet
+        self._fresh = [True] * len(self.envs)  # made again and not stepped yet
         self._where = [False] * len(self.envs)  # a resume brought the envs back to where they were
         self._sent = [False] * len(self.envs)
         self._next, self._clock = 0, clock
@@ -55,7 +55,7 @@ class EnvWorker:
         env, side = self.envs[i], self._sides[i]
         if side.begins:
             where, self._where[i] = self._where[i], False
-            # in later epochs the inference worker has dropped what it knew of these envs
+            # in later epochs the inference worker has dropped its state of these envs
             if where and side.epoch == 0:
                 side.begin(None)
             else:

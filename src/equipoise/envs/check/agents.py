@@ -28,10 +28,9 @@ from equipoise.types import Array, Tree
 HARMLESS = ("revived", "exact same space object")
 TOOLS = "Training does without it; PettingZoo's wrappers and conversions do not."
 READERS = (
-    "The env does not keep to its interface: what relies on it goes wrong, PettingZoo's "
-    "wrappers among it."
+    "The env breaks its interface: code that relies on it fails, such as PettingZoo's wrappers."
 )
-CYCLES = 200  # steps of each of the two episodes of parallel_api_test, where there is time
+CYCLES = 200  # steps of each of the two episodes of parallel_api_test, if there is time
 
 
 def joint_actions(joint: Joint, count: int, seed: int) -> Array:
@@ -43,7 +42,7 @@ def joint_actions(joint: Joint, count: int, seed: int) -> Array:
 
 
 class JointMasks:
-    """Replaces forbidden actions of agents by allowed ones, as their observations say."""
+    """Replaces forbidden actions of agents by allowed ones, as their observations allow."""
 
     def __init__(self, joint: Joint, choice: str) -> None:
         keys = [
@@ -69,10 +68,10 @@ def judge_agents(found: Findings, joint: Joint) -> None:
 
 
 def parallel_rules(found: Findings, joint: Joint, clock: Clock, step_s: float) -> str:
-    """Run PettingZoo's ``parallel_api_test``; OutOfTime where a few steps would take too long.
+    """Run PettingZoo's ``parallel_api_test``; OutOfTime if a few steps would take too long.
 
     A broken rule is a finding in the test's words, an exception one with the env's line. Returns
-    why the test was not made, such as a missing package; "" where it was.
+    why the test was not made, such as a missing package; "" if it was.
     """
     try:
         with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
@@ -135,7 +134,8 @@ def _raised(found: Findings, error: Exception, joint: Joint) -> None:
         if any(frame.name.endswith("AnnouncedEnv.reset") for frame in of_error(error))
         else "step"
     )
-    mild = isinstance(error, TypeError) and "options" in str(error)  # training gives none
+    # training gives no such argument
+    mild = isinstance(error, TypeError) and "options" in str(error)
     seen = f"{words(error)} ({line_of(error, joint, method)})"
     what = f"{method}() raises {type(error).__name__} in PettingZoo's parallel_api_test"
     found.add(
@@ -144,7 +144,7 @@ def _raised(found: Findings, error: Exception, joint: Joint) -> None:
 
 
 def _state(error: AssertionError) -> str:
-    """What the test held when its rule was broken: the agents, and the keys of the last answer."""
+    """The test's state when its rule was broken: the agents, and the keys of the last answer."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     local = frame.f_locals
     shown = {"env.agents": list(foreign.optional(local.get("par_env"), "agents", ()))}

@@ -1,12 +1,12 @@
 """``check_env``: will training on this env go well, is it reproducible, and what does it cost?
 
 Walks with one seed and one list of actions: the first is judged row by row and timed; a fresh env
-must answer the same; the first env, seeded again, must begin anew; two Python envs stepped in turn
+must answer the same; the first env, seeded again, must begin again; two Python envs stepped in turn
 must not notice each other; and in a vector env the action after an episode's end must not matter
 (NEXT_STEP). The agents of a PettingZoo env act together in these walks, and PettingZoo's own test
 of its rules follows.
 
-Time: the first walk has ``FIRST_SHARE`` of it. What it cost says how many of its steps the other
+Time: the first walk has ``FIRST_SHARE`` of it. Its time decides how many of its steps the other
 walks can afford.
 """
 
@@ -112,13 +112,13 @@ class _Check:
         self.streams = 1
         self.compared = self.reset_at = self.walked = 0  # steps
         self.walk_s = 0.0  # of the first walk
-        self.short = ""  # what the other walks had no time for
+        self.short = ""  # the checks that the other walks had no time for
         self.joint: Joint | None = None
         self.left = list(names.PROBES)  # to be made
         self.why = ""
 
     def fresh(self) -> SyncEnv:
-        """Make the env; what it raises is a finding, an error of ``make`` itself is raised."""
+        """Make the env; its errors are findings; an error of ``make`` itself is raised."""
         self.clock.call("the constructor")
         try:
             made = make(self.factory, streams=np.arange(STREAMS), seed=self.seed)
@@ -154,7 +154,7 @@ class _Check:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> bool:
-        """Close every env that was made. What one raises is a finding."""
+        """Close every env that was made. An error of a call is a finding."""
         self.why = (
             names.BROKEN if kind is Broken else names.TIME_UP if kind is OutOfTime else self.why
         )
@@ -171,7 +171,7 @@ class _Check:
                     f"close() raises {type(closing).__name__}",
                     "close()",
                     seen,
-                    "What the env holds may stay open.",
+                    "The env's resources may stay open.",
                 )
         return kind in (Broken, OutOfTime)  # why is among the findings, or in the report
 
@@ -372,7 +372,7 @@ class _Check:
             )
         endings.judge(
             limited=names.FIRST in self.left or "settings" in self.facts
-        )  # those of a family say how long an episode may be
+        )  # the specs of a family have the longest episode
         step_s = Times.of(self.step_s) if self.step_s else None
         if step_s is not None and step_s.p99 > max(STALL_S, STALL_RATIO * step_s.p50):
             said = (
@@ -425,13 +425,13 @@ class _Check:
                 )
                 cost = (
                     "Equipoise copies every row before the next step and learns the right thing; "
-                    "what keeps observations "
-                    "(a frame stack, a wrapper, code of yours) sees the past change."
+                    "code that keeps observations (a frame stack, a wrapper, your own) sees the "
+                    "past change."
                 )
                 self.found.note(f"{place} is overwritten in place", where, seen, cost)
 
 
 def numbers(row: Flat, place: str, streams: int) -> Array:
-    """Numbers [B] of one outcome; 0 where the env gave nothing readable, which is a finding."""
+    """Numbers [B] of one outcome; 0 if the env gave nothing readable, which is a finding."""
     array = row.get(place, np.zeros(0))
     return array.reshape(-1) if array.size == streams else np.zeros(streams)

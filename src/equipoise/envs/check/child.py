@@ -29,7 +29,7 @@ import traceback
 import warnings
 from typing import Any
 
-WALKING = "\0the walks begin\n"  # on the env's output: what is printed before is the imports'
+WALKING = "\0the walks begin\n"  # on the env's output: earlier output is the imports'
 REFUSALS = {"ValueError": ValueError, "ImportError": ImportError, "OSError": OSError}
 PR_SET_PDEATHSIG = 1
 
@@ -115,7 +115,7 @@ marked: list[bool] = []
 
 
 def mark() -> None:
-    """Say on the env's output, once, that the walks begin."""
+    """Mark the beginning of the walks on the env's output, once."""
     if not marked:
         marked.append(True)
         for stream in (sys.stdout, sys.stderr):

@@ -17,7 +17,9 @@ class OutOfTime(Exception):
 
 
 class Clock:
-    """Time of a check that began now and may take ``seconds``. Without ``tell`` nobody listens."""
+    """Time of a check that began now and may take ``seconds``. Without ``tell`` there is no
+    listener.
+    """
 
     def __init__(self, seconds: float, tell: Tell | None = None) -> None:
         self.began = time.monotonic()
@@ -42,13 +44,13 @@ class Clock:
         self.limit = self._since + part * self.left_s
 
     def probe(self, name: str, calls: int | None = None) -> None:
-        """Say that a probe begins, and how many steps it is to take."""
+        """Report that a probe begins, and the number of its steps."""
         self.share(1.0)
         self.tell("probe", [name, calls])
         self.news()
 
     def call(self, where: str) -> None:
-        """Say that the env is about to be called; OutOfTime where there is no time left for it."""
+        """Report that the env is about to be called; OutOfTime if there is no time left for it."""
         now = time.monotonic()
         if now > self.limit:
             raise OutOfTime

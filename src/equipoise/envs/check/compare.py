@@ -18,9 +18,8 @@ from equipoise.envs.check.probe import Probe, Rows, difference
 from equipoise.types import Tree
 
 IRREPRODUCIBLE = (
-    "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, and "
-    "what went wrong once cannot "
-    "be played again."
+    "Two runs of the same seed differ, also at --max-lag 0; a resume cannot go on bit by bit, "
+    "and a failure cannot be played again."
 )
 
 
@@ -37,7 +36,7 @@ class Comparisons:
         """Compare with a fresh env, given the same seed and actions."""
         probe = self.probe(self.fresh(), watch=True)
         parted = difference(rows, probe.rows(actions))
-        # its spec may say so
+        # its spec may have it
         itself = foreign.optional(foreign.optional(probe.env, "spec"), "nondeterministic")
         severity: Severity = "note" if itself else "error"
         if probe.touched:
@@ -74,7 +73,7 @@ class Comparisons:
             theirs.append((next_to_it.where, other.row(next_to_it, other.observed(next_to_it))))
             if shared := difference(ours[-1:], [(answer.where, one.row(answer, observed))]):
                 cost = (
-                    "Every stream of a worker is told the last one's observation: training "
+                    "Every stream of a worker gets the last stream's observation: training "
                     "learns from wrong rows."
                 )
                 self.found.error(
@@ -109,12 +108,14 @@ class Comparisons:
                 "An episode depends on those before it, so it can be neither evaluated nor "
                 "played again by itself."
             )
-            self.found.error("reset(seed) does not begin anew", parted.where, parted.what, cost)
+            self.found.error("reset(seed) does not begin again", parted.where, parted.what, cost)
 
     def seams_ignore_actions(
         self, rows: Rows, actions: Tree, endings: Endings, space: spaces.Space[object]
     ) -> None:
-        """Check that NEXT_STEP ignores the action after an end: others give the same rows."""
+        """Check that NEXT_STEP ignores the action after an end: other actions give the same
+        rows.
+        """
         others = tree.map(np.array, actions)
         for step, stream in endings.seams:
             if step < self.steps:
@@ -122,7 +123,8 @@ class Comparisons:
         probe = self.probe(self.fresh())
         if parted := difference(rows, probe.rows(others)):
             cost = (
-                "NEXT_STEP, as its metadata says, is not what it does: the first step of every "
+                "Its metadata declares NEXT_STEP, but it behaves otherwise: the first step of "
+                "every "
                 "episode is thrown away."
             )
             self.found.error(

@@ -1,4 +1,4 @@
-"""How episodes end: the truth table of terminated and truncated, time limits, and what follows an
+"""How episodes end: the truth table of terminated and truncated, time limits, and the rows after an
 end in a vector env.
 """
 
@@ -153,7 +153,7 @@ class Endings:
             if times >= 2 and times == self.kinds["terminated"]:
                 seen = f"expected truncated if {name} is a clock, got terminated all {times} times"
                 self.found.note(
-                    "a clock may be told as terminated",
+                    "a time limit may be reported as terminated",
                     f"step {self.named[name]} of an episode",
                     seen,
                     CLOCK,

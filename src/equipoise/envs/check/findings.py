@@ -1,4 +1,4 @@
-"""Findings: what is wrong with an env's answers (form, values against spaces), each said once.
+"""Findings: the faults of an env's answers (form, values against spaces), each reported once.
 
 A place is "obs" or "obs/key", "reward", "terminated", "truncated". ``lead`` is the shape in front
 of one stream's: () for an env of one stream, (B,) for a vector env.
@@ -34,7 +34,7 @@ from equipoise.types import Array, Tree
 Severity = Literal["error", "note"]
 Flat = dict[str, Array]  # place -> what stands there
 
-STOPS = "In training it costs that episode, and a capsule tells of it; a vector env ends the run."
+STOPS = "In training it costs that episode, and a capsule records it; a vector env ends the run."
 POISON = (
     "It would reach the loss and from there every weight: a run stops at it, or drops or "
     "clamps it (--on-nonfinite)."
@@ -54,7 +54,7 @@ class Finding:
 
 
 class Broken(Exception):
-    """Raised where the env cannot be stepped any further; the reason is among the findings."""
+    """Raised if the env cannot be stepped any further; the reason is among the findings."""
 
 
 class Findings:
@@ -105,7 +105,7 @@ def bounds(space: spaces.Space[object]) -> tuple[Array, Array]:
 def judge_spaces(
     found: Findings, observation: spaces.Space[object], action: spaces.Space[object], part: str = ""
 ) -> None:
-    """Judge bounds and dtypes. ``part``: "/agents/NAME" where the spaces are one agent's."""
+    """Judge bounds and dtypes. ``part``: "/agents/NAME" if the spaces are one agent's."""
     for place, space in tree.items(tree.parts(observation), f"obs{part}"):
         if isinstance(space, spaces.Box):
             _judge_bounds(found, place, space)
@@ -290,8 +290,7 @@ def judge_observation(
         and array.dtype != space.dtype
     ):
         cost = (
-            f"It is cast to {target} at every step, and what {target} cannot hold is lost "
-            "without a word."
+            f"It is cast to {target} at every step, and what {target} cannot hold is lost silently."
         )
         found.note(
             f"{place} has another dtype than its space",
@@ -314,10 +313,10 @@ def judge_observation(
         at, got = _first(outside, array)
         low, high = (np.broadcast_to(b, array.shape)[outside][0] for b in (least, most))
         cost = (
-            "Equipoise neither clips nor scales by these bounds, but wrappers do: what they make "
-            "of it is wrong."
+            "Equipoise does not clip or scale by these bounds, but wrappers do: their results "
+            "are wrong."
             if isinstance(space, spaces.Box)
-            else "A value outside is encoded as zeros: the policy cannot tell such states apart."
+            else "A value outside is encoded as zeros: the policy cannot distinguish such states."
         )
         found.error(
             f"{place} leaves its space",
@@ -328,7 +327,7 @@ def judge_observation(
 
 
 def judged(found: Findings, place: str, value: Array, lead: tuple[int, ...], where: str) -> Array:
-    """A reward or a flag as training takes it, [*lead]; a finding and None where it does not."""
+    """A reward or a flag as training takes it, [*lead]; a finding and None if it does not."""
     expected = NUMBER if place == "reward" else FLAG
     try:
         if place == "reward":
@@ -392,7 +391,7 @@ def judge_info(found: Findings, info: Tree, terminated: Array, where: str) -> No
         )
     elif _both(info.get("TimeLimit.truncated", False), terminated):
         seen = "expected truncated=True, got terminated=True with info['TimeLimit.truncated']"
-        found.error("a time limit is told as terminated", where, seen, CLOCK)
+        found.error("a time limit is reported as terminated", where, seen, CLOCK)
 
 
 CLOCK = (

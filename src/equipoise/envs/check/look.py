@@ -1,5 +1,5 @@
-"""A look at an env before its first step: spaces, the adapter's notes, what has to reach a worker
-process, and the facts.
+"""A look at an env before its first step: spaces, the adapter's notes, the objects that have to
+reach a worker process, and the facts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def look(found: Findings, made: SyncEnv, joint: Joint | None) -> dict[str, str]:
                 cost,
             )
     for note in spec.notes:
-        if note != final.UNKNOWN:  # the walk tells
+        if note != final.UNKNOWN:  # the walk decides
             found.note(
                 note,
                 "the adapter",

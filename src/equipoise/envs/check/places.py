@@ -1,4 +1,4 @@
-"""Places in an env's code: the file and line that an exception or a crash names, and none of the
+"""Places in an env's code: the file and line that an exception or a crash names, without the
 machinery around it.
 """
 
@@ -111,7 +111,7 @@ def core(env: object) -> object:
 
 
 def words(error: BaseException) -> str:
-    """What an error says, cut where it is long."""
+    """The text of an error, cut if it is long."""
     text = said(error)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
@@ -126,6 +126,6 @@ def line_of(error: BaseException, env: object = None, method: str = "step") -> s
                 f"the env's {method}: "
                 f"{Frame(code.co_filename, code.co_firstlineno, code.co_qualname)}"
             )
-        except AttributeError:  # written in C, say
+        except AttributeError:  # written in C, for example
             pass
     return str(frame or frames[-1])

@@ -96,12 +96,12 @@ class Probe:
         """A seeded reset, then N steps with ``actions`` [N, *lead, ...], made allowed ones.
 
         A Python env is reset without a seed after an end, as in ``LoopEnv``; if none has ended
-        before step ``reset_at``, once there. OutOfTime where the clock's time is up.
+        before step ``reset_at``, also there. OutOfTime if the clock's time is up.
         """
         answer = self._reset("reset(seed)", self.seed)
         yield answer
         ended = reset = False
-        own = tree.map(np.array, actions)  # as in training, where an env may keep it or write to it
+        own = tree.map(np.array, actions)  # as in training, if an env may keep it or write to it
         for n in range(1, len(tree.leaves(own)[0]) + 1):
             if (
                 self.hurries
@@ -124,7 +124,7 @@ class Probe:
             ended = self.python and bool(self.ended(answer).any())
 
     def _allow(self, answer: Answer, action: Tree) -> None:
-        """Make an action an allowed one, in place; Broken where the mask cannot be read."""
+        """Make an action an allowed one, in place; Broken if the mask cannot be read."""
         try:
             if self.mask:
                 legal(self.action, action, functools.reduce(member, self.mask, answer.obs))
@@ -164,7 +164,7 @@ class Probe:
         return row
 
     def ended(self, answer: Answer) -> Array:
-        """[B] bool: the streams whose episode ends; False where no flag can be read."""
+        """[B] bool: the streams whose episode ends; False if no flag can be read."""
         over = np.zeros(self.streams, np.bool_)
         for value in (answer.terminated, answer.truncated):
             with contextlib.suppress(WrongValue):
@@ -172,7 +172,9 @@ class Probe:
         return over
 
     def judge_masks(self, answer: Answer) -> None:
-        """Judge the action masks among the observations; what is no array is a finding already."""
+        """Judge the action masks among the observations; a mask that is no array is a finding
+        already.
+        """
         if not self.mask:
             return
         spec = tree.prepend(

@@ -1,5 +1,5 @@
-"""The report of a check: findings, facts, times, and what was not looked at; as JSON between two
-processes.
+"""The report of a check: findings, facts, times, and the parts that were not looked at; as JSON
+between two processes.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found. ``left_out``: the probes that were not made, and ``why``."""
+    """The findings of a check. ``left_out``: the probes that were not made, and ``why``."""
 
     target: str
     findings: tuple[Finding, ...]  # errors first
     facts: dict[str, str]  # in reading order
     step_s: Times | None = None
-    reset_s: Times | None = None  # None, too, where a vector env resets within its steps
+    reset_s: Times | None = None  # None also if a vector env resets within its steps
     streams: int = 1  # streams that one call steps
-    left_out: tuple[str, ...] = ()  # what was not looked at, probe by probe
+    left_out: tuple[str, ...] = ()  # the parts that were not looked at, probe by probe
     why: str = ""
 
     @property

@@ -1,8 +1,8 @@
 """``supervise``: check an env in a child process, within a time, whatever the env does to that
 process.
 
-What becomes a finding here, since the child cannot tell it: its death (exit code or signal) in a
-call of the env, a call that does not return, and what the env prints. The findings up to then are
+Some findings are made here, since the child cannot report them: its death (exit code or signal) in
+a call of the env, a call that does not return, and the env's output. The findings up to then are
 kept.
 """
 
@@ -36,7 +36,7 @@ POLL_S = 0.05
 START_S = 60.0  # for the child's own imports, on a loaded machine
 GENTLE_S = 0.5  # between SIGTERM and SIGKILL
 STACK_S = 0.5  # for the stack of a child that hangs
-# time kept for the last call to return: a share, and seconds at most
+# time kept for the last call to return: a share, and the most seconds
 SPARE, SPARE_S = 0.1, 2.0
 # a call hangs above both: seconds, and a multiple of the longest call before
 HANG_S, HANG_RATIO = 1.0, 5.0
@@ -140,7 +140,7 @@ def supervise(
     """Check an env as ``check_env`` does, in a child process that is gone when this returns.
 
     ``show`` is called twenty times a second, ``warn`` with each Python warning. After Ctrl-C the
-    report holds what was found. Errors as from ``make``; OSError also where no process can start.
+    report holds what was found. Errors as from ``make``; OSError even if no process can start.
     """
     check_arguments(steps, seconds)
     given = {
@@ -167,7 +167,7 @@ def supervise(
     ]
     try:
         assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end says more
+        with contextlib.suppress(BrokenPipeError):  # its end gives the reason
             child.stdin.write(line)
             child.stdin.flush()
         why = watch(child, state, seconds, show, warn)
@@ -176,7 +176,7 @@ def supervise(
             if extra := hang(state):
                 why = names.HUNG
     except KeyboardInterrupt as stop:
-        if type(stop) is not KeyboardInterrupt:  # SIGTERM: nobody waits for a report
+        if type(stop) is not KeyboardInterrupt:  # SIGTERM: the caller waits for no report
             raise
         why = names.INTERRUPTED
     finally:
@@ -282,7 +282,7 @@ def look_at_stack(child: subprocess.Popen[bytes], state: State) -> None:
 
 
 def hang(state: State) -> list[Finding]:
-    """The finding of a call that does not return; none where the env is merely slow."""
+    """The finding of a call that does not return; none if the env is merely slow."""
     call_s = time.monotonic() - state.since - state.waited_s
     if not state.where or call_s < max(HANG_S, HANG_RATIO * state.longest_s):
         return []
@@ -363,7 +363,8 @@ def end(
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(GENTLE_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # none of its group is left
+    # no process of its group is left
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     if child.poll() is None:
         child.kill()

@@ -21,7 +21,7 @@ def chain(env: object) -> Iterator[object]:
     while env is not None and id(env) not in seen:
         seen.add(id(env))
         yield env
-        # of a SyncVectorEnv; the others are like the first
+        # of a SyncVectorEnv; its other envs are like the first
         inner = foreign.optional(env, "envs")
         if isinstance(inner, list | tuple) and inner:
             yield from chain(inner[0])

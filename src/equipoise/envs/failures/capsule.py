@@ -1,4 +1,4 @@
-"""Capsules: what an env did up to its failure, as JSON and arrays, so that it can be done again
+"""Capsules: the acts of an env up to its failure, as JSON and arrays, so that it can be done again
 (``equipoise reproduce``).
 
 A capsule is a directory that is there whole or not at all::
@@ -6,7 +6,7 @@ A capsule is a directory that is there whole or not at all::
     capsule.json   which env and stream, how the actions began, what went wrong, the versions of everything
     arrays.npz     actions [n, ...] since then; obs/... [k, ...] the last observations; state/... of a native vector env
 
-The actions may be those of a few episodes, those that were ignored between two of them included.
+The actions may cover a few episodes, including the ignored actions between them.
 
 Nothing in it is a pickle. Names are ours, never an env's: ``KIND-TYPE-WHERE-NN``, at most ``LIMIT``
 of one cause in a run.
@@ -45,7 +45,7 @@ from equipoise.schema import Anything, Each, Items, Maybe, Number, Schema, Text,
 from equipoise.types import Array, EnvFactory, OnNonfinite, Tree
 
 FORMAT = 2
-LIMIT = 20  # capsules of one cause in a run; what comes after is counted only
+LIMIT = 20  # capsules of one cause in a run; later ones are only counted
 LARGEST = 1 << 30  # bytes of arrays that a reader accepts
 # Errors of zipfile and numpy for a member that is no array of numbers, or too large.
 DAMAGED = (
@@ -66,7 +66,7 @@ KINDS = ("exception", "nonfinite", "invalid", "outside", "cast")
 
 
 class EnvFailed(Final, RuntimeError):
-    """The error of an env that fails however often it is made anew."""
+    """The error of an env that fails however often it is made again."""
 
 
 class ProcessExhausted(RuntimeError):
@@ -87,7 +87,7 @@ class Failures:
     """The rule for env failures, and how often each kind came: ``counts`` as in ``COUNTED``."""
 
     on_nonfinite: OnNonfinite = "stop"
-    capsules: Path | None = None  # where they are written; None: nowhere
+    capsules: Path | None = None  # the folder to write to; None: nowhere
     counts: Array = field(default_factory=lambda: np.zeros(len(COUNTED), np.int64))
     causes: Causes = field(default_factory=Causes)  # of the aborted ones
     warned: set[str] = field(default_factory=set)
@@ -120,7 +120,9 @@ class Failures:
         first = error.key not in self.warned
         if first:
             self.warned.add(error.key)
-            warnings.warn(f"{error} (said once; the episode goes on)", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"{error} (reported once; the episode goes on)", RuntimeWarning, stacklevel=2
+            )
         return first
 
 

@@ -15,7 +15,7 @@ from equipoise import tree
 from equipoise.tree import ArraySpec
 from equipoise.types import Array
 
-MOST = 6  # causes of one group of envs; the last place counts all that have none
+MOST = 6  # causes of one group of envs; the last place counts further causes
 SIZE = 192  # bytes of a text
 OTHER = "other exceptions"
 

@@ -1,9 +1,9 @@
 """Reproduce a capsule's failure: the env is made, brought to where the episode began, and given the
 same actions.
 
-What Gymnasium's generator carries from one episode to the next is restored. An env that counts
-resets is reset as often before. Anything else that it keeps is lost, and ``Reproduction`` then says
-that nothing was raised.
+The state that Gymnasium's generator carries from one episode to the next is restored. An env that
+counts resets is reset as often before. Anything else that it keeps is lost, and ``Reproduction``
+then reports that nothing was raised.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def play(capsule: Capsule) -> Reproduction:
 
 
 def receive(env: SyncEnv, action: Tree) -> None:
-    """Receive the outcome of an action; a held row takes any action and none of the capsule's."""
+    """Receive the outcome of an action; a held row takes any action and uses no action of the
+    capsule.
+    """
     env.recv()
     while env.holding:
         env.send(action, env.ts.stream)
@@ -89,7 +91,7 @@ def receive(env: SyncEnv, action: Tree) -> None:
 
 
 def steps_of(capsule: Capsule, env: SyncEnv) -> list[Tree]:
-    """The recorded actions one by one; ValueError where they are not of this env's form."""
+    """The recorded actions one by one; ValueError if they are not of this env's form."""
     given = tree.leaves(capsule.actions)
     if not given or not len(given[0]):
         return []

@@ -1,5 +1,5 @@
-"""Checks of an env's rows: one cheap look a step at all of them; which row, where and why only when
-one is wrong.
+"""Checks of an env's rows: one cheap look a step at all of them; the row, the place and the reason
+only for a wrong row.
 
 Four things can be wrong with a value:
 
@@ -62,7 +62,9 @@ def invalid(index: int | None, key: str, expected: str, got: str) -> WrongValue:
 
 
 def of_answer(error: Exception, index: int | None) -> Exception:
-    """An answer of too many values, too few or none as a WrongValue; other errors as they are."""
+    """An answer of too many values, too few or no values as a WrongValue; other errors as
+    they are.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     ours = bool(frames) and frames[-1].filename.startswith(TAKE_APART)
     if not ours or not isinstance(error, TypeError | ValueError) or "unpack" not in message(error):
@@ -78,7 +80,7 @@ class Leaf:
     array: Array  # [B, ...]
     low: Array  # a scalar, or an array that broadcasts; finite, so that infinities are beyond it
     high: Array
-    bounded: bool  # does the space say more than the dtype
+    bounded: bool  # does the space bound more than the dtype?
     integers: bool
     floor: Array = None  # low and high with room for rounding: scalars, or [B, ...] like the array
     ceiling: Array = None
@@ -127,7 +129,7 @@ class Mask:
         return ~(np.logical_or.reduceat(self.array != 0, self.begins, axis=1) | ended[:, None])
 
     def odd(self, ended: Array) -> Array:
-        """[B, n] bool: a value that is neither 0 nor 1, in such a row."""
+        """[B, n] bool: a value other than 0 and 1, in such a row."""
         return (
             odd(self.array) & ~ended[:, None]
             if self.loose
@@ -136,7 +138,7 @@ class Mask:
 
 
 def odd(mask: Array) -> Array:
-    """Which values of an action mask are neither 0 nor 1, such as nan, -1 and 0.5."""
+    """Which values of an action mask are other than 0 and 1, such as nan, -1 and 0.5."""
     return (mask != 0) & (mask != 1)
 
 
@@ -183,7 +185,7 @@ class Checks:
         try:
             if not isfinite(self._dot(self._small)):
                 return False
-        except RuntimeWarning:  # inf - inf, where warnings are errors
+        except RuntimeWarning:  # inf - inf, if warnings are errors
             return False
         self._steps += 1
         due = begins or self._steps % self.every == 0

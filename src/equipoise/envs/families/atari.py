@@ -10,10 +10,10 @@ generator (``noop_max=1`` draws none). Gymnasium's bare env, with its own argume
 
 Rewards are raw, so that returns are the game's: to learn from clipped ones, set ``rewards.clip``.
 
-The order of things is ALE's: a reset of the console, FIRE for one frame where the game has it,
-no-ops, one screen. A step: the action for ``frameskip`` frames, their rewards added, the maximum of
-the last two grey screens, shrunk by area to ``img_height`` x ``img_width``, below the ``stack_num -
-1`` before it. An episode that ends within a step shows the screens kept so far.
+The order of things is ALE's: a reset of the console, FIRE for one frame if the game has it, no-ops,
+one screen. A step: the action for ``frameskip`` frames, their rewards added, the maximum of the
+last two grey screens, shrunk by area to ``img_height`` x ``img_width``, below the ``stack_num - 1``
+before it. An episode that ends within a step shows the screens kept so far.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AtariSpec:
     frameskip: int = 4  # frames a step
     maxpool: bool = True  # the maximum of a step's last two frames, since games flicker
     max_num_frames_per_episode: int = 108_000  # then it is truncated: half an hour of play
-    full_action_space: bool = False  # all 18 actions, not only those that the game knows
+    full_action_space: bool = False  # all 18 actions, not only the game's own
     grayscale: bool = True
     img_height: int = 84
     img_width: int = 84
@@ -281,7 +281,7 @@ def of_pool(
 
 
 class AtariGame(gymnasium.Wrapper):
-    """One game with ALE's Python interface; its rows equal those of ALE's vector env."""
+    """One game with ALE's Python interface; its rows equal the rows of ALE's vector env."""
 
     snapshot_attributes = ("frames", "screens", "lives", "elapsed")
 

@@ -28,8 +28,8 @@ ABSENT = object()  # an attribute that an env does not have
 ACTED, TERMINATED, TRUNCATED, CAME = range(4)  # rows of the flags
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 ALLOWED = (
-    "at least one action allowed (who cannot act leaves env.agents, or is allowed an action "
-    "that does nothing)"
+    "at least one action allowed (an agent that cannot act leaves env.agents, or may take an "
+    "action that does nothing)"
 )
 
 
@@ -47,7 +47,9 @@ class NotParallel(ValueError):
 
 
 def has_agents(env: object) -> bool:
-    """Does an env have several agents, by its attributes? Unreadable where one of them raises."""
+    """Does an env have several agents, by its attributes? Unreadable if reading an attribute
+    raises.
+    """
     space, _ = (foreign.attribute(env, name) for name in ("observation_space", "action_space"))
     names = ("possible_agents", "agents", "num_agents", "observation_spaces", "action_spaces")
     several = [foreign.attribute(env, name, ABSENT) is not ABSENT for name in names]

@@ -4,7 +4,7 @@
 as three numbers that measure nothing. ``codes="raw"`` keeps those, [7, 7, 3]; ``codes="pixels"``
 draws the view, [56, 56, 3], and ``codes="map"`` the whole grid, with cells of ``tile`` pixels. The
 mission is a text, which no network here reads, so it is left out. BabyAI's missions differ from
-episode to episode, so its tasks cannot be told apart without them. One Python env a stream.
+episode to episode, so its tasks cannot be distinguished without them. One Python env a stream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = (11, 6, 4)
 class Grid:
     """A registered id; called, it makes one env with ``kwargs`` of the env or of Gymnasium.
 
-    ``codes``: how a cell is seen; ``tile``: pixels of its side, where it is drawn.
+    ``codes``: how a cell is seen; ``tile``: pixels of its side, if it is drawn.
     """
 
     id: str

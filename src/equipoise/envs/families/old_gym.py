@@ -17,7 +17,7 @@ VALUES = (
     "(obs, info)"
 )
 
-REFUSED = "must inherit from the gymnasium.Env class"  # what gymnasium.make says of such an env
+REFUSED = "must inherit from the gymnasium.Env class"  # the error of gymnasium.make for such an env
 REGISTERED = (
     "if it is old gym's, register a function that returns it wrapped: "
     "shimmy.GymV21CompatibilityV0(env=...) where step returns "
@@ -26,7 +26,7 @@ REGISTERED = (
 
 
 class OldGym(ValueError):
-    """An env that has old gym's interface; the message says how to wrap it."""
+    """An env that has old gym's interface; the message explains how to wrap it."""
 
 
 def is_old(env: object) -> bool:

@@ -11,7 +11,7 @@ same episode of its env:
     valid        |         x      x                    x              the other rows are not the agent's
     terminated   |                x                    x
 
-A blank observation has what is nearest to 0 in the space, and ones where it is an ``action_mask``.
+A blank observation has what is nearest to 0 in the space, and ones if it is an ``action_mask``.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def deal(
 
 
 def dealt(env: SyncEnv, *, policies: Sequence[str], route: Mapping[str, str]) -> DealtEnv:
-    """Deal an env's agents to policies; ValueError where one agent has several policies."""
+    """Deal an env's agents to policies; ValueError if one agent has several policies."""
     if isinstance(env, LoopEnv) and isinstance(env.envs[0], Joint):
         with wrong.explained(env.origin[0].target):
             return PettingZooEnv(env, policies=policies, route=route)

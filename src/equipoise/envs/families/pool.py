@@ -2,7 +2,7 @@
 ``recv``.
 
 Rows as documented and tested here: after an episode's end the next step ignores the action and
-answers the reset with reward 0 (NEXT_STEP). A resume starts anew. One thing is lost: EnvPool gives
+answers the reset with reward 0 (NEXT_STEP). A resume starts again. One thing is lost: EnvPool gives
 ``terminated = done & ~truncated``, so an episode that ends by itself on the very step of its time
 limit is reported as truncated only.
 """
@@ -31,7 +31,7 @@ from equipoise.envs.spaces import action_spec
 from equipoise.seeds import stream_seeds
 from equipoise.types import Array, TimeStep, Tree
 
-NOTE = "an end on the very step of the time limit is told as truncation"
+NOTE = "an end on the very step of the time limit is reported as truncation"
 
 
 def make_pool(
@@ -156,14 +156,15 @@ class PartialPool(EnvPoolEnv):
         pool.send(self.form.together(tree.index(self.action, at)), at.astype(np.int32))
 
     def recv(self) -> TimeStep:
-        """The rows of the next batch; its caller sees to it that so many streams are under way."""
+        """The rows of the next batch; its caller ensures that enough streams are under way."""
         self._phase = RESET if self._phase == RESET else SENT
         return super().recv()
 
     def load(self, state: Tree) -> None:
         if self._phase != RESET:
             raise RuntimeError(
-                "load: expected a pool whose reset was not told yet, since some of its streams may "
+                "load: expected a pool whose reset was not returned yet, since some of its "
+                "streams may "
                 "be under way"
             )
         SyncEnv.load(self, state)

@@ -1,11 +1,11 @@
 """PettingZoo AEC envs, whose agents act in turns, as parallel envs; and seats that are dealt again
 in each episode.
 
-``at_once`` picks the way. Where the metadata has ``is_parallelizable`` the agents of a round act
+``at_once`` picks the way. If the metadata has ``is_parallelizable`` the agents of a round act
 together, through ``pettingzoo.utils.aec_to_parallel``. Any other game is played by ``Turns``, one
-move a step. An agent that waits also has a row: what it sees, what the move paid it, and a mask
-that allows the first choice alone, which does nothing. So a policy learns nothing from the actions
-it takes while it waits, and ``gamma`` is per move.
+move a step. An agent that waits also has a row: its observation, its reward from the move, and a
+mask that allows the first choice alone, which does nothing. So a policy learns nothing from the
+actions it takes while it waits, and ``gamma`` is per move.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Turns(AgentsWrapper):
     """A parallel env of an AEC env: each step is one move, and waiting agents see it happen.
 
     An observation with an ``action_mask`` keeps its space; any other becomes {"obs", "action_mask"}
-    where the action can be masked. A ``Box`` action is ignored while its agent waits.
+    if the action can be masked. A ``Box`` action is ignored while its agent waits.
     """
 
     def __init__(self, env: Any) -> None:
@@ -125,7 +125,7 @@ class Turns(AgentsWrapper):
         ended = {
             agent for agent in before if terminated.get(agent, False) or truncated.get(agent, False)
         }
-        # An ended agent is observed before it leaves, the others once the next mover is known.
+        # An ended agent is observed before it leaves, other agents once the next mover is known.
         seen = {agent: self._seen(agent) for agent in before if agent in ended}
         self._pass_over_the_ended()
         self.agents = [agent for agent in self._listed() if agent not in ended]
@@ -140,7 +140,7 @@ class Turns(AgentsWrapper):
         return dict(given)
 
     def _listed(self) -> list[Any]:
-        """The agents now; ValueError if one was not announced, or none of them moves."""
+        """The agents now; ValueError if an agent was not announced, or no agent moves."""
         listed, mover = list(self.env.agents), self.env.agent_selection
         if strange := [agent for agent in listed if agent not in self._spaces]:
             raise ValueError(

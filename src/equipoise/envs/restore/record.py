@@ -4,10 +4,10 @@ it was.
 A stream whose env is *exact* is captured when a state is asked for (``resume.py``). For every other
 stream the record keeps the generator as it was before the last reset (for the very first one the
 seed) and the actions since; loading resets the env from there, takes the actions again, and
-compares the row that this comes to, bit for bit. Where it differs the env has randomness of its
-own, or a memory that outlives its episodes, and the stream is restarted.
+compares the row that this comes to, bit for bit. If it differs the env has randomness of its own,
+or a memory that outlives its episodes, and the stream is restarted.
 
-A step costs one copy of its actions [B, ...] into a log, and nothing where all streams are exact.
+A step costs one copy of its actions [B, ...] into a log, and nothing if all streams are exact.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class Record:
         return {"replay": base() | {"actions": actions}}
 
     def load(self, state: Tree, ts: TimeStep) -> tuple[list[Resume], dict[int, str]]:
-        """Bring every env to where ``state`` has it; ``ts`` holds the rows that were told there.
+        """Bring every env to its place in ``state``; ``ts`` holds the rows that were returned
+        there.
 
         Returns what became of each stream, and {stream: why} for the streams that must restart.
         """

@@ -1,7 +1,7 @@
 """One Python env as arrays, so that another from the same ``make`` goes on bit for bit. Never
 pickle.
 
-An env is *exact* where everything about it is known, from the outermost wrapper to the bare env:
+An env is *exact* if everything about it is known, from the outermost wrapper to the bare env:
 
 - its wrappers are among ``WRAPPERS``, or name what they keep in ``snapshot_attributes`` (``()`` for
   nothing);
@@ -102,7 +102,7 @@ def offers_state(env: object) -> bool:
 
 
 def promise(env: gymnasium.Env) -> Resume:
-    """Return "exact" or "replay": what a resume can promise for this env."""
+    """Return "exact" or "replay", as a resume can promise for this env."""
     bare, around = env.unwrapped, layers(env)
     if any(kept_by(wrapper) is None for wrapper in around):
         return "replay"
@@ -238,7 +238,7 @@ def members(data: object, names: Sequence[str]) -> dict[str, Array]:
 
 
 def physics(env: Any) -> dict[str, Tree]:
-    """Return the integration state, and what the last step left behind.
+    """Return the integration state, and the last step's remains.
 
     Positions of bodies lag one sub-step behind ``qpos``; an env that reads them before its next
     step (Ant's velocity) needs these, not a forward pass.
@@ -303,7 +303,8 @@ def put_emulator(env: Any, state: object) -> None:
 
 
 def held_window(env: gymnasium.Env) -> int:
-    """The steps after which ALE's held action no longer depends on earlier ones; 0: none is held.
+    """The steps after which ALE's held action no longer depends on earlier ones; 0: no action is
+    held.
 
     With sticky actions the emulator repeats the last effective action, which is no part of ALE's
     state, with probability p a frame. Taking the last steps again with their generator restores it,

@@ -69,7 +69,7 @@ def state_array(state: Tree) -> NDArray[np.uint8]:
 
 
 def generator(state: Tree) -> np.random.Generator:
-    """Restore a generator that goes on where the other stood."""
+    """Restore a generator that goes on at the other's place."""
     bits = np.random.PCG64(0)
     bits.state = known(json.loads(np.asarray(state, np.uint8).tobytes().decode()))
     return np.random.Generator(bits)
@@ -84,7 +84,7 @@ def generator_dict(env: object) -> dict[str, object] | None:
 
 
 def generator_of(state: dict[str, object]) -> np.random.Generator:
-    """Restore a generator from plain numbers; ValueError where they are no such state."""
+    """Restore a generator from plain numbers; ValueError if they are no such state."""
     bits = np.random.PCG64(0)
     try:
         bits.state = known(state)

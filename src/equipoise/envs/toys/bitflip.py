@@ -20,7 +20,9 @@ Observation = dict[str, Array]
 
 
 class Goal:
-    """What both say of goals, by Gymnasium-Robotics' convention: of any number of rows at once."""
+    """The part of both that handles goals, by Gymnasium-Robotics' convention: of any number of rows
+    at once.
+    """
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: object) -> Array:
         """[..., n] each -> [...] float32."""
@@ -105,7 +107,7 @@ class BitFlipVector(Goal, VectorEnv[Observation, Array, Array]):
         return _observation(self.bits, self.goal), reward, terminated, truncated, {}
 
     def _start(self) -> None:
-        """Begin a new episode where the last step ended one."""
+        """Begin a new episode if the last step ended one."""
         if count := int(self.done.sum()):
             self.bits[self.done], self.goal[self.done] = _drawn(
                 self.np_random, count, self.bits.shape[1]

@@ -3,9 +3,9 @@ and nothing matters.
 
 In the spirit of bsuite's ``memory_length`` (Osband et al. 2020, arXiv:1908.03568, section A) and
 POPGym's ``RepeatFirst`` (Morad et al. 2023, arXiv:2303.01859): the first observation is one of
-``symbols``, the following say "wait", and the one ``delay`` steps after the first says "answer".
-Reward 1 for the action that is the symbol, else 0, and the episode ends; all actions before are
-ignored. A policy without memory gets 1 / ``symbols`` an episode.
+``symbols``, the following mean "wait", and the observation ``delay`` steps after the first means
+"answer". Reward 1 for the action that is the symbol, else 0, and the episode ends; all actions
+before are ignored. A policy without memory gets 1 / ``symbols`` an episode.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RepeatFirstVector(VectorEnv[Array, Array, Array]):
         before, over = self.done, self.t == self.delay
         reward = (over & (np.asarray(actions) == self.symbol)).astype(np.float32)
         self.t = self.t + 1
-        self._start(before)  # streams past the delay: their episode begins anew, without a reward
+        self._start(before)  # streams past the delay: their episode begins again, without a reward
         self.done = over
         return self._observed(), reward, over, np.zeros(self.num_envs, np.bool_), {}
 
@@ -98,7 +98,7 @@ def _spaces(delay: int, symbols: int) -> tuple[spaces.Discrete, spaces.Discrete]
 
 
 def _observed(t: Array, symbol: Array, delay: int, symbols: int) -> Array:
-    """What each stream shows; the final observation shows nothing."""
+    """The observation of each stream; the final observation shows nothing."""
     seen: Array = np.where(t == 0, symbol, np.where(t == delay, symbols + 1, symbols))
     return seen
 

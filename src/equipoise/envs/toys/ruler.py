@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 def episode(stream: Array, number: Array, longest: int = LONGEST) -> tuple[Ints, Bools, Bools]:
     """(length, terminated, truncated) of episodes, elementwise.
 
-    One in eight has one step, the others 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 %
+    One in eight has one step, the rest 1 to ``longest``; 40 % terminate, 40 % are truncated, 20 %
     are both at once. SplitMix64 (Steele, Lea, Flood 2014) of (stream, number): neighbours have
     nothing in common.
     """
@@ -188,11 +188,11 @@ def verify(
     was, and its versions never go back. ``gaps``: rows may be missing between two trajectories of a
     stream (dropped), never come twice. ``fails`` (stream, episode, t) -> bool: the rows whose step
     or reset raises; such a row looks like a seam, and its stream begins again with episode 0.
-    ``same_step``: so many streams are a vector env in SAME_STEP that gives its final observations:
-    a seam is after a truncation only, and all streams beside it show their observation again, not
-    ``mask``. ``oldest``: streams are partial, so a window may end early and show its last
-    observation again, not ``mask``, up to its end; and rows of a version before this one do not
-    count.
+    ``same_step``: this number of streams is a vector env in SAME_STEP that gives its final
+    observations: a seam is after a truncation only, and all other streams of that env show their
+    observation again, not ``mask``. ``oldest``: streams are partial, so a window may end early and
+    show its last observation again, not ``mask``, up to its end; and rows of a version before this
+    one do not count.
     """
     obs = np.asarray(trajectory.obs).astype(np.int64)
     stream, number, t = obs[..., 0], obs[..., 1], obs[..., 2]

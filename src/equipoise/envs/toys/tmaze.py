@@ -1,11 +1,11 @@
-"""The T-maze: a sign at the start says which way to turn at the far end of a corridor. Only a
+"""The T-maze: a sign at the start shows which way to turn at the far end of a corridor. Only a
 policy with memory turns right.
 
 After Bakker 2002, Reinforcement learning with long short-term memory, section 4: the agent begins
 at the west end of a corridor and may go north, east, south or west. The sign is seen at the start,
 all cells of the corridor look the same, and so does the junction at its east end. Turning north or
-south there ends the episode: 4 for the way that the sign said, else -0.1. Standing still, against a
-wall, gives -0.1, every other step 0. Deviation: a clock cuts the episode after ``4 * (length + 1)``
+south there ends the episode: 4 for the way of the sign, else -0.1. Standing still, against a wall,
+gives -0.1, every other step 0. Deviation: a clock cuts the episode after ``4 * (length + 1)``
 steps.
 
 A policy without memory turns the right way half of the time: at most 1.95 an episode; one with

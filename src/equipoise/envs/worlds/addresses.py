@@ -61,7 +61,7 @@ class Address:
         return f"unix:{self.path}" if self.path else f"tcp://{host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """A socket that listens here; OSError where another program does."""
+        """A socket that listens here; OSError if another program does."""
         return listen_at(self.path) if self.path else listen(self.host, self.port)
 
     @property

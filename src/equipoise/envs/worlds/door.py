@@ -50,7 +50,7 @@ class Door:
     def __init__(self, target: str, arguments: Mapping[str, object]) -> None:
         """Wait until a file or the first world states the spaces.
 
-        ValueError for an argument; OSError where the address cannot be listened at.
+        ValueError for an argument; OSError if the address cannot be listened at.
         """
         self.address = Address.of(target)
         self._held = contextlib.ExitStack()
@@ -73,7 +73,7 @@ class Door:
         self._conn.sendall(encode({"kind": "want", "seat": seat, "dealt": dealt}))
 
     def read(self) -> Iterator[Dealt]:
-        """The worlds that were dealt, if readable. ConnectionError where the run has ended."""
+        """The worlds that were dealt, if readable. ConnectionError if the run has ended."""
         for said in self._messages():
             yield Dealt(said["seat"], said["session"], said["name"], self._conns.popleft())
 
@@ -87,7 +87,8 @@ class Door:
         self._held.callback(conn.close)
         try:
             conn.connect(self.address.private)
-        except (FileNotFoundError, ConnectionRefusedError):  # nobody listens yet: this process does
+        # no process listens yet: this process does
+        except (FileNotFoundError, ConnectionRefusedError):
             self._held.enter_context(listening(target, arguments))
             conn.connect(self.address.private)
         return conn

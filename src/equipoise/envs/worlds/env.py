@@ -1,10 +1,10 @@
 """Worlds as an ``Env`` of B streams: each has a seat for a world, and the next rows are there when
-each world has said one.
+each world has sent one.
 
 A world that has not answered holds the other streams of its env up, for at most its grace. After
 that its episode is aborted, and its rows are masked (``valid`` False, ``first`` True, reward 0, a
-harmless observation) until another world, or the same, begins an episode there. Where no stream has
-a world nothing is told: there would be nothing to learn from::
+harmless observation) until another world, or the same, begins an episode there. If no stream has a
+world no row is returned: there would be nothing to learn from::
 
                 world gone, longer than its grace     gone, and another came      the world began anew by itself
     obs         o0  o1  -   -   p0  p1                o0  o1  p0  p1              o0  o1  p0  p1
@@ -36,7 +36,8 @@ from equipoise.frames import BadFrame, Message
 from equipoise.seeds import stream_seed
 from equipoise.types import Array, TimeStep, Tree
 
-WAIT_S = 0.005  # in which ``recv`` looks for what worlds say, before its caller has its turn again
+# in which ``recv`` looks for messages of worlds, before its caller has its turn again
+WAIT_S = 0.005
 
 
 FLOAT32 = float(np.finfo(np.float32).max)
@@ -51,8 +52,8 @@ class BegunAnew(RuntimeError):
 
 
 class RemoteEnv(SyncEnv):
-    """``TimeStep.taken`` has the actions that worlds say they took, where ``TimeStep.differs`` from
-    those that were sent.
+    """``TimeStep.taken`` has the actions that worlds report as taken, if ``TimeStep.differs`` from
+    the sent ones.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class RemoteEnv(SyncEnv):
         self._seats = [Seat(spaces.frame_bytes) for _ in streams]
         # ``dealt`` of each seat when it last asked for a world
         self._wanted = [-1] * count
-        self._playing = np.zeros(count, np.bool_)  # is an episode running, as the rows tell it
+        self._playing = np.zeros(count, np.bool_)  # is an episode running, as the rows show it
         self._session = [0] * count  # which of its seat's sessions the last row was of
-        # episodes that were aborted here and whose world was not told
+        # episodes that were aborted here and whose world has not heard of it
         self._lost = np.zeros(count, np.bool_)
         self._conns: list[Any] = []  # that the poll object is of
         self._polled: Any = None
@@ -137,14 +138,14 @@ class RemoteEnv(SyncEnv):
     # --------------------------------------------------------------------------------------- worlds
 
     def _listen(self) -> bool:
-        """Look for what worlds say, for a moment -> is there a row of every stream?"""
+        """Look for messages of worlds, for a moment -> is there a row of every stream?"""
         if self._beats is None:
             self._begin()
         wait_s, until = WAIT_S, time.monotonic() + WAIT_S
         while not self._ready():
             self._hear(self._poll().poll(1000 * wait_s))
             now = time.monotonic()
-            self._look(now)  # after all was read: what nobody read for long was no silence
+            self._look(now)  # after all was read: unread messages are no silence
             wait_s = until - now
             if wait_s <= 0:
                 return self._ready()
@@ -152,7 +153,7 @@ class RemoteEnv(SyncEnv):
 
     def _begin(self) -> None:
         for seat in self._seats:
-            seat.heard = time.monotonic()  # a grace from now on for those that come first
+            seat.heard = time.monotonic()  # a grace from now on for first connections
         self._look(time.monotonic())
         self._beats = threading.Thread(
             target=self._beat, name=f"beats of {self._target}", daemon=True

@@ -15,8 +15,8 @@ private unix socket:
 | world seat, session, name | with the descriptor of a world's connection, behind its hello |
 
 A world that comes again (the same ``session``) goes to the stream that it had, until that one wants
-another. A world that nobody wants waits here, and is told so now and then. Streams are served in
-the order in which their owners attached.
+another. A world without a free stream waits here, and gets a message about it now and then. Streams
+are served in the order in which their owners attached.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from equipoise.frames import HEAD, BadFrame, Message, Splitter, decode, encode, 
 from equipoise.listening import accept, listen_at
 
 GREETING_S = 10.0  # in which a connection has to say hello
-GREETINGS = 256  # most connections without a hello: one more takes the place of the oldest
+GREETINGS = 256  # most connections without a hello: a further one takes the place of the oldest
 WAITING = 256  # most worlds of new sessions that wait; known sessions have places of their own
-LINGER_S = 0.5  # at the end, for worlds whose actor has ended to come and be told so
+LINGER_S = 0.5  # at the end, for worlds whose actor has ended to come and hear of it
 OVER = {"kind": "bye", "text": "the run is over"}
 NOTES = 100  # kept until they are read
 
 
 @dataclass(eq=False, slots=True)
 class Greeting:
-    """A connection that has not said hello. Nothing beyond it is read: that is the actor's."""
+    """A connection without a hello so far. Nothing beyond it is read: that is the actor's."""
 
     conn: socket.socket
     until: float
@@ -130,7 +130,7 @@ class Hub:
         self._refused: set[str] = set()  # codes that were noted
         self._closing = 0.0  # when it ends; 0: not asked to
         self._ending = threading.Lock()
-        # if True, tell worlds on close that the run ended, so that they do not reconnect
+        # if True, send worlds on close that the run ended, so that they do not reconnect
         self.says_over = False
         woken = partial(self._wake_read.recv, 64)
         for listening, answer in (
@@ -144,14 +144,14 @@ class Hub:
         self._thread.start()
 
     def notes(self) -> list[str]:
-        """What happened since the last call, as sentences."""
+        """The events since the last call, as sentences."""
         notes = []
         while self._notes:
             notes.append(self._notes.popleft())
         return notes
 
     def close(self) -> None:
-        """Tell the worlds that the run is over, and listen no more."""
+        """Send the worlds that the run is over, and listen no more."""
         # Two threads may close it, and its own may have ended: only here the sockets close.
         with self._ending:
             if self._wake_write.fileno() < 0:
@@ -194,7 +194,7 @@ class Hub:
                         os.unlink(path)
 
     def _look(self, now: float) -> None:
-        """Give up connections that say nothing, and tell the worlds that wait."""
+        """Give up silent connections, and send news to the worlds that wait."""
         for greeting in [one for one in self._greetings if now > one.until]:
             self._refuse(
                 greeting, Refused("frame", f"expected a hello within {GREETING_S:.0f} s, got none")
@@ -237,7 +237,7 @@ class Hub:
     def _accept(self) -> None:
         if (conn := accept(self._public)) is None:
             return
-        # a world says hello at once, so the oldest is the least likely to be one
+        # a world sends its hello at once, so the oldest is the least likely to be a world
         if len(self._greetings) >= GREETINGS:
             full = Refused(
                 "full", f"expected at most {GREETINGS} connections without a hello, got more"
@@ -296,7 +296,7 @@ class Hub:
         if refused.code not in self._refused:
             self._refused.add(refused.code)
             self._notes.append(
-                f"warning: a world was refused at {self.address} ({refused}; said once)"
+                f"warning: a world was refused at {self.address} ({refused}; reported once)"
             )
         with contextlib.suppress(OSError):
             greeting.conn.send(encode(refused.message))
@@ -306,7 +306,7 @@ class Hub:
         self._greetings.pop(greeting, None)
         self._forget(greeting.conn)
 
-    # --------------------------------------------------------------------------- those with streams
+    # ------------------------------------------------------------------------- callers with streams
 
     def _attach(self) -> None:
         if (conn := accept(self._private)) is None:

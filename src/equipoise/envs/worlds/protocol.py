@@ -1,5 +1,5 @@
 """The messages between a world and a run (docs/guides/protocol.md): their kinds and bounds, and
-what is wrong with one that came.
+the faults of a received message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from equipoise.types import Array, Tree
 VERSION = 1
 HELLO_BYTES = 1 << 22  # of a hello: spaces may state a bound for each number
 OTHER_BYTES = 1 << 16  # of an observation's frame, besides its numbers
-IN_LISTS = 3  # bytes of a number in a list, for each of its bytes in an array, at most
+IN_LISTS = 3  # most bytes of a number in a list, for each of its bytes in an array
 CHOICES = 1 << 18  # values of Discrete spaces: a policy has a weight for each
 OBSERVATION_BYTES = 1 << 26  # of one observation
 NAME = 100  # letters
@@ -64,7 +64,9 @@ class Spaces:
 
     @classmethod
     def read(cls, said: Mapping[str, object], where: str = "") -> Spaces:
-        """ValueError names the place of what is no space, or one that cannot be learned from."""
+        """ValueError names the place of a value that is no space, or of a space that cannot be
+        learned from.
+        """
         read = [
             space_json.from_json(said.get(name), f"{where}{name}")
             for name in ("observation", "action")
@@ -97,7 +99,7 @@ class Spaces:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of a frame of a world at most."""
+        """The most bytes of a frame of a world."""
         specs = {"obs": observation_spec(self.observation), "took": action_spec(self.action)}
         return int(OTHER_BYTES + IN_LISTS * sum(one.nbytes for one in tree.leaves(specs)))
 
@@ -181,12 +183,12 @@ class Reader:
         self._length = spec.shape[0] if flat else -1  # of a list of numbers, the usual case
 
     def __call__(self, i: int, value: Tree) -> None:
-        """``value``: of a message. BadFrame says at which place it is not what the spec says."""
+        """``value``: of a message. BadFrame names the place that differs from the spec."""
         if type(value) is list and len(value) == self._length:
             try:
                 self._rows[i] = np.frombuffer(floats("f", value), np.float32)
                 return
-            except TypeError:  # something in it is no number: the other way says what
+            except TypeError:  # something in it is no number: the other way finds it
                 pass
         self._put(i, self._spec, self._rows, value, self._place)
 

@@ -2,8 +2,8 @@
 long the world is silent.
 
 The world numbers its observations; each is answered once it may go on, and the next comes only
-then. So at most one is under way, and what is lost, doubled or late on a connection, or between
-two, is told by numbers alone:
+then. So at most one is under way, and numbers alone reveal a message that is lost, doubled or late
+on a connection, or between two:
 
 | an observation's number | it is | what becomes of it |
 |---|---|---|
@@ -45,7 +45,7 @@ class Seat:
         # observations that were not taken: at most an end and a first one
         self.rows: deque[Message] = deque()
         self.heard = time.monotonic()
-        self.away = False  # no world for longer than its grace: others do not wait for it
+        self.away = False  # no world for longer than its grace: other streams do not wait for it
         self._seen = self._answered = -1
         self._answer = b""
         # sent in every welcome: the session's random name, the stream and the seed
@@ -62,7 +62,7 @@ class Seat:
         seed: int,
         times: Message,
     ) -> None:
-        """A world takes the seat, with this ``seed``, or comes again and goes on where it was."""
+        """A world takes the seat, with this ``seed``, or comes again and goes on at its place."""
         self.disconnect()
         if session != self.session:
             self.session, self.begun = session, self.begun + 1
@@ -156,16 +156,16 @@ class Seat:
         self.answer({"lost": True})
 
     def beat(self) -> None:
-        """Say that this side lives, and what it has."""
+        """Send a sign of life, and the numbers of this side."""
         self._send(encode({"kind": "beat", "seen": self._seen, "answered": self._answered}))
 
     def refuse(self, refused: Refused) -> None:
-        """Tell the world why it has to go; its session ends."""
+        """Send the world the reason why it has to go; its session ends."""
         self._send(encode(refused.message))
         self.leave()
 
     def leave(self) -> None:
-        """The session ends: the world has gone for good. What it said before still counts."""
+        """The session ends: the world has gone for good. Its earlier messages still count."""
         self.disconnect()
         self.session, self._after_end = None, True
 

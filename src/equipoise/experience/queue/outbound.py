@@ -47,9 +47,11 @@ class Outbound:
     """
 
     def __init__(self, plan: Plan, groups: Sequence[int], memory: Memory, held: int = 1) -> None:
-        """``plan``: of the queue that the rows are for; ``groups``: those that write here.
+        """``plan``: the plan of the queue that the rows are for; ``groups``: the groups that write
+        here.
 
-        ``held``: slots of a group that its actor writes at a time. One more is sent meanwhile.
+        ``held``: slots of a group that its actor writes at a time. A further block is sent
+        meanwhile.
         """
         self._parts = plan, tuple(groups), memory, held
         self.plan, self.groups, self.slots = plan, tuple(groups), held + 1
@@ -91,7 +93,7 @@ class Outbound:
         """A slot for each policy of one actor, or None while there is no block for it. The first
         call asks for one.
 
-        The keys have the sequence of the block, as those of the queue have.
+        The keys have the sequence of the block, like the queue's keys.
         """
         at, words = self._of(streams), self.words
         if words["want"][at] < (most := words["full"][at] + self._held):
@@ -122,14 +124,14 @@ class Outbound:
         publish(self.words["full"], at, full)
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
-        """Count the written rows as dropped; the actor writes the slots anew."""
+        """Count the written rows as dropped; the actor writes the slots again."""
         self.words["restarted"][int(slots[self.plan.first].keys[0, 0]) // self.slots] += 1
 
     # --------------------------------------------------------------------------- the carrier's side
 
     def cancel(self, streams: Array) -> None:
-        """The actor of these envs is verified dead: what it had not handed in is void, and its
-        successor asks anew.
+        """The actor of these envs is verified dead: unfinished rows are void, and its successor
+        asks again.
         """
         at, words = self._of(streams), self.words
         granted = int(words["granted"][at])

@@ -16,15 +16,14 @@ Without a bound (``max_lag=None``) there are two blocks an actor, batches are ma
 completion, and a batch of several blocks costs one copy.
 
 There is no lock, and an actor may be killed at any instruction. ``tokens.py`` states which process
-may write which word when, and what becomes of the block that a killed actor had taken. This file
-adds:
+may write which word when, and the fate of the block that a killed actor had taken. This file adds:
 
 - A commit is one store, OPEN to FULL: before it the block is dropped, after it the block is
   sampled. Sequences only grow, so how many blocks were committed follows from the words, and no
   counter can disagree with them.
-- Without a bound the sequence is announced after that store. The announcement only tells the order
-  of completion: the learner also looks for blocks that are FULL and unannounced, and ignores one
-  that it knows already.
+- Without a bound the sequence is announced after that store. The announcement only gives the order
+  of completion: the learner also looks for blocks that are FULL and unannounced, and ignores a
+  block that it has already.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Plan:
 
     ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor;
     ``batch``: the envs of one learner step. ``span``: the streams of an actor are numbered from a
-    multiple of it on; it is not ``block`` where an env has several agents. ``learners``: how many
-    have a queue; of so many actors that follow each other one writes here.
+    multiple of it on; it is not ``block`` if an env has several agents. ``learners``: how many have
+    a queue; of so many actors that follow each other one writes here.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Plan:
         self.max_lag = max_lag
         self.span = span or block
         self.rows = dict(rows)
-        self.first, *_ = self.rows  # the policy whose keys stand for those of all
+        self.first, *_ = self.rows  # the policy whose keys stand for all policies
         self.columns = sum(row.columns for row in self.rows.values())  # streams of one env
         self.actors = envs // block
-        # from an actor's streams to those of the next one that writes here
+        # from an actor's streams to the streams of the next actor that writes here
         self._apart = self.span * learners
         self.per_batch = batch // block  # blocks
         self.ordered = max_lag is not None
@@ -122,11 +121,11 @@ class Plan:
         self.channels = self.actors if max_lag == 0 else 1
 
     def actor(self, streams: Array) -> int:
-        """The actor of these streams, counted among those that write here."""
+        """The actor of these streams, counted among the actors that write here."""
         return int(streams[0]) // self._apart
 
     def fields(self, envs: int) -> dict[str, dict[str, Tree]]:
-        """The specs of the rows of so many envs, by policy."""
+        """The specs of the rows of ``envs`` envs, by policy."""
         return {
             name: trajectory_specs(row, self.unroll, envs * row.columns)
             for name, row in self.rows.items()
@@ -214,7 +213,7 @@ class Queue:
     # ----------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
-        """A slot for each policy of one actor (any of its streams say which), or None while the
+        """A slot for each policy of one actor (any of its streams identify it), or None while the
         learner holds all places.
         """
         actor = self._plan.actor(streams)
@@ -237,10 +236,10 @@ class Queue:
     def _allowed(self, actor: int) -> bool:
         """May it reserve within the limits of the moment?
 
-        The blocks ahead are counted from the oldest one that is not finished, so who reserves that
-        one is never refused, and the ring cannot stand still. Actors look one after the other and
-        take afterwards: the limit may be passed by a block an actor, while the tokens keep the law
-        whatever the limit says.
+        The blocks ahead are counted from the oldest unfinished block, so the actor that reserves it
+        is never refused, and the ring cannot stand still. Actors look one after the other and take
+        afterwards: the limit may be passed by a block an actor, while the tokens keep the law
+        whatever the limit is.
         """
         actors, ahead = self._limits.tolist()
         if actor >= actors:
@@ -262,15 +261,15 @@ class Queue:
             self._full.put([sequence])
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
-        """Count the written rows as inserted and dropped; the actor writes the slots anew."""
+        """Count the written rows as inserted and dropped; the actor writes the slots again."""
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
 
     # ---------------------------------------------------------------------------- the driver's side
 
     def limit(self, actors: int, max_lag: int | None) -> None:
-        """Let only so many actors begin unrolls, and let rows grow no older than ``max_lag``, which
-        is at most the plan's. The other actors finish what they have begun, and wait.
+        """Let only ``actors`` actors begin unrolls, and let rows grow no older than ``max_lag``,
+        which is at most the plan's. The other actors finish what they have begun, and wait.
         """
         if not 1 <= actors <= self._plan.actors:
             raise ValueError(f"actors: expected 1 to {self._plan.actors}, got {actors}")
@@ -308,7 +307,7 @@ class Queue:
 
         ``freed``: had it freed the batch of ``version``? Then what it had taken is learned from
         again -> None. Else -> the keys of what is left of that batch, which is to be finished; None
-        where nothing is.
+        if nothing is.
         """
         read = np.flatnonzero(self._word % 4 == READ)
         if freed:
@@ -335,8 +334,8 @@ class Queue:
         return self._keys(sequences)
 
     def coming(self) -> Array | None:
-        """The keys that ``take`` gives next, once their blocks are complete; None where blocks have
-        no order.
+        """The keys that ``take`` gives next, once their blocks are complete; None if blocks have no
+        order.
         """
         sequences = self._ordered() if self._plan.ordered else None
         return None if sequences is None else self._keys(sequences)
@@ -354,8 +353,8 @@ class Queue:
         return keys
 
     def batches(self, keys: Array) -> dict[str, Batch]:
-        """The taken batches by policy: views where the blocks lie together, else copies that the
-        next call overwrites.
+        """The taken batches by policy: views if the blocks lie together, else copies that the next
+        call overwrites.
         """
         fields = self._fields(self.places(keys))
         return {
@@ -396,13 +395,13 @@ class Queue:
         return sequences
 
     def _collect(self) -> None:
-        """Collect all complete blocks into ``_ready``: first the announced ones, then those that
-        are not announced.
+        """Collect all complete blocks into ``_ready``: first the announced blocks, then the
+        unannounced ones.
 
-        The words are looked at before the announcements are: what is FULL then and unannounced
-        afterwards is an actor's latest block, unless it was killed there: then its successor's may
-        come first. The other way round two blocks of an actor could be missed by one look and met
-        by the other, in any order.
+        The words are looked at before the announcements are: a block that is FULL then and
+        unannounced afterwards is an actor's latest block, unless it was killed there: then its
+        successor's may come first. The other way round two blocks of an actor could be missed by
+        one look and met by the other, in any order.
         """
         full = (self._word[self._word % 4 == FULL] // 4).tolist()
         order = dict.fromkeys([*self._ready, *self._full.drain()])
@@ -411,7 +410,7 @@ class Queue:
         self._ready = [*known, *(s for s in full if s not in order)]
 
     def _fields(self, places: Sequence[int]) -> dict[str, dict[str, Tree]]:
-        """The fields as tensors: a view where the places are one group, else gathered into a buffer
+        """The fields as tensors: a view if the places are one group, else gathered into a buffer
         made once.
         """
         together = self._plan.ordered or self._plan.per_batch == 1
@@ -449,8 +448,8 @@ class Queue:
 
     @property
     def counters(self) -> list[Array]:
-        """What ``stats`` reads, as views: a queue of the same plan that has a copy of them has the
-        same.
+        """The arrays that ``stats`` reads, as views: a queue of the same plan with a copy of them
+        has the same numbers.
         """
         return [self._word, self._sampled, self._dropped, self._restarted, self._loop]
 

@@ -1,8 +1,9 @@
-"""A run's queues dealt anew: it goes on with another number of learners than it was saved with.
+"""A run's queues dealt again: the run goes on with another number of learners than it was saved
+with.
 
-Blocks that were complete and not sampled are kept where the law of the queue allows: a block may be
-learned from at the version that it was written for, or before, never later. The others are dropped,
-and count as dropped.
+Blocks that were complete and not sampled are kept if the law of the queue allows: a block may be
+learned from at the version that it was written for, or before, never later. The other blocks are
+dropped, and count as dropped.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from equipoise.types import Array, Tree
 def dealt_anew(
     states: Sequence[Tree], old: Plan, new: Plan, learners: int
 ) -> tuple[list[Tree], int]:
-    """The states of ``learners`` queues from those of as many as there were -> them, and the blocks
-    that were dropped.
+    """The states of ``learners`` queues from the states of the former learners -> them, and the
+    blocks that were dropped.
 
     ``old``, ``new``: the plan of each queue before and from now on.
     """

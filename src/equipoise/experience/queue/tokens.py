@@ -1,9 +1,9 @@
-"""Tokens: the right to write a block, and what becomes of the token of an actor that was killed.
+"""Tokens: the right to write a block, and the fate of the token of a killed actor.
 
 A token is the number of a block that is FREE. It is dealt through a channel that no process can
 hold, so at any moment it is in the channel, held by one actor, or lost. The actor that takes it
 opens the block. Before it takes one it sets ``claiming``, since a process that is killed in between
-can say nothing afterwards.
+can report nothing afterwards.
 
 =============  =====================================  ==============================================
 word           written by                             when
@@ -21,22 +21,23 @@ An actor can be killed at any instruction, and so can one of several learners (t
 nor can a learner alone: their death ends the run). An actor killed
 
 - before it took a token: nothing happened;
-- while it held the token: the block is FREE and in no channel. ``claiming`` says so, ``reconcile``
+- while it held the token: the block is FREE and in no channel. ``claiming`` shows it, ``reconcile``
   finds it;
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
 A learner that is killed while it deals leaves blocks that are FREE and in no channel; ``reconcile``
-also finds those. What it had READ its successor learns from again, or frees (``Queue.take_over``).
+also finds such blocks. Its successor learns again from the blocks that it had READ, or frees them
+(``Queue.take_over``).
 
 ``reconcile`` deals a token again only when it is certain that no actor holds it. A block is
 suspected if it was FREE, the learner was not dealing (so its token was in the channel before), and
 the channel, emptied afterwards, did not contain it. Then a living actor took it, or a dead one.
 Every actor that claimed something when the channel was emptied is waited for until it has been seen
-to claim nothing; the block whose token it held is OPEN now, or further. A suspect that is still
-FREE after that is lost: since the emptying no process put it back, so no actor can have taken it.
-That never blocks: what is not certain yet is asked again, and a claimer that dies meanwhile is
-cancelled, after which the search begins anew.
+to claim nothing; the block whose token it held is OPEN now, or further. A suspect still FREE after
+that is lost: since the emptying no process put it back, so no actor can have taken it. That never
+blocks: an uncertain token is asked for again, and a claimer that dies meanwhile is cancelled, after
+which the search begins again.
 
 All this needs stores that become visible in the order of the program (``publishing.py``), and that
 a store before a read or write of a pipe is visible before it (the pipe's own lock).
@@ -113,7 +114,7 @@ class Tokens:
         }
 
     def take(self, actor: int) -> int | None:
-        """Open the next block (called by an actor) -> its sequence; None: none is free."""
+        """Open the next block (called by an actor) -> its sequence; None: no block is free."""
         publish(self._claiming, actor, 1)
         sequence = self._channels[actor % len(self._channels)].get()
         if sequence is not None:
@@ -182,7 +183,7 @@ class Tokens:
         return not self._searches
 
     def _suspects(self, channel: int) -> tuple[list[int], list[int]] | None:
-        """Find tokens that were dealt to a channel and are neither open nor in it, and the actors
+        """Find tokens that were dealt to a channel, but are not open and not in it, and the actors
         that may hold them; None: ask again.
         """
         words = self.word.copy()
@@ -200,7 +201,7 @@ class Tokens:
         )
 
     def _put_in_order(self, channel: int, sequences: Sequence[int]) -> None:
-        """Put tokens before those in the channel: the learner waits for the lowest. Meanwhile
+        """Put tokens before the tokens in the channel: the learner waits for the lowest. Meanwhile
         actors find it empty.
         """
         self._channels[channel].put(sorted([*sequences, *self._channels[channel].drain()]))

@@ -5,7 +5,7 @@ The sender compares bytes, row by row, to find out whether they follow. So the r
 the bytes that the actor wrote. The first row of an episode, a gap, and an env that shuffles its
 frames cost whole stacks.
 
-The bytes of a block as they travel, each part at a multiple of 64 where it comes before the tails:
+The bytes of a block as they travel, each part at a multiple of 64 if it comes before the tails:
 
 =======  ==================  ================================================================================
 plain    as in the slot      the leaves that are no stacks, in the order of the plan
@@ -57,7 +57,7 @@ class _Stacked:
 
     @property
     def most(self) -> int:
-        """Bytes of the tails, where no row follows."""
+        """Bytes of the tails, if no row follows."""
         return (
             self.streams * self.frame_nbytes * (self.frames + (self.rows - 1) * (self.frames - 1))
         )
@@ -164,7 +164,7 @@ class BlockPacker:
 
     def unpack(self, body: Array, to: Mapping[str, Slot], last: LastRows) -> None:
         """Write the block that has come into the slots of a queue; ValueError, and nothing is
-        written, where it is none.
+        written, if it is no block.
         """
         data = np.frombuffer(body, np.uint8)
         counts = self._look(data, last)
@@ -229,7 +229,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def stack_paths(stacks: Mapping[str, Stack]) -> dict[str, Stack]:
-    """The stacks of observations by their paths in a row; one of a single frame is none."""
+    """The stacks of observations by their paths in a row; a single frame is no stack."""
     return {
         f"obs/{path}" if path else "obs": stack
         for path, stack in stacks.items()
@@ -270,7 +270,7 @@ def _fixed(body: Array, one: _Stacked) -> tuple[Array, Array]:
 
 
 def _put(body: Array, at: int, part: Array) -> int:
-    """Append to the tails -> where the next part begins."""
+    """Append to the tails -> the start of the next part."""
     end: int = at + part.nbytes
     np.ndarray(part.shape, part.dtype, body, at)[...] = part
     return end

@@ -4,7 +4,7 @@ that they are complete.
 At the site they lie by the places of home's queue, so that a shard reads them as it would read the
 queue. At home such a block holds whose rows they are, and a mark instead of the rows: ``start`` is
 -1 less the block's sequence, which no real row has. An actor or a checkpoint that writes rows there
-writes over the mark. So the block itself says where its rows are, whatever process dies.
+writes over the mark. So the block itself has the place of its rows, whatever process dies.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def raw(plan: Plan, block: Mapping[str, Trajectory]) -> Array:
 
 
 def put_back(plan: Plan, block: Mapping[str, Trajectory], data: Array) -> None:
-    """Write rows that waited at a site over the mark; ValueError, and nothing is written, where
-    these are no such bytes.
+    """Write rows that waited at a site over the mark; ValueError, and nothing is written, if these
+    are no such bytes.
     """
     if len(data) != block_bytes(plan):
         raise ValueError(f"expected {block_bytes(plan):,} bytes of rows, got {len(data):,}")

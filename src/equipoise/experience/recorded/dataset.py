@@ -8,7 +8,8 @@ both kinds of end. Images are kept as they are: Minari's JPEG would lose some of
 
 Facts that Minari has no place for stand under ``equipoise`` in the metadata: the run, the weights'
 hash, frame stacks, and the spaces, which Minari's own form rounds. HDF5 splits names itself, so the
-keys of our data sets stand there escaped (``_stored``), as do those of Minari's form of the spaces.
+keys of our data sets stand there escaped (``_stored``), as do the keys of Minari's form of the
+spaces.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ METADATA = "metadata.json"
 
 
 class Faulty(Final, ValueError):
-    """The error of a data set with rows that contradict its metadata, or with none: reading it
+    """The error of a data set with rows that contradict its metadata, or without rows: reading it
     again would not help.
     """
 
@@ -77,7 +78,7 @@ class Dataset:
     env: str = ""  # the env that its metadata name; "": none
     # facts given to ``write``; {} for foreign data sets
     about: Mapping[str, Any] = field(default_factory=dict)
-    escaped: bool = False  # keys are stored as ``_stored`` says: a data set of ours
+    escaped: bool = False  # keys are stored by ``_stored``: a data set of ours
 
     @property
     def stacks(self) -> dict[str, Stack]:
@@ -107,7 +108,7 @@ class Dataset:
 
     @property
     def place(self) -> str:
-        """Say where it lies: under an id in Minari's folder, or in a directory."""
+        """The place of the data set: an id in Minari's folder, or a directory."""
         folder = self.path.parent.resolve()
         if _is_id(self.name):
             return f"data set {self.name}, in {folder}"
@@ -130,7 +131,7 @@ class Dataset:
         return found.hexdigest()
 
     def fits(self, observation: gymnasium.Space[object], action: gymnasium.Space[object]) -> None:
-        """Raise ValueError where the rows do not fit these spaces of the env."""
+        """Raise ValueError if the rows do not fit these spaces of the env."""
         for what, mine, other in (
             ("observation", self.observation, observation),
             ("action", self.action, action),
@@ -258,8 +259,8 @@ def write(
 def writable(
     name: str, observation: gymnasium.Space[object], action: gymnasium.Space[object]
 ) -> Path:
-    """The directory for a new data set; ValueError where something is there already, or Minari
-    cannot keep such a space.
+    """The directory for a new data set; ValueError if something is there already, or Minari cannot
+    keep such a space.
     """
     _minari()
     path, forms = _files(name), importlib.import_module("minari.serialization")
@@ -311,7 +312,7 @@ def _files(name: str) -> Path:
 
 
 def _registered(env: EnvFactory | None) -> Registered | None:
-    """The Gymnasium spec that makes the env; None where Gymnasium has no name for it."""
+    """The Gymnasium spec that makes the env; None if Gymnasium has no name for it."""
     if env is None or env.target.startswith("envpool:"):
         return None
     found = resolve(env.target.removeprefix("python:"))

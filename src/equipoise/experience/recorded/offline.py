@@ -1,4 +1,4 @@
-"""A data set's rows in a ring of their own: every process reads them anew, and they are never
+"""A data set's rows in a ring of their own: every process reads them again, and they are never
 overwritten.
 
 All episodes lie one after the other in one stream, with a seam after each (``types/rows.py``),
@@ -37,7 +37,7 @@ from equipoise.types import (
 from equipoise.types import ReplaySettings as Settings
 
 CHUNK = 256  # rows that are inserted together
-NOBODY = -1  # the acting version: none of this run
+NOBODY = -1  # the acting version: not a version of this run
 
 
 class RecordedRows:
@@ -54,7 +54,7 @@ class RecordedRows:
         pinned: bool = False,
         pulse: Callable[[], object] = lambda: None,
     ) -> None:
-        """Read all episodes; ``Faulty`` where one is not what ``dataset.Episode`` says. It may take
+        """Read all episodes; ``Faulty`` if an episode does not fit ``dataset.Episode``. It may take
         minutes: ``pulse`` is called every ``CHUNK`` rows or so.
         """
         self._settings = settings
@@ -115,7 +115,7 @@ class Offline:
         self._rng, self._done, self._buffer = np.random.default_rng(seed), 0, 0
 
     def coming(self) -> None:
-        """Not known: every batch is drawn anew."""
+        """Not known: every batch is drawn again."""
 
     def sample(self, n: int) -> Batch | None:
         self._buffer ^= 1
@@ -190,8 +190,8 @@ def beside(live: Batch, recorded: Batch) -> Batch:
 
 
 def look(dataset: Dataset, row: RowSpec, stacks: Mapping[str, Stack]) -> None:
-    """Check a data set before a run: ValueError where a row needs what no data set has, or the
-    first episode is ``Faulty``.
+    """Check a data set before a run: ValueError if a row needs what no data set has, or the first
+    episode is ``Faulty``.
     """
     if missing := [
         f"{name} ({path})"
@@ -217,7 +217,8 @@ def blocks(
         if part is None:
             if (left := rows + 1 - start - held) <= 0:
                 raise Faulty(
-                    f"{dataset.name}: expected the {dataset.steps:,} steps that it says, got more"
+                    f"{dataset.name}: expected the {dataset.steps:,} steps that it declares, got "
+                    "more"
                 )
             part = _seams(row, left)
         edges.append(part)

@@ -5,10 +5,10 @@ small.
 with LZ4.
 
 One call decodes many rows into memory that is there, without the GIL, since LZ4's blocks of them
-are joined into one. A block ends with literals, and what follows literals in a block is a match, of
-four bytes at least ("LZ4 Block Format Description"; liblz4 leaves its length at the least after the
-last literals). So the last four bytes of a row are not encoded, and between two rows a match stands
-for them: they come out wrong, and the caller puts the right ones there.
+are joined into one. A block ends with literals, and after literals a block has a match, of at least
+four bytes ("LZ4 Block Format Description"; liblz4 leaves its length at the least after the last
+literals). So the last four bytes of a row are not encoded, and between two rows a match stands for
+them: they come out wrong, and the caller puts the right ones there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Codec(Protocol):
 
     def decode(self, encoded: Sequence[bytes], out: Bytes) -> None:
         """Decode into ``out`` [n, bytes], contiguous; the last ``TAIL`` bytes of a row are
-        undefined. n >= 1, and n == 1 where rows are shorter than ``SHORTEST``.
+        undefined. n >= 1, and n == 1 if rows are shorter than ``SHORTEST``.
         """
 
 
@@ -125,9 +125,7 @@ def chosen(setting: str, large: Collection[str], small: Collection[str]) -> dict
 
 
 def installed(names: Iterable[str]) -> None:
-    """Raise ImportError, saying what to install, where the library of one of these codecs is
-    missing.
-    """
+    """Raise ImportError, with the install command, if the library of a codec is missing."""
     for name in names:
         CODECS[name]()
 

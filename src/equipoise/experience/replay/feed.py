@@ -1,11 +1,11 @@
 """The rounds that the learners of a run are fed in: the law of the queue, and of a replay's
 limiter.
 
-A *round* is one batch of the queue; where the policies have replays it is one block of every actor.
+A *round* is one batch of the queue; if the policies have replays it is one block of every actor.
 Each policy's experience takes its part of a round, and all of them learn from a round together. The
 law of the limiter, with U updates of N items to a round of R rows:
 
-    updates done = U x rounds taken (after those that reach ``starts_at`` and fill a window),
+    updates done = U x rounds taken (after the rounds that reach ``starts_at`` and fill a window),
     samples per insert = U N / R
 
 The learner never samples more than was paid for: after U updates it waits for the next round. The
@@ -18,7 +18,7 @@ does not count: every actor was replaced, every row is a seam, or the policy's a
 there. If a policy loses all its rows during a round, the updates that remain are made from the
 following rounds, which do not count until then.
 
-Where nothing is replayed U is 1, the first round is learned from, and a policy's experience is its
+If nothing is replayed U is 1, the first round is learned from, and a policy's experience is its
 part of the round itself (``Fresh``).
 """
 
@@ -206,7 +206,7 @@ class Branch(ABC):
         return batch
 
     def coming(self) -> Batch | None:
-        """The batch that ``sample`` gives next, where that is known; it is only to be read."""
+        """The batch that ``sample`` gives next, if that is known; it is only to be read."""
         return None
 
     @abstractmethod
@@ -229,7 +229,9 @@ class Branch(ABC):
 
     @abstractmethod
     def restore(self, source: StateReader, learners: int) -> None:
-        """Load what ``save`` put by each of so many ``learners``; the queue is loaded already."""
+        """Load the state that ``save`` put at each of ``learners`` learners; the queue is loaded
+        already.
+        """
 
     @abstractmethod
     def close(self) -> None:

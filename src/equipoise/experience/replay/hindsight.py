@@ -3,13 +3,13 @@ goal had been desired.
 
 The goal is one that was achieved in the item's own episode: after the item's first row, uniformly
 ("future", the paper's best), at its end ("final"), or anywhere in it ("episode"). Stored rows stay
-as they are; of a gathered window the desired goal, the rewards, and what the env says of
-terminations are written over, as far as the episode goes. An episode that is still running goes as
-far as its newest observation, and one whose beginning was overwritten begins where it is held.
+as they are; of a gathered window the desired goal, the rewards, and the env's terminations are
+written over, as far as the episode goes. An episode that is still running goes as far as its newest
+observation, and an episode whose beginning was overwritten begins at its oldest row.
 
-Each row knows the number of its episode among those of its stream, and of each episode two row
-numbers are kept: its first, and that of its last observation so far. So an item costs the same
-however long its episode is.
+Each row has the number of its episode within its stream, and two row numbers are kept of each
+episode: the first, and the number of the last observation so far. So an item costs the same however
+long its episode is.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Hindsight:
             self._follow(column, self._ring.unroll)
 
     def load(self) -> None:
-        """Note that the ring is being loaded: everything here is computed anew from its rows."""
+        """Note that the ring is being loaded: everything here is computed again from its rows."""
         self._follows = False
 
     def _follow(self, column: int, rows: int) -> None:

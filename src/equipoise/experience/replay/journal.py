@@ -2,16 +2,16 @@
 copy.
 
 A row does not change from its insertion until it is overwritten. So a save copies no row while the
-run holds still: a thread reads those that no save before has written from the ring itself, the
+run holds still: a thread reads from the ring itself the rows that no save has written yet, the
 oldest first, and appends them to files, the *segments*. A checkpoint names the segments that hold
-anything of its ring, each with its length and hash of that moment. What is named never changes: a
+anything of its ring, each with its length and hash of that moment. A named part never changes: a
 segment only grows, up to ``SEGMENT`` bytes; after a save that failed, and after a resume, there is
 a new one.
 
 Back-pressure: a round that would overwrite what the thread has yet to write stays in the inbox
 until it has. So a disk that is slower than insertion holds the run back to its own speed while a
 save is under way, and no more than that; the learner is starved then, but no call waits. Besides
-the ring it takes ``CHUNK`` bytes of memory, or a block's where that is more.
+the ring it takes ``CHUNK`` bytes of memory, or a block's if that is more.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Journal:
         """Save the ring as it is now and ``state``, the rest of its store, with all that was put
         before.
 
-        ``room``: the folder of the ring's segments, among those of the worker.
+        ``room``: the folder of the ring's segments, within the worker's folder.
         """
 
         def finish(chunks: Tree) -> dict[str, Entry]:
@@ -243,7 +243,7 @@ class Journal:
         self, chunks: Tree, segments: Mapping[str, Entry], read: Callable[[str], bytes]
     ) -> None:
         """Load the blocks of a ring, after its ``state``, from the segments that the checkpoint
-        names. ``read`` returns the bytes of a segment. ValueError where they are not what the ring
+        names. ``read`` returns the bytes of a segment. ValueError if they are not what the ring
         held.
         """
         if chunks.keys() != segments.keys():

@@ -38,7 +38,7 @@ class Cursor:
         self.data, self.at = data, 0
 
     def read(self, dtype: DTypeLike, count: int) -> Array:
-        """Read the next bytes; ValueError where there are fewer."""
+        """Read the next bytes; ValueError if there are fewer."""
         size = np.dtype(dtype).itemsize * count
         if size > (left := len(self.data) - self.at):
             raise ValueError(
@@ -104,10 +104,10 @@ class Plain:
 
 
 class Packed:
-    """Rows that are encoded one by one, with the last ``TAIL`` bytes beside.
+    """Rows that are encoded one by one, with the last ``TAIL`` bytes apart.
 
     With a ``keyed`` codec the first of every few rows of a stream and block is the key, encoded as
-    it is; the others are encoded as the exclusive or with it.
+    it is; other rows are encoded as the exclusive or with it.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Packed:
         threads: int,
         pool: ThreadPoolExecutor | None,
     ) -> None:
-        """``pool``: threads that decode beside the caller's, ``threads`` in all."""
+        """``pool``: threads that decode next to the caller's, ``threads`` in all."""
         self._spec, self._streams, self._unroll, self._pool = spec, streams, unroll, pool
         self._keyed = CODECS[codec].keyed
         self._black = slots * streams

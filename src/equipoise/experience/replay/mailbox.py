@@ -1,7 +1,7 @@
 """The mailbox between a learner and its shards: words in memory that all of them map.
 
 The learner writes requests to a shard one after the other; the shard does them in that order and
-says how far it is.
+reports its progress.
 
 ============  ===============================  ========================================================
 word          written by                       when
@@ -32,7 +32,7 @@ from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree
 
 WORD = ArraySpec((1,), "int64")
-BUFFERS = 2  # batches: one is learned from, the next is gathered
+BUFFERS = 2  # batches: the learner uses one while the next is gathered
 LEDGER = ("kept", "overwritten", "lost")  # the fate of the rows that shards took
 
 
@@ -41,8 +41,8 @@ class Request(IntEnum):
 
     LOOK = 0  # report the items and their mass
     INSERT = 1  # take in the inbox's block at this place
-    DRAW = 2  # draw so many items into this buffer, from this column on
-    UPDATE = 3  # take new priorities, from this one to that, of so many
+    DRAW = 2  # draw a number of items into this buffer, from this column on
+    UPDATE = 3  # take new priorities, from this index to that, of a total number
 
 
 class ShardMailbox:

@@ -35,7 +35,7 @@ def share(settings: Settings, learners: int) -> Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """The sizes of a replay, of one learner's share where several have one; the settings are the
+    """The sizes of a replay, of one learner's share if several have one; the settings are the
     share's own.
     """
 
@@ -54,7 +54,7 @@ class ReplayPlan:
     learners: int = 1  # it keeps the rows of one of so many actors that follow each other
 
     def __post_init__(self) -> None:
-        """Raise ValueError where the settings ask for too little."""
+        """Raise ValueError if the settings ask for too little."""
         _ = self.slots, self.codecs
 
     @property
@@ -76,8 +76,8 @@ class ReplayPlan:
         return self.unroll * self.streams
 
     def numbers(self, shard: int = 0) -> NDArray[np.int64] | None:
-        """The number of each stream whose rows a shard keeps, column by column; None where it is
-        that of the column.
+        """The number of each stream whose rows a shard keeps, column by column; None if it is that
+        of the column.
         """
         actors = np.arange(shard, self.actors, self.settings.shards) * self.learners + self.learner
         found = (actors[:, None] * self.span + np.array(self.offsets or range(self.block))).reshape(
@@ -86,7 +86,7 @@ class ReplayPlan:
         return None if np.array_equal(found, np.arange(len(found))) else found
 
     def actor(self, stream: int) -> int:
-        """The actor of a stream, counted among those whose rows are kept here."""
+        """The actor of a stream, counted among the actors whose rows are kept here."""
         return stream // (self.span * self.learners)
 
     def of_shard(self, shard: int) -> int:
@@ -111,7 +111,7 @@ class ReplayPlan:
 
     @property
     def slots(self) -> int:
-        """The slots of a stream; ValueError where the settings ask for too little."""
+        """The slots of a stream; ValueError if the settings ask for too little."""
         settings, one = self.settings, self.unroll
         # The rows before the first update have to fit, and one more block, which is given up while
         # it is overwritten.

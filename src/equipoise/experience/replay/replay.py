@@ -52,8 +52,8 @@ class Replay(Replayed, Store):
 
         ``prefetch``: the next batch is drawn and gathered by a thread while this one is learned
         from, where both are of one round: this batch's new priorities come too late for it.
-        ``wrote`` is called with the seconds that writing a round took. The other arguments are
-        those of ``Store``.
+        ``wrote`` is called with the seconds that writing a round took. The other arguments are as
+        in ``Store``.
         """
         Replayed.__init__(self, plan, rounds, policy, ahead=prefetch)
         Store.__init__(

@@ -9,8 +9,8 @@ of them.
 
 A block is ``unroll`` rows of one actor's streams. The block's ``obs[T]`` is written where the next
 block will begin, so the oldest block is given up before that: of ``slots`` rows a stream, ``slots -
-unroll`` are held. A block's records are put together beside the ring, in the cache, and moved there
-in one piece: the ring is in no cache, and each leaf would wait for it.
+unroll`` are held. A block's records are put together outside the ring, in the cache, and moved
+there in one piece: the ring is in no cache, and each leaf would wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from equipoise.experience.replay.selectors import Where
 from equipoise.types import TRAJECTORY_EDGES, Array, Stack, Trajectory, Tree
 
 NOWHERE = -1  # the row number of an empty place
-OLDEST = 255  # the greatest age that is told apart
+OLDEST = 255  # the greatest age with a class of its own
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # [slots, streams]
@@ -39,7 +39,7 @@ Flags = NDArray[np.bool_]  # [slots, streams]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How many rows a buffer holds, and of whom."""
+    """The number of rows in a buffer, and their streams."""
 
     slots: int  # rows of a stream: a multiple of ``unroll``
     block: int  # streams of an actor
@@ -115,7 +115,7 @@ class RowBuffer:
         self._flat = self._records.reshape(self.places, layout.record)
         self._rows = self._small["row"].reshape(self.places)
         # A block as it is put together. The unwritten fields of the last row, which holds
-        # ``obs[T]``, say: no row.
+        # ``obs[T]``, mean: no row.
         self._block = np.zeros((unroll + 1, block, layout.record), np.uint8)
         parts = {path: _field(self._block, at, spec) for path, (at, spec) in layout.small.items()}
         parts["row"][unroll] = NOWHERE
@@ -146,10 +146,10 @@ class RowBuffer:
     # ------------------------------------------------------------------------------------------- in
 
     def insert(self, data: Trajectory, column: int) -> list[tuple[Where, Flags]]:
-        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> where (slots
-        and streams, as slices) windows may begin from now on, or not any more, for
-        ``Selector.put``; the next call overwrites these flags. ValueError where frames are stacked
-        and a row shows its stack again.
+        """A block, [T, block] numpy arrays, of the streams in ``column`` and after -> the places
+        (slots and streams, as slices) at which windows may begin from now on, or not any more, for
+        ``Selector.put``; the next call overwrites these flags. ValueError if frames are stacked and
+        a row shows its stack again.
         """
         actor = column // self.block
         unroll = self.unroll
@@ -230,8 +230,8 @@ class RowBuffer:
             if (~parts["mask"] & ~parts["first"][1:]).any():
                 raise ValueError(
                     "expected stacks of frames that shift by one a row, got rows that show an "
-                    "observation again (a SAME_STEP "
-                    "env, where an episode was truncated): make the env in NEXT_STEP"
+                    "observation again (a SAME_STEP env, in which an episode was truncated): "
+                    "make the env in NEXT_STEP"
                 )
             age, steps = self._age[columns], self._steps
             # the step at which its episode began
@@ -256,7 +256,7 @@ class RowBuffer:
         return columns if self._numbers is None else self._numbers[columns]
 
     def row(self, places: Ints) -> Ints:
-        """Return the row number at each place: it tells whether the row of a key is still there."""
+        """Return the row number at each place; a key's row is still there if the numbers agree."""
         return self._rows[places]  # type: ignore[no-any-return]
 
     def leaf(self, path: str, places: Ints) -> Array:
@@ -317,7 +317,7 @@ class RowBuffer:
 
     def load_blocks(self, actor: int, first: int, count: int, lost: int, data: Cursor) -> None:
         """Load the bytes of those arrays, one after the other; the first ``lost`` blocks stay as
-        they are. ValueError where there are too few.
+        they are. ValueError if there are too few.
         """
         at, columns = self._block_at(actor, first, count)
         records, states = self._small_of(at, count, columns)
@@ -353,8 +353,8 @@ class RowBuffer:
         }
 
     def _edge(self) -> tuple[Array, Array]:
-        """The place after every stream's last block: the observation there belongs to that block,
-        too.
+        """The place after every stream's last block: the observation there also belongs to that
+        block.
         """
         heads = self.blocks * self.unroll % self.slots
         return np.repeat(heads, self.block), np.arange(self.streams)
@@ -365,9 +365,7 @@ class RowBuffer:
         return slots * self.streams + columns  # type: ignore[no-any-return]
 
     def load(self, state: Tree) -> None:
-        """Load a state, after which the blocks are to be loaded;
-        ValueError where a size differs.
-        """
+        """Load a state, after which the blocks are to be loaded; ValueError if a size differs."""
         mine = self.state()
         blocks = schema.Array(self.blocks.shape, str(self.blocks.dtype), 0, schema.MOST)
         schema.check(state, schema.like(mine) | {"blocks": blocks}, "replay")
@@ -444,7 +442,7 @@ class _Window:
             )
         if not self._frames:
             return self._plain
-        # two rows of a window see different frames where an episode begins between them
+        # two rows of a window see different frames if an episode begins between them
         if self._first[1:].any():
             return self._trajectory(
                 self._leaves | {path: torch.from_numpy(self._apart(path)) for path in self._frames}

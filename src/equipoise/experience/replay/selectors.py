@@ -5,10 +5,10 @@ A selector holds no rows, only which places may be sampled, and in what order or
 ``slot * streams + stream`` belongs to a slot of a stream. Insertion comes in rectangles of slots
 and streams, sampling in arrays of places. No selector loops over items in Python.
 
-Common law: a place that is put in while it is in holds a new item from then on; updating a place
-that is not in does nothing, as its item has left, and one that comes twice gets its last priority.
-Nothing draws but ``sample``, from the generator that it is given, and the same operations and draws
-follow on a ``load`` as on the ``state`` that was taken (a copy, of arrays only).
+Common law: a place that is put in again holds a new item from then on; updating an absent place
+does nothing, as its item has left, and a place that comes twice gets its last priority. Nothing
+draws but ``sample``, from the generator that it is given, and the same operations and draws follow
+on a ``load`` as on the ``state`` that was taken (a copy, of arrays only).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from equipoise.experience.replay.sumtree import SumTree
 from equipoise.types import Array, Tree
 
 SCAN = 64  # looking at a place is this much cheaper than drawing one
-# slots and streams, both with a start and a stop within those that there are
+# slots and streams, both with a start and a stop within the existing ranges
 Where = tuple[slice, slice]
 
 
@@ -31,20 +31,20 @@ class Selector(Protocol):
     nbytes: int  # bytes of the selector
 
     def put(self, where: Where, there: Array) -> None:
-        """Take in new items, or take items out: ``there`` [slots, streams] bool says which may be
-        sampled from now on.
+        """Take in new items, or take items out: ``there`` [slots, streams] bool marks the items
+        that may be sampled from now on.
 
         A new item's priority is the highest seen so far, 1 at first.
         """
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError
-        where there are too few.
+        """Draw n places -> [n] int64, and the probability [n] float64 of each draw. ValueError if
+        there are too few.
         """
 
     def update(self, places: Array, priority: Array) -> None:
         """Set new priorities [k] of the items at [k]. ValueError for a nan, infinite or negative
-        one, and none is changed.
+        priority; then no priority is changed.
         """
 
     def saw(self, priority: float) -> None:
@@ -219,8 +219,8 @@ class Prioritized:
 
     The draws of a batch are independent. The paper (appendix B.2.1) cuts the sum into n ranges and
     draws once from each. That lowers the variance of a batch a little, but then its draws depend on
-    each other and on where places lie in the tree, and a part of a batch (a minibatch) is no sample
-    of P at all.
+    each other and on the order of places in the tree, and a part of a batch (a minibatch) is no
+    sample of P at all.
     """
 
     def __init__(self, slots: int, streams: int = 1, *, alpha: float, epsilon: float) -> None:

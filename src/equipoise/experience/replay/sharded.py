@@ -10,9 +10,9 @@ priority of any shard.
 
 A shard that dies loses its rows and nothing else. Rows that it had taken in count as lost and weigh
 nothing from then on. Blocks that it had not taken in are requested from its successor, which begins
-empty. A batch that it owed is drawn anew. Priorities for its rows are ignored, as its successor has
-none of them. The learner waits for the successor where it is to take blocks, which is at the next
-round: windows need rows of each stream again.
+empty. A batch that it owed is drawn again. Priorities for its rows are ignored, as its successor
+does not have these rows. The learner waits for the successor if it is to take blocks, which is at
+the next round: windows need rows of each stream again.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Sharded(Replayed):
         return done
 
     def _bury(self, shard: int, answered: int) -> None:
-        """Count a dead shard's rows as lost; request what it owed from its successor, or draw from
-        all shards anew.
+        """Count a dead shard's rows as lost; request its outstanding draws from its successor, or
+        draw from all shards again.
         """
         mail, life = self._mailbox.shards[shard], int(self._mailbox.shards[shard]["life"][0])
         mine = slice(shard, None, self._plan.settings.shards)
@@ -150,7 +150,7 @@ class Sharded(Replayed):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw each shard's number of items in the batch, where any shard has items."""
+        """Draw each shard's number of items in the batch, if any shard has items."""
         edges = np.cumsum([0.0, *(mail["mass"][0] for mail in self._mailbox.shards)])
         if not edges[-1] > 0:
             return
@@ -240,7 +240,7 @@ class Sharded(Replayed):
         to.put(self.state(), numbered(self._file, self._plan.learner))
 
     def restore(self, source: StateReader, learners: int) -> None:
-        """Where there were other learners their shards come whole, with the counts of their actors'
+        """If there were other learners their shards come whole, with the counts of their actors'
         blocks.
         """
         mine, now = self._plan.learner, self._plan.learners

@@ -7,7 +7,7 @@ nodes, so there are up to ``ROOTS`` roots with one sorted running sum. Measured 
 10^6 places: nodes of 8 to 64 children that keep running sums of their own, so that a level is a
 comparison with a row, take 1.5 times as long, since a running sum is one addition after another.
 
-A sum is always added up anew from the two below it, and never moved by a difference. So nothing
+A sum is always added up again from the two below it, and never moved by a difference. So nothing
 drifts, and a tree is a function of its masses: loaded from them, it finds the same places bit for
 bit. It also makes no difference when: sums over whole ranges of places, which insertion writes, are
 left until they are asked for, and are slices then.
@@ -53,7 +53,7 @@ class SumTree:
         return float(self._edges[-1])
 
     def set(self, places: Array, mass: Array) -> None:
-        """Set the masses [k] float64 of places [k] int64; where a place comes twice, its last mass
+        """Set the masses [k] float64 of places [k] int64; if a place comes twice, its last mass
         holds.
         """
         node = places + self._first
@@ -89,7 +89,7 @@ class SumTree:
         """The place [k] int64 at whose mass the running sum of masses first exceeds ``value`` [k],
         0 <= value < total.
 
-        It holds up to rounding, but never gives a place of mass 0. ValueError where the total is 0.
+        It holds up to rounding, but never gives a place of mass 0. ValueError if the total is 0.
         """
         if not self.total > 0:
             raise ValueError("expected a total mass above 0, got 0: there is nothing to find")
@@ -102,7 +102,7 @@ class SumTree:
         """Descend to the nodes of places. A value minus the left sum may round to the right sum or
         above, and end at a mass of 0.
 
-        This is rare, and checking each right sum takes time. So only where it happened all values
+        This is rare, and checking each right sum takes time. So only if it happened all values
         descend again, ``guarded``: never into a node with the sum 0. The root that a value falls
         into has a positive sum, since its edges differ.
         """

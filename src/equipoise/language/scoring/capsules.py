@@ -31,7 +31,7 @@ class RewardCapsule:
 
     reward: str  # module:function
     error: str
-    deadline_s: float | None  # None: it had none
+    deadline_s: float | None  # None: no deadline
     samples: Samples
 
 
@@ -55,7 +55,7 @@ def write(directory: Path, capsule: RewardCapsule) -> Path | None:
         for n in range(1, LIMIT + 1):
             try:
                 os.link(aside, target := directory / f"{stem}-{n:02d}.json")
-            except FileExistsError:  # other workers write here, too
+            except FileExistsError:  # other workers also write here
                 continue
             return target
     except OSError as error:  # a full disk costs the capsule, not the run
@@ -86,7 +86,7 @@ SCHEMA: dict[str, schema.Schema] = {
 
 
 def read(path: Path, trusted: tuple[str, ...] = ()) -> RewardCapsule:
-    """Read a capsule and check it; ValueError says what is wrong, Untrusted what it would import.
+    """Read a capsule and check it; ValueError names the fault, Untrusted the import that it needs.
 
     ``trusted``: modules and ``module:function`` that the user vouches for (``trust.py``).
     """

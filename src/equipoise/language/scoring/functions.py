@@ -1,8 +1,8 @@
 """Reward functions of text: named as data, called as TRL calls them, and their answers looked at.
 
 A function is ``reward(prompts, completions, completion_ids=..., **columns) -> list[float | None]``,
-plain or async. It gives each sample a number, or None where it does not apply; a sample to which
-all functions give None is in no baseline. It is told, where its signature names them or takes any::
+plain or async. It gives each sample a number, or None if it does not apply; a sample to which all
+functions give None is in no baseline. It gets, if its signature names them or takes any::
 
     prompts         [M] texts, or lists of messages
     completions     [M] texts; where the prompt is messages, lists with the assistant's message
@@ -27,8 +27,8 @@ from equipoise.naming import called
 from equipoise.types.packed import Prompt, begun
 
 Part = list[float | None]  # [M] what one function gave
-TOLD = ("prompts", "completions", "completion_ids", "ended")  # beside the columns
-LARGEST = 3.4e38  # what the float32 of the learner holds
+TOLD = ("prompts", "completions", "completion_ids", "ended")  # besides the columns
+LARGEST = 3.4e38  # the range of the learner's float32
 
 
 class WrongReward(ValueError):
@@ -45,7 +45,7 @@ class RewardFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """The samples of one prompt, as reward functions see them: what JSON can say."""
+    """The samples of one prompt, as reward functions see them: values that JSON can hold."""
 
     prompts: Sequence[Prompt]  # [M]
     completions: Sequence[Prompt]  # [M]
@@ -98,7 +98,7 @@ def load(name: str) -> Callable[..., object]:
 
 
 def check_columns(name: str, function: Callable[..., object], columns: Collection[str]) -> None:
-    """``WrongReward`` where an argument is in no sample of a task with these columns."""
+    """``WrongReward`` if an argument is in no sample of a task with these columns."""
     try:
         _accepted(function, dict.fromkeys((*columns, *TOLD)))
     except WrongReward as error:
@@ -170,7 +170,7 @@ def _accepted(function: Callable[..., object], given: Mapping[str, object]) -> M
 def _checked(answer: object, count: int) -> Part:
     answer = foreign.listed(answer)
     if inspect.isgenerator(answer) or isinstance(answer, map | zip | range):
-        answer = list(islice(answer, count + 1))  # one that never ends is also too long
+        answer = list(islice(answer, count + 1))  # an endless answer is also too long
     if inspect.iscoroutine(answer):
         answer.close()  # a coroutine of a coroutine, which is never awaited
     if not isinstance(answer, list | tuple):
@@ -224,7 +224,7 @@ def _shown(value: object) -> str:
 
 
 def what(error: Exception | SystemExit) -> str:
-    """What an error of ``call`` says: with its kind and its line where a user's code raised it."""
+    """The text of an error of ``call``: with its kind, and its line if a user's code raised it."""
     return str(error) if isinstance(error, WrongReward) else raised(error)
 
 

@@ -1,7 +1,7 @@
 """Scoring in processes: a function that hangs, or ends its process, costs its group and not the
 run.
 
-A process has one group at a time. The clock of the deadline begins anew with each function. A
+A process has one group at a time. The clock of the deadline starts again with each function. A
 process that is late is killed, with all that it started, and another takes its place.
 """
 
@@ -109,7 +109,7 @@ class ProcessScorer:
         return []
 
     def _wrong(self, process: _Process, ended: bool) -> str:
-        """Why the process is to be replaced; "" where it is well."""
+        """Why the process is to be replaced; "" if it is well."""
         if ended:
             return "ended, by itself or by the system"
         took = process.took_s()
@@ -141,7 +141,7 @@ class _Process:
     """The parent's side of one process."""
 
     def __init__(self, names: list[str]) -> None:
-        self.group: tuple[int, Samples] | None = None  # what it has to score
+        self.group: tuple[int, Samples] | None = None  # the group to score
         self.at, self.ready = "", False
         # when it last got work or answered, and its seconds of waiting for a core by then
         self._since, self._waited_s = time.monotonic(), 0.0
@@ -160,11 +160,11 @@ class _Process:
         return self._socket.fileno()
 
     def begins(self) -> None:
-        """A deadline begins anew."""
+        """A deadline starts again."""
         self._since, self._waited_s = time.monotonic(), cores.waited_s(self._popen.pid)
 
     def took_s(self) -> float:
-        """The seconds since it began, but for those that it waited for a core."""
+        """The seconds since it began, without the seconds of waiting for a core."""
         return (
             time.monotonic()
             - self._since
@@ -210,7 +210,7 @@ class _Process:
 
 
 def _line(samples: Samples) -> bytes:
-    """The samples as one line of JSON; ValueError names the column that JSON cannot say."""
+    """The samples as one line of JSON; ValueError names the column that JSON cannot hold."""
     fields = samples.to_json()
     try:
         return json.dumps(fields, default=plain).encode() + b"\n"

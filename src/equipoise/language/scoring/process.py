@@ -65,7 +65,7 @@ def _die_with_parent(parent: int) -> None:
     """End this process with its parent: a function may hold Python's lock while it hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before that was said
+        if os.getppid() != parent:  # the parent ended before this request
             os._exit(1)
 
 

@@ -1,5 +1,5 @@
-"""The reward of reasoning-gym's tasks: its own score of an answer, which is made anew from seed and
-index, as it was asked.
+"""The reward of reasoning-gym's tasks: its own score of an answer, which is made again from seed
+and index, like the question.
 """
 
 from __future__ import annotations

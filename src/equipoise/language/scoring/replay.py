@@ -12,17 +12,17 @@ from equipoise.language.scoring import capsules
 from equipoise.language.scoring.functions import Part, RewardFunction
 from equipoise.language.scoring.pool import ProcessScorer
 
-DEADLINE_S = 60.0  # of a function that had none
+DEADLINE_S = 60.0  # of a function without a deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a function did then and does now."""
+    """The rewards of a function then and now."""
 
     reward: str
     then: str  # the error
     now: str  # the error; "": there is none
-    given: Part | None  # what it gives each sample now
+    given: Part | None  # the reward that it gives each sample now
 
 
 def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:

@@ -28,10 +28,10 @@ IN_A_ROW = 3  # failures that end the run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A group's rewards, or why it has none."""
+    """A group's rewards, or the reason for their absence."""
 
     key: int  # as it was submitted
-    # [M] the weighted sum, None of a sample that no function judged; None: the group is lost
+    # [M] the weighted sum, None for a sample that no function judged; None: the group is lost
     reward: Part | None
     parts: dict[str, Part] = field(default_factory=dict)  # by the name of the function
     error: str = ""
@@ -40,12 +40,13 @@ class Scored:
 
 
 class Scorer(Protocol):
-    """What turns samples into rewards."""
+    """The interface that turns samples into rewards."""
 
     @property
     def waiting(self) -> int: ...  # groups that were submitted and that ``poll`` has not given back
     def submit(self, key: int, samples: Samples) -> None: ...
-    def poll(self) -> list[Scored]: ...  # what became ready; ``RewardsFailed`` ends the run
+    # the groups that became ready; ``RewardsFailed`` ends the run
+    def poll(self) -> list[Scored]: ...
     # descriptors that are readable once ``poll`` may have something
     def fds(self) -> tuple[int, ...]: ...
     def close(self) -> None: ...
@@ -98,7 +99,7 @@ def _see(capsule: Path | None) -> str:
 
 
 class HereScorer:
-    """Functions called in this process: those that take microseconds and never hang."""
+    """Functions called in this process, which must take microseconds and never hang."""
 
     def __init__(
         self, functions: Sequence[RewardFunction], *, capsules: Path | None = None

@@ -1,1 +1,1 @@
-"""Parameters: what a learner keeps of a network, whole or in parts, and how a gradient moves it."""
+"""Parameters: a learner's copy of a network, whole or in parts, and how a gradient moves it."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from equipoise.learners.pool import Learners
 
 MORE = 2  # the loss and its count, which lie after the gradient and are sent with it
-# bytes: what is sent takes long enough to be worth a message, and short enough to hide behind
-# backward
+# bytes: large enough that sending takes longer than a message costs, and small enough to hide
+# behind backward
 BUCKET = 1 << 20
 
 
@@ -18,8 +18,8 @@ class Buckets:
     """Parts of one flat gradient, from its end to its beginning, as backward fills it.
 
     A part is on its way as soon as backward has left all parameters in it and all parts before it
-    are on their way, so that every learner sends them in one order. What backward did not reach is
-    sent by ``finish``.
+    are on their way, so that every learner sends them in one order. Parts that backward did not
+    reach are sent by ``finish``.
     """
 
     def __init__(self, pool: Learners, flat: nn.Parameter, params: Sequence[nn.Parameter]) -> None:

@@ -1,5 +1,4 @@
-"""All parameters here: those of an optimiser group, and their gradients, are views of one flat
-buffer each.
+"""The parameters of an optimiser group, and their gradients, are views of one flat buffer each.
 
 One tensor per group makes the optimiser step, the gradient norm, the clip and a data-parallel
 reduction one operation each, however many layers there are.

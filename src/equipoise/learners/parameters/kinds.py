@@ -12,7 +12,7 @@ from equipoise.learners.pool import ALONE, Learners
 def parameters_of(shard: Literal["none", "fsdp", "tensor"], pool: Learners = ALONE) -> Parameters:
     """Return what one learner of ``pool`` keeps. A learner alone keeps all of the network.
 
-    torch's DTensor takes a second to load, so it is imported only where it is asked for.
+    torch's DTensor takes a second to load, so it is imported only if it is asked for.
     """
     if pool.size == 1 or shard == "none":
         return Flat(pool)

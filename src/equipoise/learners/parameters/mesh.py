@@ -1,4 +1,4 @@
-"""The learners of a run as torch's own sharding knows them."""
+"""The learners of a run as a mesh for torch's own sharding."""
 
 from __future__ import annotations
 

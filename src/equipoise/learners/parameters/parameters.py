@@ -1,4 +1,6 @@
-"""The interface of a learner's parameters, and what is alike for whole gradients."""
+"""The interface of a learner's parameters, and the code that all kinds with whole gradients
+share.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 
 def added(out: LossOutput, before: LossSums | None) -> LossSums:
-    """The sums of a step's parts, the one of ``out`` included."""
+    """The sums of a step's parts, the sum of ``out`` included."""
     loss = out.loss.detach()
     return (loss, out.count) if before is None else (before[0] + loss, before[1] + out.count)
 
@@ -28,7 +30,7 @@ class Parameters(ABC):
     """The parameters of a network by optimiser group, with their gradients and what the optimisers
     remember.
 
-    Where several learners share them, all learners call each method at the same time, apart from
+    If several learners share them, all learners call each method at the same time, apart from
     ``like`` and ``retune``.
     """
 
@@ -121,7 +123,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def state(self, group: str) -> Tree:
-        """Return the group's parameters, one behind the other, and what its optimiser remembers."""
+        """Return the group's parameters, one behind the other, and its optimiser's memory."""
 
     def like(self, group: str) -> Tree:
         """Return tensors of the types and shapes of ``state``."""

@@ -34,7 +34,7 @@ def cut(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gathered(part: Tensor, like: Tensor) -> Tensor:
-    """The whole tensor of the parts of all learners, who ask at once."""
+    """The whole tensor of the parts of all learners, which call this together."""
     if not isinstance(like, DTensor):
         return part
     spread = DTensor.from_local(
@@ -91,7 +91,7 @@ class Parts:
             x.grad = None
 
     def gradient(self) -> list[Tensor]:
-        """The parts of the gradient; what backward did not reach is 0."""
+        """The parts of the gradient; parameters that backward did not reach have 0."""
         out: list[Tensor] = []
         for param, leaf in zip(self.params, self._leaves, strict=True):
             if leaf.grad is None:
@@ -115,8 +115,7 @@ class Parts:
             one.step_unless(skip, rate)
 
     def state(self, *, keep: bool) -> Tree:
-        """The parameters, one behind the other, and what an optimiser of that one tensor would
-        remember.
+        """The parameters, one behind the other, and the memory of an optimiser of that one tensor.
 
         All learners ask at once. Without ``keep`` nothing is kept of what is gathered: empty
         tensors.
@@ -170,13 +169,13 @@ class Spread(Parameters):
     """A part of some parameters, of their gradient and of what the optimiser remembers.
 
     ``tensors``, ``state`` and ``load`` are of whole tensors, as with ``Flat``. So all learners ask
-    for them at once. ``tensors`` are gathered one by one as they are read, while the others
-    ``join_gather``. Only learner 0 is given the tensors of ``state``; the others are given empty
-    ones.
+    for them at once. ``tensors`` are gathered one by one as they are read, while the other learners
+    call ``join_gather``. Only learner 0 is given the tensors of ``state``; the other learners get
+    empty ones.
     """
 
     def __init__(self, learners: Learners, pool: Learners) -> None:
-        """``learners``: those that have the other parts."""
+        """``learners``: the learners that have the other parts."""
         super().__init__(pool)
         self.learners = learners
 

@@ -20,8 +20,8 @@ class Sliced(Spread):
 
     torch's ``fully_shard`` (FSDP: Zhao et al. 2023, arXiv:2304.11277; first as ZeRO-3: Rajbhandari
     et al. 2020, arXiv:1910.02054): the parameters of a ``Block`` are gathered while it is computed,
-    those of no block while a loss is, and a gradient is added up by a reduce-scatter. The optimiser
-    moves the parts.
+    parameters of no block while a loss is computed, and a gradient is added up by a reduce-scatter.
+    The optimiser moves the parts.
     """
 
     def __init__(self, learners: Learners) -> None:
@@ -31,7 +31,7 @@ class Sliced(Spread):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self._forward = _Forward(self.net)
-        for module in (*reversed(blocks(self.net)), self._forward):  # what is inside comes first
+        for module in (*reversed(blocks(self.net)), self._forward):  # the inner blocks come first
             held = fully_shard(module, mesh=mesh, reshard_after_forward=True)
             assert isinstance(held, FSDPModule)
             held.set_gradient_divide_factor(1.0)  # sums, not means

@@ -88,8 +88,8 @@ class HomeBlocks(Carried):
         self._leaving = True
 
     def ready(self) -> Iterator[Message]:
-        """Yield grants. During a cut there are none: a site cannot tell an actor that waits for one
-        from one that rests.
+        """Yield grants. During a cut there are no messages: a site cannot distinguish an actor that
+        waits for a message from an actor that rests.
         """
         for group, remote in self._remotes.items():
             sequences = list[int]()
@@ -116,7 +116,7 @@ class HomeBlocks(Carried):
         match message:
             case Want(group, life, count):
                 remote = lookup(message, "group", group, self._remotes)
-                # those of its slots that are under way, and the next ones
+                # the slots under way, and the next ones
                 most = 2 * (remote.held + 1)
                 if count < 1 or remote.wanted + len(remote.open) + count > most:
                     raise Refused(f"want: expected 1 to {most} places of a group, got {count} more")
@@ -191,13 +191,13 @@ class _Granted:
 
 @dataclass(slots=True)
 class _Group:
-    """What the site knows of a group besides the words of ``Outbound``."""
+    """The site's state of a group, besides the words of ``Outbound``."""
 
     outbound: Outbound
     at: int  # its place there
     crossing: BlockPacker
     last: LastRows  # of its rows that crossed in this session
-    told: int = 0  # the number of its wants that home knows of
+    told: int = 0  # the number of its wants that home has
     life: int = 0  # of its actor
     restarted: int = 0
     pending: deque[_Granted] = field(default_factory=deque)
@@ -217,8 +217,8 @@ class SiteBlocks(Carried):
         kept: Collection[int] = (),
     ) -> None:
         """``outbound``: of each learner; ``stacks``: of each policy's observations, as in
-        ``EnvSpec``. ``weights``: of so many ``policies``. ``counted``: what home is sent before a
-        group's rows.
+        ``EnvSpec``. ``weights``: the stores of all ``policies``. ``counted``: the counts that home
+        gets before a group's rows.
 
         ``waiting``: complete blocks for shards of this site, and ``kept``: the groups that those
         blocks come from.
@@ -287,8 +287,8 @@ class SiteBlocks(Carried):
         )
 
     def ready(self) -> Iterator[Message]:
-        """What actors ask for and what they wrote: the next want first, so that the answer meets
-        the rows.
+        """The wants and the rows of actors: the next want first, so that the answer meets the
+        rows.
         """
         for number, group in self._groups.items():
             words, at = group.outbound.words, group.at

@@ -1,4 +1,6 @@
-"""What workers on two machines share, as the cluster carries it: one Protocol for both ends."""
+"""The shared memory of workers on two machines, as the cluster carries it: one Protocol for both
+ends.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ class Carried(Protocol):
     """One end of something that workers share: blocks of rows, weights, steps of envs, shards or
     counts.
 
-    A site has one end, and home has the other, for each site. An end knows neither the line nor the
+    A site has one end, and home has the other, for each site. An end uses neither the line nor the
     session.
     """
 
@@ -29,7 +31,7 @@ class Carried(Protocol):
         """Take a message of the other end. ``Refused`` if it is wrong; then nothing has changed."""
 
     def forget(self) -> None:
-        """A session has ended: what was sent in it may not have come."""
+        """A session has ended: its messages may not have come."""
 
     def leave(self) -> None:
         """The site's workers will move to another machine: begin nothing new."""

@@ -2,7 +2,7 @@
 pickle.
 
 A message is a head of fixed size and a body of raw bytes: rows and weights as they lie in memory,
-JSON where it is words.
+JSON if it is words.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Expelled(Message):
 
     kind: ClassVar[Kind] = Kind.EXPELLED
     session: int = 0  # that is over, or 0
-    nonce: int = 0  # what asks for a session must have one above it
+    nonce: int = 0  # a request for a session must have one above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class Hold(Message):
 
 @dataclass(frozen=True, slots=True)
 class Known(Message):
-    """What home knows of a part of the memory, which a worker elsewhere writes."""
+    """Home's copy of a part of the memory, which a worker elsewhere writes."""
 
     kind: ClassVar[Kind] = Kind.KNOWN
     part: int = 0  # its number
@@ -351,7 +351,7 @@ class Beat(Message):
 
 @dataclass(frozen=True, slots=True)
 class Probe(Message):
-    """Nothing: whether it can be sent tells whether the other end is there."""
+    """Nothing: if it can be sent, the other end is there."""
 
     kind: ClassVar[Kind] = Kind.PROBE
 

@@ -1,4 +1,4 @@
-"""The place where the proxy works, and what it may use there besides what a ``Site`` offers."""
+"""The place of the proxy, and the services that it may use there besides a ``Site``'s."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HomeSite:
         return (number, int(words["step"][0]), last) if number > words["released"][0] else None
 
     def relay(self, title: str, message: Mapping[str, object]) -> None:
-        """Pass on what a worker on another machine told its driver."""
+        """Pass on a message that a worker on another machine sent its driver."""
         self._send(Relayed(title=title, said=dict(message)))
 
     def linked(self, site: str, how: str) -> None:

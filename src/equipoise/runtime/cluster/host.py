@@ -58,10 +58,10 @@ class SiteJob:
     blueprint: Blueprint
     kinds: tuple[Kind, ...]
     members: tuple[Member, ...]  # of the whole run
-    titles: tuple[str, ...]  # of those that work here
+    titles: tuple[str, ...]  # of the workers here
     home: Home
     lives: Mapping[str, int]  # how many processes of each worker had begun before, on any machine
-    counted: Mapping[int, bytes]  # what home knows of the parts of these workers
+    counted: Mapping[int, bytes]  # home's copies of these workers' parts
     # rows of its shards; empty: the name alone is taken
     segments: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class SiteHost:
         # the number of the cut in which the workers here save, to go on elsewhere
         self._handing: int | None = None
         self._handed_in = 0  # the session in which they do
-        self._missing: set[str] = set()  # those that have not done so
+        self._missing: set[str] = set()  # the workers that have not done so
         (scratch / "logs").mkdir()
         mine = tuple(member for member in job.members if member.title in job.titles)
         torch = {not isinstance(member.kind, Torchless) for member in mine}
@@ -226,7 +226,7 @@ class SiteHost:
             worked = self.end.tick(time.monotonic()) is Tick.WORKED
             ring(self._crew.bells, self._job.titles, always=False)
         if self._handing is not None and self._handed_in != self.end.sessions:
-            # home may not have got all of it, and may have got none: once more
+            # home may have only a part of it, or nothing: once more
             self._handing = None
         if (
             self.end.leaving
@@ -238,7 +238,7 @@ class SiteHost:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let all workers here save what they are: they wait for places, and will get none."""
+        """Let all workers here save their states: they wait for places, and get no places."""
         self._handing, self._missing = int(self._board.cut["save"][0]) + 1, set(self._job.titles)
         self._handed_in = self.end.sessions
         for inference in self._inferences.values():
@@ -251,7 +251,7 @@ class SiteHost:
         ring(self._crew.bells, self._job.titles)
 
     def _said(self, title: str, said: Message | Died) -> None:
-        """Pass on what a worker said. The files of a checkpoint go first."""
+        """Pass on a worker's message. The files of a checkpoint go first."""
         if isinstance(said, Died):
             self._queues.certain = False
             # a successor has nothing to hand over for that number: once more, when it is there
@@ -283,8 +283,8 @@ class SiteHost:
             self.end.late(title, self._step, {}, (), to_json(failed))
 
     def _rows(self, said: Written) -> Iterator[tuple[str, int, memoryview]]:
-        """(segment, first new byte, new bytes), read from the disk as they are sent; what is of no
-        more use is emptied.
+        """(segment, first new byte, new bytes), read from the disk as they are sent; files of no
+        more use are emptied.
         """
         folder = Path(self._blue.segments)
         for name, entry in said.segments.items():
@@ -298,7 +298,7 @@ class SiteHost:
         for name in self._named - said.segments.keys() if said.segments else ():
             if name.rpartition("/")[0] in mine:  # its name stays taken
                 self._named.discard(name)
-                (folder / name).unlink()  # what is still to be sent of it stays mapped
+                (folder / name).unlink()  # unsent bytes of it stay mapped
                 (folder / name).touch()
         self._named |= said.segments.keys()
 
@@ -338,7 +338,7 @@ class SiteHost:
         self.over = f"{error.worker} {error.reason}"
 
     def _cut(self, number: int, step: int, last: bool) -> None:
-        """Home's workers save for a cut: those here do, too. ``last``: now the learners."""
+        """Home's workers save for a cut: the workers here save also. ``last``: now the learners."""
         if not last:
             self._blocks.bring()
         if last and number == self._board.cut["save"][0]:

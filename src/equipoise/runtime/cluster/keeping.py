@@ -2,14 +2,14 @@
 (``experience/replay/mailbox.py``).
 
 At home a ``RemoteShard`` takes the place of the shard: it passes on what the learner asks, and
-writes what comes back. At the site a ``RemoteLearner`` takes the place of the learner.
-Rows that wait at the site do not travel (``experience/queue/waiting.py``): a request to insert says
-only where they lie.
+writes what comes back. At the site a ``RemoteLearner`` takes the place of the learner. Rows that
+wait at the site do not travel (``experience/queue/waiting.py``): a request to insert has only their
+place.
 
 Requests have the numbers of home's mailbox. A request that comes a second time, since a session
 ended meanwhile, is not done again: its answer is read once more from where it lies, for what was
 drawn lies there until it has come. A shard that died is buried by the learner, as on one machine:
-home is told its next life, and the first request of that life begins it.
+home gets its next life, and the first request of that life begins it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RemoteShard:
         self.forget()
 
     def forget(self) -> None:
-        """A session has ended: what was passed on in it and is not answered may not have come."""
+        """A session has ended: its unanswered messages may not have come."""
         self._life = int(self._mail["seen"][0])
         self._passed = int(self._mail["answered"][0])
 
     def asks(self) -> Iterator[tuple[int, int, Body]]:
-        """(request, life, bytes) of those that were not passed on; none while the learner is to
-        bury the shard.
+        """(request, life, bytes) of the requests that were not passed on; empty while the learner
+        is to bury the shard.
         """
         mail, life = self._mail, int(self._mail["seen"][0])
         if life != int(mail["life"][0]):
@@ -70,7 +70,7 @@ class RemoteShard:
             yield number, life, self._body(mail["request"][number % len(mail["request"])])
 
     def _body(self, request: Array) -> bytes:
-        """A request, and what it speaks of, as far as that is not at the site."""
+        """A request, and the rows of it that are not at the site."""
         kind, *numbers = request.tolist()
         if kind == Request.INSERT and marked(block := self._block(numbers[0])) is None:
             return b"".join((request.tobytes(), raw(self._plan, block)))
@@ -81,8 +81,8 @@ class RemoteShard:
         return bytes(request.tobytes())
 
     def answer(self, number: int, life: int, body: Body) -> bool:
-        """Write the answer to a request -> is it news? ValueError, and nothing is said to the
-        learner, where it is none.
+        """Write the answer to a request -> is it news? ValueError, and the learner hears nothing,
+        if it is no answer.
         """
         mail = self._mail
         if life != self._life or life != int(mail["life"][0]) or number < int(mail["answered"][0]):
@@ -119,7 +119,7 @@ class HomeShards(Carried):
     """Home's end, for the shards of one site."""
 
     def __init__(self, shards: Mapping[int, RemoteShard], answered: Callable[[], object]) -> None:
-        """``shards``: by number; ``answered`` is called when one has an answer."""
+        """``shards``: by number; ``answered`` is called when a shard has an answer."""
         self._shards, self._answered = shards, answered
         self.most = {
             Kind.ANSWERED: max((one.most for one in shards.values()), default=0),
@@ -161,10 +161,10 @@ class RemoteLearner:
             block_bytes(waiting.plan), sum(one.nbytes for one in post.priorities.values())
         )
         self._told = 0  # requests whose answers home was sent
-        self._life = 0  # of the shard, as home was told
+        self._life = 0  # of the shard, as home has it
 
     def forget(self) -> None:
-        """A session has ended: what was sent in it may not have come."""
+        """A session has ended: its messages may not have come."""
         # home asks again for what it has no answer to
         self._life, self._told = 0, int(self._mail["asked"][0])
 
@@ -172,7 +172,7 @@ class RemoteLearner:
         """Pass a request on to the shard, unless it has this one -> the place of a block that is to
         be taken in now.
 
-        ValueError, and nothing is passed on, where it is no request.
+        ValueError, and nothing is passed on, if it is no request.
         """
         mail = self._mail
         if life != int(mail["life"][0]):
@@ -227,7 +227,7 @@ class RemoteLearner:
         )
 
     def answers(self) -> Iterator[tuple[int, int, Body]]:
-        """(request, life, bytes) of what the shard has done, and home was not told."""
+        """(request, life, bytes) of the shard's done work that home has not heard of."""
         mail = self._mail
         while self._told < mail["answered"][0] and mail["seen"][0] == mail["life"][0]:
             number = self._told
@@ -251,7 +251,7 @@ class RemoteLearner:
         return body.data
 
     def died(self) -> int | None:
-        """The life that a successor begins with, if home was not told in this session."""
+        """The life that a successor begins with, if home has not heard of it in this session."""
         life = int(self._mail["life"][0])
         if life == self._life:
             return None

@@ -1,14 +1,14 @@
-"""A line: one end of the sessions between a site and home. It knows no transport and no clock but
-those that it is given.
+"""A line: one end of the sessions between a site and home. It uses only the given transport and the
+given clock.
 
 A *session* is a stretch of time in which no message was lost: each end numbers what it sends, and a
 message of another session, or with a number that does not follow, is refused. Each fault ends the
-session, and the next begins from what both ends know by themselves. So no end has to ask what the
-other has received.
+session, and the next begins from both ends' own states. So no end has to ask what the other has
+received.
 
 A large body, such as weights, takes longer than ``SILENT_S`` on a slow link. It is sent in pieces,
-few of which are under way: each shows that the sender lives, and none is a flood. What is sent
-after it waits for it.
+of which few are under way: each shows that the sender lives, and they never are a flood. Later
+messages wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Link(Protocol):
 
     # False: the other end is not there; the message is lost
     def send(self, head: bytes, body: Body) -> bool: ...
-    def receive(self) -> tuple[Body, Body] | None: ...  # head and body, if one has come
+    def receive(self) -> tuple[Body, Body] | None: ...  # head and body, if a message has come
     def closed(self) -> bool: ...  # has a connection ended since the last call?
 
 
@@ -40,7 +40,7 @@ class _Waiting:
     """A message that is still to be sent, wholly or in part."""
 
     message: Message
-    body: memoryview  # what is left of it
+    body: memoryview  # the rest of it
 
 
 class Line:
@@ -53,7 +53,7 @@ class Line:
         silent_s: float = SILENT_S,
         refused: Tally | None = None,
     ) -> None:
-        """``most``: what may come, and the most bytes of each kind. ``silent_s``: as ``SILENT_S``.
+        """``most``: the accepted kinds, and the most bytes of each. ``silent_s``: as ``SILENT_S``.
         ``refused``: messages that were not taken.
         """
         self.link, self._most, self.silent_s = link, most, silent_s
@@ -78,7 +78,7 @@ class Line:
         self.end()
         self.session, self._sent, self._received = session, 0, 0
         self._heard_at = self._said_at = now
-        self.link.closed()  # what ended before is no end of this session
+        self.link.closed()  # an earlier end is not the end of this session
 
     def end(self) -> None:
         self.session = self._under_way = self._size = 0
@@ -159,12 +159,12 @@ class Line:
         return None
 
     def _whole(self, frame: Frame) -> Frame | None:
-        """The message with its pieces; None where this is only one of them, or says nothing."""
+        """The message with its pieces; None if this is only a piece, or empty."""
         if frame.kind is Kind.BEAT:
             return None
         if frame.kind is Kind.TAKEN:
             if not self._under_way:
-                raise Refused("taken: expected it for a piece that was sent, got one more")
+                raise Refused("taken: expected one for each piece sent, got one more")
             self._under_way -= 1
             self._go_on()
             return None
@@ -187,8 +187,8 @@ class Line:
         return Frame(frame.session, frame.number, made(frame.kind, frame.message.numbers, body))
 
     def beat(self, now: float) -> bool:
-        """Say now and then that this end lives -> is the session still one? A silent or closed one
-        is over.
+        """Send a sign of life now and then -> is the session still one? A silent or closed one is
+        over.
         """
         if self.link.closed() or now - self._heard_at > self.silent_s:
             self.end()

@@ -1,7 +1,7 @@
 """Ray: which machines there are, and a Ray actor on each that runs a site. The one file that
 imports Ray.
 
-Ray places, tells of machines that join, leave and are drained, and carries what is secret (the keys
+Ray places workers, reports machines that join, leave and are drained, and carries secrets (the keys
 of the links are part of a ``SiteJob``). Rows and weights take another way (``sockets.py``), and
 workers are supervised by their site, not by Ray.
 """
@@ -66,7 +66,7 @@ class _Running:
     """A site that was given a machine."""
 
     actor: Any
-    ended: ray.ObjectRef[str]  # what ``run`` returns
+    ended: ray.ObjectRef[str]  # the result of ``run``
     node: str
     cores: int
 
@@ -75,11 +75,11 @@ class RayNodes:
     """``Nodes`` of a Ray cluster. ``disconnect`` after the run."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Connect to the cluster; ValueError in one line where there is none, or none that this
-        process can use.
+        """Connect to the cluster; ValueError in one line if there is no cluster, or no cluster that
+        this process can use.
         """
         self.cluster = cluster
-        self._ours = not ray.is_initialized()  # else it is the caller's, who connected before
+        self._ours = not ray.is_initialized()  # else it is the caller's, which connected before
         if self._ours:
             _connect(cluster.address)
         self.address: str = ray.util.get_node_ip_address()
@@ -90,13 +90,13 @@ class RayNodes:
         self._wanted: dict[str, str] = {}  # the machine that a site had, or is to have
         self._looked = self._placed = self._drained_at = 0.0
         self._drained: set[str] = set()
-        # machines on which a site ended: Ray finds only after 15 s that one of them is gone
+        # machines on which a site ended: Ray finds only after 15 s that such a machine is gone
         self._doubted: set[str] = set()
         self._asked = 0  # cores that an autoscaler was asked for
 
     def nodes(self) -> list[Node]:
-        """The machines that live, as far as Ray knows and, where a site ended, as far as they
-        answer; home first.
+        """The machines that live, according to Ray and, if a site ended there, to their own
+        answers; home first.
         """
         used: dict[str, float] = {}
         for one in self._running.values():
@@ -123,7 +123,7 @@ class RayNodes:
         return sorted(found, key=lambda node: (not node.home, node.name))
 
     def settings(self, blue: Blueprint, kinds: Sequence[Kind]) -> dict[str, object]:
-        """The settings of the cluster, for run.json; ValueError where it has no room for such a
+        """The settings of the cluster, for run.json; ValueError if it has no room for such a
         run.
         """
         self.deal(blue, kinds)
@@ -131,7 +131,7 @@ class RayNodes:
 
     def deal(self, blue: Blueprint, kinds: Sequence[Kind]) -> Mapping[str, tuple[str, ...]]:
         """Deal a run's workers to the machines that there are -> the titles of each site;
-        ValueError where there is no room.
+        ValueError if there is no room.
         """
         at, learning = self.cluster.inference_at, blue.learners * blue.program.placement.threads
         members = crew(blue, kinds)
@@ -194,8 +194,8 @@ class RayNodes:
         self._running[name] = _Running(made, made.run.remote(job), node, cores)
 
     def _ask(self) -> None:
-        """Ask the autoscaler for the cores that sites wait for; what was asked for before is
-        replaced.
+        """Ask the autoscaler for the cores that sites wait for; the new request replaces the old
+        one.
         """
         wanted = [job.cores for job in self._waiting.values()]
         if sum(wanted) == self._asked:
@@ -229,11 +229,11 @@ class RayNodes:
         return self._drained
 
     def where(self, name: str) -> str:
-        """The machine of a site, in short; empty while it has none."""
+        """The machine of a site, in short; empty while it has no machine."""
         return self._running[name].node[:8] if name in self._running else ""
 
     def ended(self) -> Mapping[str, str]:
-        """Sites whose process or machine is gone, as far as Ray knows by now."""
+        """Sites whose process or machine is gone, according to Ray."""
         now = time.monotonic()
         if self._waiting and now - self._placed >= NODES_S:
             self._place()
@@ -250,7 +250,7 @@ class RayNodes:
         return found
 
     def _how(self, name: str, reference: ray.ObjectRef[str]) -> str:
-        """Why a site has ended; ``WorkerFailed`` where it would end so again."""
+        """Why a site has ended; ``WorkerFailed`` if it would end so again."""
         try:
             why: str = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
@@ -272,7 +272,7 @@ class RayNodes:
         return WorkerFailed(name, said, final=True)
 
     def close(self) -> None:
-        """End all sites. They were told; those that do not end are killed."""
+        """End all sites. They have their messages; processes that do not end are killed."""
         waited, self._waiting = self._waiting, {}
         running, self._running = self._running, {}
         if not ray.is_initialized():  # the cluster is gone, and the sites with it
@@ -286,7 +286,7 @@ class RayNodes:
             self._ask()
 
     def disconnect(self) -> None:
-        """Leave the cluster, or end it where it was begun for this run."""
+        """Leave the cluster, or end it if it was begun for this run."""
         self.close()
         if self._ours:
             self._ours = False
@@ -329,7 +329,7 @@ def _answers(address: str, port: int) -> bool:
 
 
 def _reach(where: str) -> None:
-    """ValueError where nobody listens at HOST:PORT; Ray itself would try for long."""
+    """ValueError if no server listens at HOST:PORT; Ray itself would try for long."""
     name, _, port = where.rpartition(":")
     if not port.isdecimal() or not name:
         raise ValueError(
@@ -339,7 +339,7 @@ def _reach(where: str) -> None:
         socket.create_connection((name.strip("[]"), int(port)), REACH_S).close()
     except OSError as error:
         raise ValueError(
-            f"address: expected a Ray cluster at {where}, but nobody answers there ({error}); "
+            f"address: expected a Ray cluster at {where}, but no server answers there ({error}); "
             "start one with 'ray start --head "
             f"--port {port}' on that machine, or use --address local"
         ) from error

@@ -1,5 +1,5 @@
-"""What the workers of a site count, of which home has a copy: their episodes, their rows of the
-board, what learners say.
+"""The counts of a site's workers, of which home has a copy: their episodes, their rows of the
+board, the learners' words.
 
 Home and every site list the same parts in the same order, so that a number names one. Each has one
 writer: the worker at the site, and at home the proxy.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 
-STATISTICS_S = 0.25  # between two reports of what workers count, where no rows take them along
+STATISTICS_S = 0.25  # between two reports of what workers count, if no rows take them along
 
 
 class Part(Protocol):
@@ -59,8 +59,8 @@ class Arrays:
 
 
 class Words(Arrays):
-    """Words that tell of each other, such as an address and that it is there: they are read until
-    two looks agree, and each is published after those before it.
+    """Words that belong together, such as an address and its presence: they are read until two
+    looks agree, and each is published after the words before it.
     """
 
     def __init__(self, *words: Array) -> None:
@@ -105,10 +105,10 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a part is of: of a group of envs, or of one worker.
+    """The owner of a part: a group of envs, or a worker.
 
-    ``titles``: of the workers that write it: it is known where they are. An env counts its
-    failures, and what acts for it counts the rest; under central inference these are two workers.
+    ``titles``: the workers that write it: their places are known. An env counts its failures, and
+    the worker that acts for it counts the rest; under central inference these are two workers.
     ``meets``: are these the words by which a learner meets the others, so that home passes them on?
     """
 
@@ -128,8 +128,8 @@ def parts(
     rows: Mapping[str, Mapping[str, Array]],
     members: Sequence[Member],
 ) -> dict[int, Place]:
-    """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of those
-    that are here.
+    """The parts of a run by number. ``members``: of the whole run; ``rows``: of the board, of the
+    workers here.
     """
     found: list[Place | None] = []
     steps, acts = list[set[str]](), list[set[str]]()
@@ -190,18 +190,18 @@ class HomeParts(Carried):
         meeting: Collection[int] = (),
         met: Callable[[], object] = lambda: None,
     ) -> None:
-        """``parts``: of the whole run, by number; ``counts``: those of the site. ``meeting``: what
-        learners say to each other.
+        """``parts``: of the whole run, by number; ``counts``: the site's counts. ``meeting``: the
+        words that learners write for each other.
 
-        What learners elsewhere say is sent to a site with learners. ``met`` is called when one of
-        the site said something.
+        Words of learners elsewhere are sent to a site with learners. ``met`` is called when a
+        learner of the site has written a word.
         """
         self._parts, self._counts, self._met = parts, frozenset(counts), met
         self._meeting = frozenset(meeting)
         self._elsewhere = (
             sorted(self._meeting - self._counts) if self._meeting & self._counts else []
         )
-        # what the site was told that learners elsewhere say, by part
+        # the words of learners elsewhere that the site has, by part
         self._known: dict[int, bytes] = {}
         self.most = {
             Kind.STATISTICS: max((parts[number].nbytes for number in self._counts), default=0)
@@ -238,15 +238,15 @@ class SiteParts(Carried):
         meeting: Mapping[int, Part] = MappingProxyType({}),
         known: Mapping[int, Part] = MappingProxyType({}),
     ) -> None:
-        """``parts``: what the workers here count, by home's numbers; ``of_group``: those that go
-        home before a group's rows do.
+        """``parts``: the counts of the workers here, by home's numbers; ``of_group``: the counts
+        that go home before a group's rows.
 
-        ``clock``: gives seconds. ``meeting``: what learners here say to the others, and ``known``:
-        what those say.
+        ``clock``: gives seconds. ``meeting``: the words of the learners here, and ``known``: the
+        words of the other learners.
         """
         self._parts, self._of_group, self._meeting, self._known = parts, of_group, meeting, known
         self._clock = clock
-        # what home was sent in this session of parts that are sent if they have changed
+        # the words sent home in this session, of parts that are sent if they have changed
         self._sent: dict[int, bytes] = {}
         self._counted_at = 0.0
         self.most = {Kind.KNOWN: max(part.nbytes for part in known.values())} if known else {}
@@ -270,7 +270,7 @@ class SiteParts(Carried):
         for number, part in self._meeting.items():
             if (said := part.read()) != self._sent.get(number):
                 self._sent[number] = said
-                yield from self.all()  # what had been counted when it said so
+                yield from self.all()  # the counts of that moment
                 yield Statistics(number, said)
         if (now := self._clock()) - self._counted_at >= STATISTICS_S:
             self._counted_at = now
@@ -280,7 +280,7 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused(f"known: expected what learners elsewhere say, got part {part}")
+                    raise Refused(f"known: expected a part of learners elsewhere, got part {part}")
                 self._known[part].write(body)
 
     def forget(self) -> None:

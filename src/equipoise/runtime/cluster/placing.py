@@ -3,8 +3,8 @@ the settings of the cluster.
 
 A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it
 acts for, or a learner or a shard with the actors that feed it. A *site* is some cells that are
-moved together: those of one machine at the start. A site keeps its cells as long as the run lives,
-and goes to another machine when its own is lost.
+moved together: the cells of one machine at the start. A site keeps its cells as long as the run
+lives, and goes to another machine when its own is lost.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Cell:
     """Workers that share memory, and so a machine."""
 
     titles: tuple[str, ...]
-    actors: int  # those of them that step envs
+    actors: int  # the cells among them that step envs
     cores: int  # one for each thread that they compute with
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What the machines do at the start."""
+    """The work of the machines at the start."""
 
     sites: Mapping[str, tuple[str, ...]]  # the titles of the workers of each site
     nodes: Mapping[str, str]  # the machine of each site that has one
@@ -66,7 +66,7 @@ def cells(
     shards_at: At = "home",
 ) -> list[Cell]:
     """The cells of a run: in the order of their first envs, then kinds that are ``Movable``, and
-    those with learners last.
+    cells with learners last.
 
     Inference workers that stay with the learner are in none, nor are learners and shards that stay
     at home.
@@ -120,7 +120,7 @@ def groups_of_shard(blue: Blueprint, index: int) -> range:
 
 
 def check_inference(blue: Blueprint) -> None:
-    """ValueError where nothing acts that could be at the learner."""
+    """ValueError if nothing acts that could be at the learner."""
     if not blue.inferences:
         got = blue.program.placement.inference
         raise ValueError(
@@ -130,7 +130,7 @@ def check_inference(blue: Blueprint) -> None:
 
 
 def check_learners(blue: Blueprint, inference_at: At) -> None:
-    """ValueError where no learner can be on another machine."""
+    """ValueError if no learner can be on another machine."""
     wrong = ""
     if blue.learners == 1:
         wrong = "a run with --learners 2 or more, got one with 1"
@@ -146,9 +146,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
     elif blue.program.placement.balance == "auto":
         wrong = "--balance off, since it is home that lets actors act, got auto"
     elif blue.weights is not None:
-        wrong = (
-            "a run that begins anew or is resumed, got one that begins with the weights of another"
-        )
+        wrong = "a new run or a resume, got one that begins with the weights of another run"
     if wrong:
         raise ValueError(
             f"cluster.learners_at=actors: expected {wrong}; with --cluster learners_at=home all "
@@ -157,7 +155,7 @@ def check_learners(blue: Blueprint, inference_at: At) -> None:
 
 
 def check_shards(blue: Blueprint, inference_at: At) -> None:
-    """ValueError where no shard can be on another machine."""
+    """ValueError if no shard can be on another machine."""
     replays = [policy.replay for policy in blue.policies.values() if policy.replay is not None]
     wrong = ""
     if not blue.shards:
@@ -172,7 +170,7 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
     elif any(replay.file for replay in replays):
         wrong = "a replay in memory, got one with replay.file, a directory of this machine"
     elif blue.inferences and inference_at == "home":
-        wrong = "inference_at=actors, got home, where all rows are made"
+        wrong = "inference_at=actors, got home, which makes all rows"
     if wrong:
         raise ValueError(
             f"cluster.shards_at=actors: expected {wrong}; with --cluster shards_at=home all are "
@@ -193,7 +191,7 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
     """Deal the cells of a run to home and to the other machines, so that all have alike many free
     cores left.
 
-    ``learners``: threads that home needs for learning. ValueError where there is no room, with what
+    ``learners``: threads that home needs for learning. ValueError if there is no room, with what
     would work.
     """
     home = next(node for node in nodes if node.home)
@@ -250,8 +248,8 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
         beside := [at for at in ("learners_at", "shards_at") if getattr(cluster, at) == "actors"]
     ):
         raise ValueError(
-            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, which "
-            f"puts others beside them, got {actors}; the nearest is {can[-2]}"
+            f"home_actors: expected fewer than all {actors} actors with {beside[0]}=actors, "
+            f"which puts learners next to them, got {actors}; the nearest is {can[-2]}"
         )
     return can.index(cluster.home_actors)
 
@@ -259,7 +257,7 @@ def _kept(run: Sequence[Cell], learners: int, home: Node, *, alone: bool, cluste
 def _no_room(
     run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster
 ) -> str:
-    """Why these cells have no machine, and what would work."""
+    """The reason why these cells have no machine, and working settings."""
     wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
     add = "add machines (with an autoscaler: --cluster autoscale=true)"
     if all(len(cell.titles) == cell.cores == 1 for cell in run):
@@ -296,7 +294,7 @@ def _bundles(left: Sequence[Cell], size: int) -> list[tuple[str, ...]]:
 
 
 def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
-    """ValueError where no machine has a label that is asked for."""
+    """ValueError if no machine has a label that is asked for."""
     if cluster.autoscale:
         return
     for key, value in cluster.labels.items():
@@ -314,7 +312,7 @@ def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
 
 
 def placed(waiting: Mapping[str, int], nodes: Sequence[Node], cluster: Cluster) -> dict[str, str]:
-    """Give sites that have no machine one of those with room for all its workers. ``waiting``: the
+    """Give sites that have no machine a machine with room for all their workers. ``waiting``: the
     cores of each.
     """
     free = {node.name: node.free for node in nodes if fits(node, cluster)}

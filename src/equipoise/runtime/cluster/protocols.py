@@ -1,4 +1,4 @@
-"""What the two ends find on their machines: queues, stores of weights, and the driver."""
+"""The things that the two ends find on their machines: queues, stores of weights, the driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Store(Protocol):
 
 
 class Heard(Protocol):
-    """What is done with the messages that concern the driver alone."""
+    """The handling of the messages that concern the driver alone."""
 
     # of a worker of that site
     def said(self, site: str, title: str, message: Mapping[str, object]) -> None: ...

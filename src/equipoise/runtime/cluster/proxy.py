@@ -1,14 +1,14 @@
 """The proxy: home's half of every line. It stands in for the workers of other machines, so that no
-queue knows of them.
+queue depends on them.
 
-The proxy is the one process that writes what those workers would write. What they share is carried
-by ``Carried`` ends, and the proxy does not look into them: it begins and ends sessions, and passes
+The proxy is the one process that writes what those workers would write. ``Carried`` ends carry the
+shared memory, and the proxy does not look into them: it begins and ends sessions, and passes
 messages to the end that takes them.
 
-**Fencing.** When a session ends, or an actor is said to be dead, an end forgets the blocks of those
-groups at once and counts them in ``gone``; whatever comes for them later is refused. The driver
-then takes the blocks back (``Queue.cancel``) and counts them in ``cancelled``; before that the
-group gets no place. Each of the two words has one writer.
+**Fencing.** When a session ends, or an actor is reported dead, an end forgets the blocks of those
+groups at once and counts them in ``gone``; later messages for them are refused. The driver then
+takes the blocks back (``Queue.cancel``) and counts them in ``cancelled``; before that the group
+gets no place. Each of the two words has one writer.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Site:
     carried: Sequence[Carried]
     by_kind: Mapping[Kind, Carried]
     nonce: int = 0  # that of the session; 0 without a session
-    newest: int = 0  # the newest nonce so far: what asks with an older one is late
-    # what it was sent last: the cut, its step, and whether its learners may save
+    newest: int = 0  # the newest nonce so far: a request with an older one is late
+    # its last message: the cut, its step, and whether its learners may save
     told: tuple[int, int, bool] | None = None
     leaving: bool = False  # its workers are to move
     file: bytes = b""  # a received file; its name comes in the next message
@@ -74,7 +74,7 @@ class Traffic:
 
 
 class Proxy:
-    """A state machine that is ticked: it waits for nothing, and knows neither sockets nor Ray."""
+    """A state machine that is ticked: it waits for nothing, and uses neither sockets nor Ray."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Proxy:
         """The words of fences, by group: how often the proxy let go of it, and how often the driver
         took its blocks back.
 
-        ``refused``: what was not taken, by reason; the proxy's.
+        ``refused``: the refused messages, by reason; the proxy's.
         """
         return dict.fromkeys(("gone", "cancelled"), ArraySpec((groups,), "int64")) | {
             "refused": Tally.SPEC
@@ -131,7 +131,7 @@ class Proxy:
         site.line.send(LetGo())
 
     def traffic(self, name: str) -> Traffic:
-        """What has gone through the lines of a site so far."""
+        """The bytes that have gone through the lines of a site so far."""
         before, line = self._earlier.get(name, Traffic(0, 0)), self._sites[name].line
         received = sum(size for kind, size in line.moved.items() if kind in FROM_SITES)
         return Traffic(
@@ -151,7 +151,7 @@ class Proxy:
             worked |= self._serve(site)
         return Tick.WORKED if worked else Tick.STARVED
 
-    # ------------------------------------------------------------------------------- what sites say
+    # ---------------------------------------------------------------------------- messages of sites
 
     def _hear(self, site: Site, now: float) -> bool:
         worked, line = False, site.line
@@ -164,14 +164,14 @@ class Proxy:
                     self._take(site, frame.message)
             except Refused as error:
                 self.refused.add(error.reason)
-                if frame.session:  # a site that says such things is broken, whoever it is
+                if frame.session:  # a site that sends such messages is broken, whatever site it is
                     line.end()
-        for session in line.late:  # the site may not know that they are over
+        for session in line.late:  # the site may not have heard that they are over
             line.outside(Expelled(session))
         line.late.clear()
         if site.nonce and not line.beat(now):
             self._fence(
-                site, "its connection closed, it said nothing for long, or a message was lost"
+                site, "its connection closed, it was silent for long, or a message was lost"
             )
         return worked
 
@@ -190,7 +190,8 @@ class Proxy:
                 Denied(nonce, words(why=f"expected a site of the run {self._digest}, got {said!r}"))
             )
             return
-        first = incarnation << 32  # the site counts from it; far above it nobody has come by asking
+        # the site counts from it; requests never reach a number far above it
+        first = incarnation << 32
         if not first < nonce <= max(site.newest, first) + AHEAD:
             raise Refused(f"hello: expected a nonce of incarnation {incarnation}, got {nonce:#x}")
         if nonce <= site.newest:
@@ -198,7 +199,7 @@ class Proxy:
                 site.line.outside(Expelled(0, site.newest))
             return
         if site.nonce:
-            self._fence(site, "it began anew")
+            self._fence(site, "it started again")
         self._sessions += 1
         site.nonce = site.newest = nonce
         site.told = None
@@ -237,7 +238,7 @@ class Proxy:
                     f"said: expected a title and a name or a message, got {sorted(said)}", "no JSON"
                 )
 
-    # ---------------------------------------------------------------------------- what home answers
+    # ------------------------------------------------------------------------------ answers of home
 
     def _serve(self, site: Site) -> bool:
         """Send what is ready, and then the cut that the site's workers are to save for, once
@@ -260,8 +261,8 @@ class Proxy:
         return worked
 
     def _fence(self, site: Site, how: str = "") -> None:
-        """The session is over: nothing that comes from it counts from now on. ``how``: to be told
-        to the driver.
+        """The session is over: nothing that comes from it counts from now on. ``how``: the reason
+        for the driver.
         """
         if not site.nonce:
             return
@@ -278,7 +279,7 @@ def take_back(fences: Mapping[str, Array], cancel: Callable[[int], object]) -> i
     """The driver's: take back the blocks of the groups that the proxy let go of, by
     ``cancel(group)`` -> their number.
     """
-    gone = fences["gone"].copy()  # what the proxy lets go of from now on is for the next call
+    gone = fences["gone"].copy()  # fences of the proxy from now on are for the next call
     groups = np.flatnonzero(gone > fences["cancelled"]).tolist()
     for group in groups:
         cancel(group)

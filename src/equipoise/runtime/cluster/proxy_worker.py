@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
 
 PATIENCE_S = 0.25  # a beat is due twice a second
-# what workers of sites and their sites tell the driver
+# messages of workers of sites, and of their sites, to the driver
 SAID = (Note, Failed, Saved, Written, HandedOver, Lost)
 
 
@@ -90,7 +90,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where sites find the proxy, and how they prove that they belong to the run."""
+    """The address of the proxy, and the proof by which sites belong to the run."""
 
     address: str  # of home's machine
     port: int
@@ -107,7 +107,7 @@ class ProxyJob:
     shared: Shared
     home: Home
     orders: Outbox  # of the driver: sites to expect from now on, or to let go of
-    expected: tuple[Expected, ...]  # and those that there are already
+    expected: tuple[Expected, ...]  # and the sites that there already are
     members: tuple[Member, ...]
 
 
@@ -129,7 +129,7 @@ class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits["ProxyWorke
         return {"fences": Proxy.specs(blue.program.groups), "traffic": sites}
 
     def job(self, blue: Blueprint, shared: Shared, index: int, life: int) -> ProxyJob:
-        while self._orders.receive():  # of a predecessor; they are among those that are expected
+        while self._orders.receive():  # a predecessor's; they are among the expected sites
             pass
         return ProxyJob(
             blueprint=blue,
@@ -176,7 +176,7 @@ class ProxyKind(Kind, Unnumbered, Prepares, OwnsMemory, Wakes, Waits["ProxyWorke
 
 def begin_anew(shared: Shared, group: int) -> None:
     """The driver's: a group's envs were lost on the machine that stepped them, so their episodes
-    begin anew.
+    begin again.
     """
     assert shared.exchange is not None
     shared.exchange.lost(range(group, group + 1))
@@ -297,7 +297,7 @@ class ProxyWorker:
             Tally(own["fences"]["refused"]), site.cutting, self, home.digest, home.silent_s
         )
         self._traffic = own["traffic"]
-        # what a predecessor counted
+        # a predecessor's counts
         self._before = {name: array.copy() for name, array in self._traffic.items()}
         self._names = [one.name for one in job.expected]
         self._counted_at = 0.0
@@ -346,7 +346,9 @@ class ProxyWorker:
                 self._traffic[key][at] = self._before[key][at] + number
 
     def said(self, site: str, title: str, message: Mapping[str, object]) -> None:
-        """A worker said this to its driver. The worker sent the files of its share before."""
+        """A worker sent this message to its driver. The worker sent the files of its share
+        before.
+        """
         try:
             said = from_json(message)
         except ValueError as error:
@@ -359,7 +361,7 @@ class ProxyWorker:
         if isinstance(said, Written):
             self._sync(site, title, dict(said.segments))
         if isinstance(said, Saved | Written):
-            # what has come, not what the site says
+            # the message that has come, not the site's words
             why = self._errors.pop(title) if title in self._errors else said.error
             said = replace(said, files=self._entries.pop(title, {}), error=why)
         self._site.relay(title, to_json(said))
@@ -416,8 +418,8 @@ class ProxyWorker:
         """
         if title not in self._titles[site] or name not in self._files[title]:
             self._site.note(
-                f"warning: {site} sent a file {name!r} of {title!r}, which has none of that name; "
-                "it is left out"
+                f"warning: {site} sent a file {name!r} of {title!r}, which has no file of that "
+                "name; it is left out"
             )
             return
         entries = self._entries.setdefault(title, {})
@@ -435,7 +437,7 @@ class ProxyWorker:
                 place = None if at is None else checkpoint.aside(self._directory, at)
                 if place is not None and place.is_dir():  # else it was given up meanwhile
                     entries |= checkpoint.add(place, name, data)
-        # a full disk costs a checkpoint, or what those that move were, and not the run
+        # a full disk costs a checkpoint, or the states of moving workers, and not the run
         except OSError as error:
             if site in self._leaving:
                 (self._handed / name).unlink(missing_ok=True)
@@ -452,7 +454,7 @@ class ProxyWorker:
         self._site.linked(site, how)
 
     def save(self, to: StateWriter) -> None:
-        """Nothing: what stands in for others has no state of its own."""
+        """Nothing: a stand-in has no state of its own."""
 
     def load(self, source: StateReader) -> None: ...
 

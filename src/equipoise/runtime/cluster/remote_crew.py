@@ -1,4 +1,4 @@
-"""The workers of a run on several machines: those of home, where the driver is, and a site on each
+"""The workers of a run on several machines: home's workers, next to the driver, and a site on each
 other machine.
 """
 
@@ -56,24 +56,24 @@ from equipoise.workers.kind import (
 from equipoise.workers.kinds import KINDS
 from equipoise.workers.shared import Shared
 
-# what a lost connection leaves behind
+# the remains of a lost connection
 EXPECTED = ("another session", "out of order", "no site of this run")
 
 
 class Nodes(Protocol):
-    """The other machines: they run sites, and say which have ended."""
+    """The other machines: they run sites, and report which have ended."""
 
     @property
     def address(self) -> str: ...  # of this machine, for the others
     # seconds after which a silent machine counts as gone
     @property
     def silent_s(self) -> float: ...
-    def start(self, job: SiteJob) -> None: ...  # of a site; where it ran before, that is over
+    def start(self, job: SiteJob) -> None: ...  # of a site; its earlier place is over
     # sites that have ended since the last call, and how
     def ended(self) -> Mapping[str, str]: ...
     # sites that no machine has room for, and the cores that each needs
     def waits(self) -> Mapping[str, int]: ...
-    # the machine of a site, in short; empty while it has none
+    # the machine of a site, in short; empty while it has no machine
     def where(self, name: str) -> str: ...
     def leaving(self) -> Collection[str]: ...  # sites whose machine will be taken away
     def home_leaves(self) -> bool: ...  # will this machine be taken away?
@@ -82,11 +82,11 @@ class Nodes(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Site:
-    """The workers of another machine, and what becomes of them."""
+    """The workers of another machine, and their fate."""
 
     members: tuple[Member, ...]
     expected: Expected  # by the proxy
-    vital: str  # what no other machine can take over; empty if there is nothing of that kind
+    vital: str  # the parts that no other machine can take over; empty if there are no such parts
     down: bool = True  # without a link now
     reached: bool = False  # has it had a link in its present incarnation?
     warned: bool = False  # that it will be taken away, if it is vital
@@ -95,14 +95,14 @@ class _Site:
     lost: int = 0
     streak: Streak = field(default_factory=Streak)
     progress: float = 0  # when it was started
-    handed: SourceInHand | None = None  # what its workers are that move, until they are there
+    handed: SourceInHand | None = None  # the states of its moving workers, until they are there
 
 
 class RemoteCrew:
-    """Starts, watches, moves and ends sites, beside the crew of home: ``RemoteWorkers``.
+    """Starts, watches, moves and ends sites, next to the crew of home: ``RemoteWorkers``.
 
     Home's crew has a worker more, the proxy, which links the sites. To queues, cuts and learners
-    the workers of sites are like those of home.
+    the workers of sites are like home's workers.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class RemoteCrew:
         apart = any(_of(LearningKind, site.members) for site in self._sites.values())
         self.blue = replace(blue, apart=apart, address=nodes.address)
         self._lives: dict[str, int] = {}  # by worker: the machines that it was lost with
-        # why connections and messages were refused, as far as it was said
+        # why connections and messages were refused, as far as reported
         self._refusals: set[str] = set()
         self._warned = False  # that home's machine will be taken away
-        self._told: set[str] = set()  # sites that wait for a machine, as was said
-        # how and in which life: what such a site still said comes first
+        self._told: set[str] = set()  # sites that wait for a machine, as reported
+        # how and in which life: the last messages of such a site come first
         self._ended: dict[str, tuple[str, int]] = {}
         self._notes: list[str] = []  # for the person
         self._handed = tempfile.TemporaryDirectory(prefix="equipoise-handed-")
@@ -184,8 +184,8 @@ class RemoteCrew:
         self._proxy.expected[site.expected.name] = site.expected
 
     def _start(self, site: _Site) -> None:
-        """Start a site, with what home knows of its workers, and what they were on another machine,
-        or in the checkpoint that the run goes on from.
+        """Start a site, with home's copies of its workers' parts, and their states on another
+        machine, or in the checkpoint that the run goes on from.
         """
         blue, source, titles = self.blue, site.handed, site.expected.titles
         if source is None and blue.resume is not None:
@@ -196,7 +196,7 @@ class RemoteCrew:
             source = _in_hand(blue.resume, [*names, *more], site.members)
         site.progress = self._done(site)
         for title in titles:
-            self._board.say(title, "its machine begins")  # until the worker itself says more
+            self._board.say(title, "its machine begins")  # until the worker itself reports more
         self._nodes.start(
             SiteJob(
                 name=site.expected.name,
@@ -217,8 +217,8 @@ class RemoteCrew:
         )
 
     def _rows_of(self, members: Sequence[Member]) -> dict[str, bytes]:
-        """The segments of the shards among these workers: those of the checkpoint to go on from,
-        and the names of others.
+        """The segments of the shards among these workers: the segments of the checkpoint to go on
+        from, and the names of other segments.
         """
         found, source = dict[str, bytes](), self.blue.resume
         for one in _of(KeepingKind, members):
@@ -282,7 +282,7 @@ class RemoteCrew:
             self._queues.certain = False
 
     def _tell_of_waiting(self) -> None:
-        """Say once which sites have no machine, and that they have one."""
+        """Report once which sites have no machine, and that they have one."""
         waits = self._nodes.waits()
         for name in waits.keys() - self._told:
             self._notes.append(f"warning: {name} waits for a machine with {waits[name]} free cores")
@@ -291,8 +291,8 @@ class RemoteCrew:
         self._told = set(waits)
 
     def _tell_of_refusals(self) -> None:
-        """Say once for each reason that home refuses connections or messages. How many they were is
-        in the summary.
+        """Report once each reason for which home refuses connections or messages. How many they
+        were is in the summary.
         """
         for reason in self._refused().keys() - self._refusals:
             self._refusals.add(reason)
@@ -315,7 +315,7 @@ class RemoteCrew:
             self._queues.by_learner[learner].cancel(self.blue.streams(group))
 
     def _let_go(self, site: _Site) -> None:
-        """Ask a site for its actors, before its machine is taken away; where it is vital, make a
+        """Ask a site for its actors, before its machine is taken away; if it is vital, make a
         checkpoint.
         """
         name = site.expected.name
@@ -336,7 +336,7 @@ class RemoteCrew:
         """All workers of a site have handed over what they are: they go on elsewhere, and nothing
         is lost.
 
-        Where a file of theirs could not be written they begin anew.
+        If a file of theirs could not be written they begin again.
         """
         kept, folder = dict[str, bytes](), Path(self._handed.name)
         for one in site.members:
@@ -362,12 +362,12 @@ class RemoteCrew:
         self._start(site)
 
     def _order(self, site: _Site) -> None:
-        """Tell the proxy that lives what is expected of a site."""
+        """Send the living proxy the workers that it may expect of a site."""
         self._orders.send(asdict(site.expected))
         self._local.bells[ProxyKind.name].ring(always=True)
 
     def _replace(self, site: _Site, how: str) -> None:
-        """A site is verified dead: its workers begin anew, at once, on whatever machine there is.
+        """A site is verified dead: its workers begin again, at once, on whatever machine there is.
 
         A site that never connected did no work, so its workers start elsewhere as if for the first
         time.
@@ -398,7 +398,9 @@ class RemoteCrew:
         self._start_next(site)
 
     def _take(self, title: str, message: Message | Died) -> Iterator[tuple[str, Message | Died]]:
-        """Pass on what a worker of home said, or what the proxy relays of one elsewhere."""
+        """Pass on a message of a worker of home, or a message that the proxy relays from
+        elsewhere.
+        """
         if isinstance(message, Linked):
             self._linked(message.site, message.how)
         elif not isinstance(message, Relayed):
@@ -468,7 +470,7 @@ class RemoteCrew:
         return f"{beginning[0]} is still beginning" if beginning else self._local.obstacle()
 
     def measured(self, now: RunStats) -> RunStats:
-        """Add a line for each site, and what home refused, to what home's crew adds."""
+        """Add a line for each site, and home's refusals, to the lines of home's crew."""
         found = {
             name: SiteStats(
                 machine=self._nodes.where(name) or site.machine,
@@ -505,7 +507,7 @@ def _of(trait: type[object], members: Sequence[Member]) -> list[Member]:
 
 
 def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = ()) -> SourceInHand:
-    """``members``: those whose rows come along."""
+    """``members``: the workers whose rows come along."""
     kept = {name: source.read(name) for name in names if name in source.files}
     folders = tuple(one.folder for one in _of(KeepingKind, members))
     rows = {
@@ -519,7 +521,7 @@ def _in_hand(source: Source, names: Sequence[str], members: Sequence[Member] = (
 
 
 def _free_port(address: str) -> int:
-    """A port that nobody has now. It stays that of the run, so that sites find a proxy that was
+    """A port that is free now. It stays that of the run, so that sites find a proxy that was
     replaced.
     """
     with socket.socket() as made:

@@ -1,7 +1,7 @@
 """A site: the half of every line where the workers of another machine are.
 
-They work as those at home do, over the memory of their machine. What they share with home is
-carried by ``Carried`` ends, and this file does not look into them: it asks for sessions, and passes
+They work as home's workers do, over the memory of their machine. ``Carried`` ends carry the memory
+that they share with home, and this file does not look into them: it asks for sessions, and passes
 messages to the end that takes them.
 """
 
@@ -44,8 +44,8 @@ MOST = {
 
 
 class SiteEnd:
-    """A state machine that is ticked: it waits for nothing, and knows neither processes, sockets
-    nor Ray.
+    """A state machine that is ticked: it waits for nothing, and uses no processes, sockets or
+    Ray.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SiteEnd:
         self._name, self._incarnation, self._digest = name, incarnation, digest
         self._cut, self._ended = cut, ended
         self._carried, self._by_kind = carried, by_kind(carried)
-        # files and rows for home, each with what is said of it
+        # files and rows for home, each with its message
         self._late: deque[tuple[Message, ...]] = deque()
         self.line = Line(link, MOST | most_bytes(carried), silent_s)
         self._nonce = incarnation << 32  # no other process of this site has it
@@ -106,13 +106,13 @@ class SiteEnd:
         return worked
 
     def say(self, title: str, message: Mapping[str, object]) -> None:
-        """Pass on what a worker told its driver."""
+        """Pass on a worker's message to its driver."""
         self.line.send(Said(words(title=title, message=message)))
 
     def files(
         self, title: str, files: Mapping[str, bytes], then: Mapping[str, object] | None = None
     ) -> None:
-        """Send a worker's files of a checkpoint, and after them what it told its driver."""
+        """Send a worker's files of a checkpoint, and after them its message to the driver."""
         for name, data in files.items():
             self.line.send(File(data))
             self.line.send(Said(words(title=title, name=name)))
@@ -128,7 +128,7 @@ class SiteEnd:
         then: Mapping[str, object],
     ) -> None:
         """Send what a worker has written since the cut of that step: its ``files``, and new
-        ``rows``; then what it said.
+        ``rows``; then its message.
 
         The rows: (segment, its first new byte, bytes). They are read from the disk as the line has
         room for them.
@@ -144,7 +144,7 @@ class SiteEnd:
     # ---------------------------------------------------------------------------------- the session
 
     def _ask(self, now: float) -> None:
-        """Ask home to begin a session, and ask again: what is asked for may not have come."""
+        """Ask home to begin a session, and ask again: the request may not have come."""
         if self._asked_at is None:  # a session has ended, or this is the first
             self._nonce += 1
             self._late.clear()

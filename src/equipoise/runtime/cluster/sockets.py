@@ -2,12 +2,12 @@
 CURVE keys.
 
 Framing, reconnection, heartbeats of the connection, bounds of what is under way and keys are the
-library's. A site is known by its identity, "NAME.INCARNATION"; what comes from any other is refused
+library's. A site is known by its identity, "NAME.INCARNATION"; messages from any other are refused
 and counted.
 
 ZeroMQ closes a connection that announces a message above ``MAXMSGSIZE`` before it allocates any of
-it; the session of that site ends. What is above the limit of its kind is refused here, before it is
-kept.
+it; the session of that site ends. A message above the limit of its kind is refused here, before it
+is kept.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from equipoise.runtime.cluster.frames import Body, Denied, Kind, Probe
 from equipoise.runtime.cluster.line import SILENT_S
 from equipoise.runtime.cluster.wire import WORDS, Refused, Tally, parse, words
 
-UNDER_WAY = 256  # messages of one site, each way, besides those of its groups: more are a flood
+UNDER_WAY = 256  # messages of one site, each way, besides its groups' messages: more are a flood
 OF_GROUP = 32  # the places, rows and counts of one group that may be under way
 LAST_MS = 500  # that the last words of home may take to reach the sites
-BEAT_MS = 500  # of a connection: ZeroMQ closes one whose other end says nothing
+BEAT_MS = 500  # of a connection: ZeroMQ closes a silent one
 SLACK = 1 << 10  # bytes of a message besides its body
 DETACHED = zmq.EVENT_DISCONNECTED
 FAILED = (
@@ -53,7 +53,7 @@ class Keys:
 
 
 class _Monitored:
-    """A socket, and what its connections do."""
+    """A socket, and the events of its connections."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class _Monitored:
     def _ends(self, event: int, value: int) -> bool:
         """Count what gets no connection -> has another one ended?
 
-        ZeroMQ does not say whose handshake succeeded: it counts as the newest connection's. Where
-        that is wrong, the end of a site's connection is seen by its silence. What closes without a
-        word of a handshake did not speak ZeroMQ.
+        ZeroMQ does not report whose handshake succeeded: it counts as the newest connection's. If
+        that is wrong, the end of a site's connection is seen by its silence. A connection that
+        closes without a word of a handshake did not speak ZeroMQ.
         """
         failed, self._failed = self._failed, bool(event & FAILED)
         if event & zmq.EVENT_ACCEPTED:
@@ -143,9 +143,9 @@ class Listener:
         """``address``: of this machine, which sites can reach; ``sites``: the public key that all
         of them have.
 
-        ``most``: the most bytes of each kind that may come. ``refused``: where what is not taken is
-        counted. ``groups``: the most that a site may have. ``port``: 0 for one that is free.
-        ``silent_s``: after which a connection that says nothing is closed.
+        ``most``: the most bytes of each kind that may come. ``refused``: the counter of refused
+        messages. ``groups``: the most that a site may have. ``port``: 0 for a free one.
+        ``silent_s``: the time after which a silent connection is closed.
         """
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._guard = ThreadAuthenticator(self._context)
@@ -195,7 +195,7 @@ class Listener:
                 self.send(
                     identity,
                     Denied(-1).head(),
-                    words(why="home knows no such site: it was replaced"),
+                    words(why="home has no such site: it was replaced"),
                 )
             elif len(parts) != 3:
                 self.refused.add("no message")
@@ -223,7 +223,7 @@ class Listener:
 
 
 class _Only:
-    """Lets in those with one key."""
+    """Lets in peers with one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -272,7 +272,8 @@ class SiteLink:
         self._socket = _Monitored(self._context, zmq.DEALER, groups, silent_s)
         socket = self._socket.socket
         socket.setsockopt(zmq.IDENTITY, f"{name}.{incarnation}".encode())
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # what cannot be sent now is not kept for later
+        # messages that cannot be sent now are not kept for later
+        socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         socket.curve_serverkey, socket.curve_publickey = home, keys.public

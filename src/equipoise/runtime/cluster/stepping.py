@@ -4,10 +4,10 @@ between them.
 At home a ``RemoteEnvs`` takes the place of the env worker: it passes on what is asked, and writes
 the rows that come back. At the site a ``RemoteInference`` takes the place of the inference worker.
 
-Each ask has a number in the exchange, and one answer: the rows, or that the envs are not where the
-answer would follow (their worker died). An ask that comes a second time, since a session ended
-meanwhile, gets the same answer, for the rows lie where they are until the next ask. So no step is
-lost with a session, and none is taken twice.
+Each ask has a number in the exchange, and one answer: the rows, or the news that the envs are not
+at the row before the answer (their worker died). An ask that comes a second time, since a session
+ended meanwhile, gets the same answer, for the rows lie where they are until the next ask. So no
+step is lost with a session, and no step is taken twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from equipoise.runtime.cluster.parts import Arrays
 from equipoise.runtime.cluster.wire import Refused, lookup
 from equipoise.types import Array, Stack
 
-NEVER = -1 << EPOCH  # of ``asked``: nobody has asked yet
+NEVER = -1 << EPOCH  # of ``asked``: not asked yet
 # masks an ask's number in its epoch: 0 asks for the first rows of new episodes
 FIRST = (1 << EPOCH) - 1
 
@@ -34,14 +34,12 @@ class Rows:
     """A group's rows of one step, as they travel. A stack that follows from the last one sends its
     newest frame alone.
 
-    The bytes: what is no stack; then of each stack [B] whether it follows, the newest frames [B,
-    frame], and the older frames of those that do not follow [n, k - 1, frame].
+    The bytes: leaves that are no stack; then of each stack [B] whether it follows, the newest
+    frames [B, frame], and the older frames of the stacks that do not follow [n, k - 1, frame].
     """
 
     def __init__(self, arrays: Mapping[str, Array], stacks: Mapping[str, Stack]) -> None:
-        """``arrays``: where they lie, by path; ``stacks``: those that are stacks, by the same
-        paths.
-        """
+        """``arrays``: the arrays by path; ``stacks``: the stacks among them, by the same paths."""
         self._plain = Arrays(*(array for path, array in arrays.items() if path not in stacks))
         self._stacks = [
             array.reshape(len(array), stacks[path].frames, -1).view(np.uint8)
@@ -50,7 +48,7 @@ class Rows:
         ]
         self._last: list[Array] = []  # the sender's, from the first that it keeps
         self._known = False
-        # where all follow
+        # if all follow
         self.least = self._plain.nbytes + sum(
             len(stack) + stack[:, 0].nbytes for stack in self._stacks
         )
@@ -71,7 +69,7 @@ class Rows:
         return b"".join(parts)
 
     def write(self, data: Body) -> None:
-        """The receiver's; ValueError, and nothing is written, where these are no such rows."""
+        """The receiver's; ValueError, and nothing is written, if these are no such rows."""
         body = np.frombuffer(data, np.uint8)
         at, found = self._plain.nbytes, list[tuple[Array, Array, Array]]()
         for stack in self._stacks:
@@ -114,7 +112,7 @@ class RemoteEnvs:
         self.forget()
 
     def forget(self) -> None:
-        """A session has ended: what was passed on in it may not have come."""
+        """A session has ended: messages passed on in it may not have come."""
         self._passed, self._held = NEVER, 0
 
     def asks(self) -> tuple[int, bool, bytes] | None:
@@ -138,7 +136,7 @@ class RemoteEnvs:
 
     def answer(self, asked: int, anew: bool, rows: Body) -> bool:
         """Hand the rows to the inference worker; False: it does not wait for them any more.
-        ValueError where they are none.
+        ValueError if they are not such rows.
         """
         if not self.waits(asked):
             return False
@@ -160,7 +158,7 @@ class RemoteEnvs:
 
 class RemoteInference:
     """The site's half, for one group. The exchange's epochs are this machine's own; 0, before
-    anything was lost, is home's as well.
+    anything was lost, is also home's.
     """
 
     def __init__(
@@ -181,7 +179,9 @@ class RemoteInference:
 
     @property
     def quiet(self) -> bool:
-        """Has the env worker answered, and home been told, so that it waits for the next ask?"""
+        """Has the env worker answered, and has home heard of it, so that it waits for the
+        next ask?
+        """
         asked = int(self._words["asked"][self._g])
         return asked != NEVER and not self._owed and self._first is None and self._answered(asked)
 
@@ -194,9 +194,7 @@ class RemoteInference:
         return int(self._words["epoch"][self._g]) == self._epoch
 
     def forget(self) -> None:
-        """A session has ended: what was sent in it may not have come. Home will ask once more, if
-        so.
-        """
+        """A session has ended: its messages may not have come. Home will ask once more, if so."""
         self._owed, self._called = self.asked is not None, False
 
     def hold(self, cut: int) -> None:
@@ -219,7 +217,7 @@ class RemoteInference:
         publish(words["held"], g, 0)
         if not asked & FIRST:
             self._first = None
-            # else it is the first of all, and envs of a resume are where it left them
+            # else it is the first of all, and envs of a resume are at the row that it left
             if asked or local != NEVER:
                 publish(words["epoch"], g, words["epoch"][g] + 1)
             self._epoch = int(words["epoch"][g])
@@ -231,7 +229,7 @@ class RemoteInference:
         elif before == asked - 1 and self._answered(local):
             self._write(actions)
         else:
-            self._epoch = -1  # the envs are not where home takes them to be
+            self._epoch = -1  # the envs are not at the row that home expects
 
     def _write(self, actions: Body) -> None:
         self.steps += 1
@@ -239,8 +237,8 @@ class RemoteInference:
         publish(self._words["asked"], self._g, self._words["answered"][self._g])
 
     def answers(self) -> tuple[int, bool, bytes | None] | None:
-        """(ask, are the episodes new, rows) that home does not have yet; rows are None where the
-        envs were lost.
+        """(ask, are the episodes new, rows) that home does not have yet; rows are None if the envs
+        were lost.
         """
         if not (self._owed and self._called) or self.asked is None:
             return None
@@ -295,7 +293,7 @@ class HomeSteps(Carried):
             case Unstepped(group, ask):
                 waits = lookup(message, "group", group, self._envs).waits(ask)
                 if waits and self._gone[group] == self._cancelled[group]:
-                    self._gone[group] += 1  # the driver begins their episodes anew
+                    self._gone[group] += 1  # the driver begins their episodes again
 
     def ready(self) -> Iterator[Message]:
         for group, remote in self._envs.items():
@@ -316,7 +314,9 @@ class SiteSteps(Carried):
     def __init__(
         self, inferences: Mapping[int, RemoteInference], counted: Callable[[int], Iterable[Message]]
     ) -> None:
-        """``inferences``: by group. ``counted``: what home gets before an answer for a group."""
+        """``inferences``: by group. ``counted``: the counts that home gets before an answer for a
+        group.
+        """
         self._inferences, self._counted, self._leaving = inferences, counted, False
         self._put_off: dict[int, Step] = {}  # asks that came while this site leaves, by group
         self.most = {

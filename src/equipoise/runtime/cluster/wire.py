@@ -23,7 +23,7 @@ WORDS = 1 << 20  # bytes of a body of words
 PIECE = 1 << 18
 
 
-# come between the pieces of another message, too
+# also come between the pieces of another message
 AT_ONCE = frozenset({Kind.BEAT, Kind.TAKEN, Kind.STOP})
 # the most bytes of a body, at both ends
 BOTH = {Kind.BEAT: 0, Kind.PROBE: 0, Kind.PIECE: PIECE, Kind.TAKEN: 0}
@@ -59,8 +59,8 @@ class Refused(ValueError):
 
 
 class Tally:
-    """How many connections and messages were refused, by reason, in memory that others may read.
-    One process writes.
+    """How many connections and messages were refused, by reason, in memory that other processes may
+    read. One process writes.
     """
 
     SPEC = ArraySpec((len(REASONS),), "int64")
@@ -101,7 +101,7 @@ class Frame:
 
 
 def read(message: Message) -> dict[str, object]:
-    """The body as JSON; ``Refused`` where it is none."""
+    """The body as JSON; ``Refused`` if it is no JSON."""
     body = bytes(message.body)
     try:
         found = json.loads(body)
@@ -128,8 +128,8 @@ def lookup(message: Message, noun: str, number: int, among: Mapping[int, T]) -> 
 
 
 def parse(head: Body, body: Body, most: Mapping[Kind, int]) -> Frame:
-    """Read a message; ``Refused`` where it is none. ``most``: the bytes of a body by kind, of those
-    that may come.
+    """Read a message; ``Refused`` if it is no message. ``most``: the accepted kinds, and the most
+    bytes of a body of each.
 
     Nothing of the body is read or copied.
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 5.0  # from the stop word to SIGKILL
 STACK_S = 3.0  # for a hanging worker to write its stack
-LOAD_S = 3600.0  # instead, where episodes may have to be played again
+LOAD_S = 3600.0  # instead, if episodes may have to be played again
 START_S = 60.0  # for imports and the making of envs, before the deadline of a tick begins
 RAISED = "raised an exception"
 LOOK_S = 1.0  # how often the driver looks for workers that hang
@@ -148,8 +148,8 @@ class Crew:
         )
 
     def start(self, queues: Sequence[SharedQueue | SiteSlots]) -> None:
-        """Give every worker its process. ``queues``: of each learner, as the workers see it, or
-        what stands for it here.
+        """Give every worker its process. ``queues``: of each learner, as the workers see it, or its
+        stand-in here.
         """
         self._queues = queues
         try:
@@ -187,7 +187,7 @@ class Crew:
         child.log_from = self._logs.size(child.name)
         start_s = START_S + (worker.COMPILE_S if blue.program.placement.compile else 0.0)
         self._board.touch(child.name, start_s if blue.resume is None else LOAD_S)
-        self._board.say(child.name, "its process begins")  # until the worker itself says more
+        self._board.say(child.name, "its process begins")  # until the worker itself reports more
         assignment = worker.Assignment(
             name=child.name,
             board=self._board,
@@ -227,7 +227,7 @@ class Crew:
 
     def _bell(self, title: str) -> Ringer:
         found = self.bells.get(title, self.elsewhere)
-        assert found is not None, f"nobody stands in for {title}"
+        assert found is not None, f"no queue or stand-in for {title}"
         return found
 
     def _progress(self, child: _Child) -> float:
@@ -236,7 +236,7 @@ class Crew:
     # ----------------------------------------------------------------------------------- as it runs
 
     def poll(self, timeout_s: float, *others: int) -> list[tuple[str, Message | Died]]:
-        """Wait at most ``timeout_s`` for what workers say, or for one of the descriptors ``others``
+        """Wait at most ``timeout_s`` for messages of workers, or for a descriptor among ``others``
         -> by their titles.
         """
         now = time.perf_counter()
@@ -252,7 +252,7 @@ class Crew:
         )
         connection.wait(watched, max(min([timeout_s, *waits]), 0.0))
         for child in alive:
-            code = child.process.exitcode  # before reading: where it has ended nothing can follow
+            code = child.process.exitcode  # before reading: if it has ended nothing can follow
             for message in child.outbox.receive():
                 self._take(child, from_json(message))
             if code is not None:
@@ -275,7 +275,7 @@ class Crew:
     # ---------------------------------------------------------------------------------- supervision
 
     def _look_for_hangs(self) -> None:
-        """Kill workers that hang (``hangs.py`` says when), after asking for their stack."""
+        """Kill workers that hang (by the rules of ``hangs.py``), after asking for their stack."""
         now = time.perf_counter()
         if now - self._looked < LOOK_S:
             return
@@ -299,7 +299,7 @@ class Crew:
                 self._lost(child, Death(said, said.partition(" for ")[0]))
 
     def _ask_for_stack(self, child: _Child) -> str:
-        """Return the worker's stack from its faulthandler; empty where it does not answer."""
+        """Return the worker's stack from its faulthandler; empty if it does not answer."""
         assert child.pid, "0 is the whole group"
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGUSR1)
@@ -365,7 +365,7 @@ class Crew:
 
 
 def ring(bells: Mapping[str, Bell], names: Sequence[str], *, always: bool = True) -> None:
-    """Wake these workers; not ``always``: those of them that sleep."""
+    """Wake these workers; not ``always``: only sleeping workers."""
     for name in names:
         bells[name].ring(always=always)
 

@@ -33,7 +33,7 @@ SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 
 # Linux takes sockets of paths up to 107 characters
 LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
-# to start a process where its server ends; a server that was killed may be started again
+# to start a process if its server ends; a server that was killed may be started again
 TRIES, PAUSE_S = 3, 0.1
 
 _envs = ForkServer()
@@ -44,8 +44,8 @@ class ServerEnded(RuntimeError):
 
 
 def start(process: process.BaseProcess) -> None:
-    """Start a process from its server. Where that has ended, another one is started, ``TRIES``
-    times in all.
+    """Start a process from its server. If that has ended, another one is started, ``TRIES`` times
+    in all.
     """
     for attempt in range(TRIES):
         try:
@@ -57,13 +57,13 @@ def start(process: process.BaseProcess) -> None:
                 names = ", ".join(ENV_PRELOAD if isinstance(process, EnvProcess) else PRELOAD)
                 raise ServerEnded(
                     f"could not be started: the server that it is forked from ended {TRIES} times "
-                    f"while it imported {names}. What it said is above; if it said nothing, it was "
-                    "killed, for want of memory perhaps"
+                    f"while it imported {names}. Its output is above; without any, it was "
+                    "killed, perhaps for want of memory"
                 ) from None
 
 
 def prepare(*, central: bool = False, torch: bool = True) -> None:
-    """Start them, if they do not run yet; that of env workers where inference is ``central``, the
+    """Start them, if they do not run yet; that of env workers if inference is ``central``, the
     other with ``torch``.
     """
     multiprocessing.set_forkserver_preload(PRELOAD)
@@ -110,7 +110,7 @@ def _ensure_running(central: bool, torch: bool) -> None:
 
 
 def release() -> None:
-    """End the server of env workers where none of them runs. A later need starts another."""
+    """End the server of env workers if no env worker runs. A later need starts another."""
     if not any(isinstance(child, EnvProcess) for child in multiprocessing.active_children()):
         stop(_envs)
 

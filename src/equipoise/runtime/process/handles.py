@@ -82,7 +82,7 @@ class SharedQueue:
 class Queues:
     """The queues of the learners on one machine, as its workers see them.
 
-    A queue rings those that may go on: its learner, or the workers that write for it.
+    A queue rings the workers that may go on: its learner, or the workers that write for it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Queues:
         queues: Mapping[int, Queue],
     ) -> None:
         """``bells``: of the workers on this machine, by title. ``queues``: by learner."""
-        # False: a queue may not yet know which of its slots a dead worker held
+        # False: the dead worker's slots in a queue may still be unknown
         self.certain = True
         self.by_learner = dict[int, SharedQueue]()
         here = [one for one in members if one.title in bells]
@@ -122,7 +122,7 @@ class Queues:
 
 
 class SiteSlots:
-    """The slots of a machine without a queue, as its workers see them: what carries their rows is
+    """The slots of a machine without a queue, as its workers see them: the carrier of their rows is
     rung.
     """
 

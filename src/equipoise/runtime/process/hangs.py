@@ -6,7 +6,7 @@
 | computed, in any of its threads | ``ENDLESS`` times ``deadline_s`` of such time |
 | waited for a core that other processes had | never |
 
-Linux's scheduler statistics tell the three apart. Where there are none (macOS, some containers) all
+Linux's scheduler statistics distinguish the three. If there are none (macOS, some containers) all
 time since the last tick counts as the first row.
 """
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 
-# a tick may compute for so many deadlines: an import, a long step of an env; an endless loop does
-# not end then
+# a tick may compute for this number of deadlines: an import, a long step of an env; an endless loop
+# does not end then
 ENDLESS = 5.0
 
 # by thread: nanoseconds on a core, and nanoseconds runnable without one
@@ -24,7 +24,7 @@ Usage = dict[str, tuple[int, int]]
 
 
 def usage(pid: int) -> Usage | None:
-    """The time of each thread of a process so far; None where the kernel does not say."""
+    """The time of each thread of a process so far; None if the kernel does not report it."""
     found: Usage = {}
     with contextlib.suppress(OSError):  # no /proc, or the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -47,9 +47,9 @@ class Watch:
         self._idle_s = self._computed_s = 0.0  # since the last tick
 
     def look(self, now: float, ticked: float, deadline_s: float) -> str:
-        """What the worker did for too long, or "".
+        """The activity that took the worker too long, or "".
 
-        ``ticked``: when the last tick ended; a time to come where the worker was given leave until
+        ``ticked``: when the last tick ended; a time to come if the worker was given leave until
         then.
         """
         if ticked != self._ticked:

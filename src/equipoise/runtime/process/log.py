@@ -1,5 +1,5 @@
-"""The log of a worker process: what the worker, its env and their C libraries print, in a file of
-bounded size.
+"""The log of a worker process: the output of the worker, its env and their C libraries, in a file
+of bounded size.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def log_of(directory: str, title: str) -> Path:
 
 class Log:
     """Turns what this process prints into its log, from ``begin`` on. Programs that an env starts
-    print there, too.
+    also print there.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def begin(self) -> None:
-        """Send stdout and stderr, those of C libraries included, to the end of the file; OSError
-        where it cannot be opened.
+        """Send stdout and stderr, including the output of C libraries, to the end of the file;
+        OSError if it cannot be opened.
         """
         sys.stdout.flush()
         sys.stderr.flush()
@@ -62,7 +62,7 @@ class Logs:
     """
 
     def __init__(self, directory: str | None) -> None:
-        """``directory``: None where workers print where the driver does."""
+        """``directory``: None if workers print where the driver does."""
         self._directory = directory
         # by title: bytes of the log so far, lines, the last one
         self._read: dict[str, tuple[int, int, str]] = {}
@@ -79,15 +79,15 @@ class Logs:
         return size
 
     def tail(self, title: str, begin: int) -> str:
-        """The last lines of a worker's log, from byte ``begin`` on; "" where there are none."""
+        """The last lines of a worker's log, from byte ``begin`` on; "" if there are none."""
         if self._directory is None or (size := _size(self.file(title))) <= begin:
             return ""
         lines = _text(self.file(title), max(begin, size - TAIL), size).splitlines()
         return "\n".join(lines[-TAIL_LINES:]).strip()
 
     def printed(self) -> dict[str, tuple[int, str]]:
-        """(lines, the last one) of each worker that has printed. Where many came at once their
-        number is an estimate.
+        """(lines, the last one) of each worker that has printed. If many came at once their number
+        is an estimate.
         """
         for title, (seen, lines, last) in list(self._read.items()):
             size = _size(self.file(title)) if self._directory is not None else 0

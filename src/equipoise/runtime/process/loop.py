@@ -106,7 +106,7 @@ def _warned(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Write a warning into the log; the project's own are for the person as well. Takes the place
+    """Write a warning into the log; the project's own warnings also become notes. Takes the place
     of ``showwarning``.
     """
     print(
@@ -120,8 +120,8 @@ def _warned(
 
 
 def _end_with_the_driver(lifeline: Lifeline, log: Log | None) -> None:
-    """End this process when the driver ends, also amid imports and the making of envs; our parent,
-    the fork server, lives on. Meanwhile keep the log small.
+    """End this process when the driver ends, also during imports and the making of envs; our
+    parent, the fork server, lives on. Meanwhile keep the log small.
     """
     while not select.select([lifeline.fd], [], [], None if log is None else LOG_S)[0]:
         if log is not None:

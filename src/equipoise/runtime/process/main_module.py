@@ -1,7 +1,7 @@
-"""What a script or a notebook defines itself, in ``__main__``: shipped by value to the processes of
-workers.
+"""The things that a script or a notebook defines itself, in ``__main__``, shipped by value to the
+processes of workers.
 
-A worker could import a script anew, which runs all of it once more, and cannot import a notebook.
+A worker could import a script again, which runs all of it once more, and cannot import a notebook.
 So the env, the algorithm and the torso that a program names in ``__main__`` travel with the
 worker's assignment, through multiprocessing's own pipe.
 """
@@ -26,9 +26,9 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def shipped(program: Program) -> bytes | None:
-    """The things of ``__main__`` that a program names, pickled by value; None where it names none.
+    """The things of ``__main__`` that a program names, pickled by value; None if it names none.
 
-    ValueError for one that cannot be pickled, with the reason.
+    ValueError for a thing that cannot be pickled, with the reason.
     """
     main = vars(sys.modules[MAIN])
     names = {
@@ -47,7 +47,7 @@ def shipped(program: Program) -> bytes | None:
         return bytes(cloudpickle.dumps({**{name: main[name] for name in sorted(read)}, **found}))
     except Exception as error:  # whatever its __reduce__ raises
         raise ValueError(
-            f"{', '.join(sorted(found))}: expected what can be sent to a process, got "
+            f"{', '.join(sorted(found))}: must be sendable to a process, got "
             f"{type(error).__name__}: {error}; "
             "put it into a module of its own, or train with on='serial'"
         ) from error
@@ -58,7 +58,7 @@ def _in_main(name: str) -> bool:
 
 
 def _annotated(value: object) -> Iterator[str]:
-    """The words in the annotations of a class and its bases, where those are texts."""
+    """The words in the annotations of a class and its bases, if the annotations are texts."""
     for cls in value.__mro__ if isinstance(value, type) else ():
         for text in vars(cls).get("__annotations__", {}).values():
             if isinstance(text, str):
@@ -79,7 +79,7 @@ class WithMain:
 
 
 def _read(code: bytes, thing: bytes) -> object:
-    """In the worker's process: what ``WithMain`` was made of."""
+    """In the worker's process: the thing that ``WithMain`` was made of."""
     main = sys.modules[MAIN]
     for name, value in pickle.loads(code).items():
         setattr(main, name, value)
@@ -88,8 +88,8 @@ def _read(code: bytes, thing: bytes) -> object:
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the user's script into a worker, so that one without a
-    guard works too.
+    """Keep multiprocessing from importing the user's script into a worker, so that a script without
+    a guard also works.
     """
     main = sys.modules[MAIN]
     kept: dict[str, object] = {

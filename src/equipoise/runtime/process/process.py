@@ -30,7 +30,7 @@ WAIT_S = 30.0  # that a cut waits at most for workers that are not there
 
 
 def shared_device(blue: Blueprint) -> Share | None:
-    """The way to share the learner's GPU memory with acting processes; None where it is not used or
+    """The way to share the learner's GPU memory with acting processes; None if it is not used or
     cannot be shared.
     """
     on_wsl = "microsoft" in platform.release().lower()  # WSL has no CUDA IPC
@@ -39,10 +39,10 @@ def shared_device(blue: Blueprint) -> Share | None:
 
 class Workers(Protocol):
     """The workers of a run, as the runtime sees them: a ``Crew``, or a ``RemoteCrew`` that also has
-    those of other machines.
+    the workers of other machines.
     """
 
-    # wait at most ``timeout_s`` -> what workers said or that they died, by title
+    # wait at most ``timeout_s`` -> the messages or deaths of workers, by title
     def poll(self, timeout_s: float) -> Iterable[tuple[str, Message | Died]]: ...
     def obstacle(self) -> str | None: ...  # why the run would not hold still for a cut now
     @property
@@ -52,10 +52,10 @@ class Workers(Protocol):
 
 
 class RemoteWorkers(Workers, Protocol):
-    """The workers of a run over several machines, those of this one among them."""
+    """The workers of a run over several machines, including this one."""
 
     @property
-    def away(self) -> Collection[str]: ...  # the titles of those on other machines
+    def away(self) -> Collection[str]: ...  # the titles of the workers on other machines
     # ``local``: the workers of this machine, which have begun
     def start(
         self, local: Crew, shared: Shared, board: Board, queues: Queues, cuts: CutCoordinator
@@ -63,8 +63,8 @@ class RemoteWorkers(Workers, Protocol):
 
 
 class ProcessRuntime(LocalRuntime):
-    """Starts the workers, hands out what they say, replaces those that fail, and ends with all of
-    them or none.
+    """Starts the workers, passes on their messages, replaces failed workers, and ends all of them
+    or no worker.
 
     A failure that no successor mends raises ``WorkerFailed`` (``crew.py``).
     """
@@ -85,7 +85,7 @@ class ProcessRuntime(LocalRuntime):
         bells = local.bells
         self._cuts.wake = lambda titles: ring(bells, [one for one in titles if one in bells])
         self._begun: tuple[CutBegun, float] | None = None  # a cut that waits, and since when
-        self._last = False  # does no cut follow the one that was asked for?
+        self._last = False  # does no cut follow the requested one?
         local.start(list(self._queues.by_learner.values()))
         self._workers: Workers = local
         if remote is not None:
@@ -111,7 +111,7 @@ class ProcessRuntime(LocalRuntime):
         return replace(self._workers.measured(now), gpus=self._gpus())
 
     def poll(self, timeout_s: float) -> list[Message]:
-        """Wait at most ``timeout_s`` for what workers say -> records, cuts and notes. May raise
+        """Wait at most ``timeout_s`` for messages of workers -> records, cuts and notes. May raise
         ``WorkerFailed``.
         """
         for title, said in self._workers.poll(timeout_s):

@@ -29,7 +29,7 @@ class Assignment(Duty):
 
     member: Member
     job: object  # of ``Member.job``
-    queues: Sequence[SharedQueue | SiteSlots] | None  # None where the process has no torch
+    queues: Sequence[SharedQueue | SiteSlots] | None  # None if the process has no torch
     bells: Mapping[Hashable, Ringer]  # of the workers that this one wakes itself (``Wakes``)
     resume: Source | None  # the checkpoint that this process goes on from
     directory: str  # where checkpoints are written
@@ -69,7 +69,7 @@ def _work(job: Assignment) -> None:
     worker = kind.build(job.job, site)
     phases.say("")
     site.meter = meter = job.board.meter(job.name)
-    # in any tick: the first with other rows than those that were compiled for, say
+    # in any tick, such as the first with rows other than the compiled ones
     if has_torch and job.compiles:
         from equipoise.private.torch import when_compiling
 
@@ -95,8 +95,8 @@ def _work(job: Assignment) -> None:
 
 
 class _Join:
-    """What makes a record whole (``stats.py``), made when there is a first one: other workers need
-    it not.
+    """The part that makes a record whole (``stats.py``), made at the first record: other workers do
+    not need it.
     """
 
     def __init__(self, job: Assignment) -> None:

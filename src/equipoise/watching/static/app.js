@@ -1,4 +1,4 @@
-// The page: what the server pushes, which view is shown, keys, light and dark.
+// The page: the server's events, the view that is shown, keys, light and dark.
 
 import { h, attr, text, ask, query, rem } from "./dom.js";
 import { Shelf } from "./shelf.js";
@@ -63,7 +63,9 @@ const route = () => {
   listen();
 };
 
-const empty = () => h("div", { class: "card empty" }, h("h1", null, "No runs yet"), h("p", { class: "note" }, `Nothing is in ${state.hello?.place ?? "the folder"}. A run appears here as soon as it begins:`), h("pre", null, "equipoise train CartPole-v1 --stop-at 475"));
+const empty = () => (shelf.known
+  ? h("div", { class: "card empty" }, h("h1", null, "No runs yet"), h("p", { class: "note" }, `Nothing is in ${state.hello?.place ?? "the folder"}. A run appears here as soon as it begins:`), h("pre", null, "equipoise train CartPole-v1 --stop-at 475"))
+  : h("div", { class: "card empty" }, h("h1", null, "Connecting"), h("p", { class: "note" }, "The runs appear here when the server answers.")));
 
 // ---------------------------------------------------------------------------------------------------- what is pushed
 
@@ -78,7 +80,9 @@ const listen = () => {
   const on = (name, act) => source.addEventListener(name, (event) => source === state.source && act(JSON.parse(event.data)));
   on("hello", (said) => { state.hello = said; link("on", "live"); attr($("link"), { title: `${said.place}, equipoise ${said.version}` }); });
   on("runs", (news) => {
+    const first = !shelf.known;
     shelf.take(news);
+    if (first && state.kind === "run" && !state.view) main.replaceChildren(empty());
     if (state.kind === "compare") state.view.update();
     else if (state.kind === "run" && !state.view && shelf.rows.size) { state.kind = ""; route(); }
     else if (state.kind === "run" && state.view && !shelf.rows.has(state.id)) text($("none"), "");
@@ -95,9 +99,9 @@ const listen = () => {
   };
 };
 
-const gone = () => { main.replaceChildren(h("div", { class: "card empty" }, h("h1", null, "No such run"), h("p", { class: "note" }, `There is no run ${state.id} in ${state.hello?.place}. The list has those that there are.`))); };
+const gone = () => { main.replaceChildren(h("div", { class: "card empty" }, h("h1", null, "No such run"), h("p", { class: "note" }, `There is no run ${state.id} in ${state.hello?.place}. The list has every run of this folder.`))); };
 
-/** Say the token to a server that others reach. */
+/** Ask for the token of a server that other machines reach. */
 const enter = () => {
   const dialog = $("ask"), token = h("input", { type: "password", required: true, autocomplete: "off" }), wrong = h("p", { class: "bad", role: "alert" });
   if (dialog.open) return;
@@ -110,16 +114,16 @@ const enter = () => {
 
 // ------------------------------------------------------------------------------------------------------- keys, colours
 
-const KEYS = [["1 2 3", "the ring, compare, versions"], ["/", "filter the runs"], ["j k", "the next run, the one before"], ["x", "compare this run, or no longer"], ["t", "light, dark, as the system"], ["← →", "in a curve: read its values; in the lineage: the next version"], ["↑ ↓", "in the list: the next run"], ["?", "these keys"], ["Esc", "close"]];
+const KEYS = [["1 2 3", "the run, compare, versions"], ["/", "filter the runs"], ["j k", "the next run, the one before"], ["x", "add this run to the comparison, or remove it"], ["t", "theme: auto, light, dark"], ["← →", "in a curve: read its values; in the lineage: the next version"], ["↑ ↓", "in the list: the next run"], ["?", "these keys"], ["Esc", "close"]];
 
-const themes = ["", "light", "dark"], names = { "": "As the system", light: "Light", dark: "Dark" };
+const themes = ["", "light", "dark"], names = { "": "auto", light: "light", dark: "dark" };
 const theme = (next) => {
   const root = document.documentElement, now = root.dataset.theme ?? "";
   const to = next ? themes[(themes.indexOf(now) + 1) % themes.length] : now;
   if (to) root.dataset.theme = to; else delete root.dataset.theme;
   try { if (to) localStorage.setItem("theme", to); else localStorage.removeItem("theme"); } catch { /* it holds for this page */ }
-  $("theme").replaceChildren(h("kbd", { "aria-hidden": "true" }, "t"), h("span", null, names[to]));
-  attr($("theme"), { "aria-label": `Colours: ${names[to]}` });
+  $("theme").replaceChildren(h("kbd", { "aria-hidden": "true" }, "t"), h("span", null, `Theme: ${names[to]}`));
+  attr($("theme"), { "aria-label": `Theme: ${names[to]}` });
 };
 
 const help = () => {

@@ -31,8 +31,9 @@ const nearest = (xs, x) => {
 
 export class Chart {
   /** `series`: [{name, style, x, y, dots}]; `axis`: steps, updates or wall. */
-  constructor(label, { height = 13, areas = false } = {}) {
-    this.label = label; this.height = height; this.areas = areas;
+  constructor(label, { height = 13, areas = false, holds = [] } = {}) {
+    // `holds`: values that the axis always includes
+    this.label = label; this.height = height; this.areas = areas; this.holds = holds;
     this.series = []; this.beside = []; this.axis = "steps"; this.smooth = 0; this.at = null;
     this.svg = s("svg", { "aria-hidden": "true" });
     this.readout = h("div", { class: "reading", hidden: true });
@@ -70,13 +71,15 @@ export class Chart {
     if (!this.series.length) { this.svg.replaceChildren(); this.grid = []; this.read(null); return; }
     const left = 3.4 * em, right = 0.8 * em, top = 0.6 * em, bottom = 1.7 * em;
     const lines = this.series.map((one) => ({ ...one, shown: one.dots || this.areas ? one.y : smoothed(one.y, this.smooth) }));
-    const xs = [...lines, ...this.beside].flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : [...lines.map((one) => one.shown), ...this.beside.map((one) => one.y)].flat();
+    const xs = [...lines, ...this.beside].flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : [...lines.map((one) => one.shown), ...this.beside.map((one) => one.y), this.holds].flat();
     let [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     let y0 = ys.reduce((a, b) => Math.min(a, b)), y1 = ys.reduce((a, b) => Math.max(a, b));
     if (x1 - x0 < 1e-9 * Math.max(Math.abs(x0), Math.abs(x1), 1)) [x0, x1] = [x0 - 0.5, x1 + 0.5];
     if (!this.areas) {
-      if (y1 - y0 < 1e-9 * Math.max(Math.abs(y0), Math.abs(y1), 1e-9)) { const room = Math.abs(y0) / 20 || 0.5; y0 -= room; y1 += room; }
-      const room = (y1 - y0) / 16; y0 -= room; y1 += room;
+      // a change of less than a twentieth does not fill the axis
+      const least = Math.max(Math.abs(y0), Math.abs(y1)) / 20 || 1;
+      if (y1 - y0 < least) { const room = (least - (y1 - y0)) / 2; y0 -= room; y1 += room; }
+      const room = (y1 - y0) / 16; y0 = this.holds.includes(0) && y0 === 0 ? 0 : y0 - room; y1 += room;
     }
     const X = (x) => left + ((x - x0) / (x1 - x0)) * (this.width - left - right), Y = (y) => top + ((y1 - y) / (y1 - y0)) * (height - top - bottom);
     const nodes = [];

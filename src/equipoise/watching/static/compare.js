@@ -29,7 +29,7 @@ export class CompareView {
     this.body = h("div", { class: "body" },
       h("section", { class: "card big", "aria-label": "Curves" }, h("div", { class: "fields" }, h("label", { class: "field" }, "number", this.number), select("over", Object.keys(UNITS), UNITS, (value) => { this.axis = value; this.curves(true); }),
         h("label", { class: "field" }, "smooth", smooth), h("label", { class: "field check" }, apart, "side by side")), this.chips, this.chart.element, this.grid),
-      h("section", { class: "card", "aria-label": "Numbers" }, h("h2", null, "Numbers"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the runs" }, h("table", null, h("thead", null, h("tr", null, ["run", "state", "steps", "steps/s", "return", "evaluation", "time", "what holds it back"].map((name, i) => h("th", { scope: "col", class: i > 1 && i < 7 ? "num" : null }, name)))), this.table))),
+      h("section", { class: "card", "aria-label": "Numbers" }, h("h2", null, "Numbers"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the runs" }, h("table", null, h("thead", null, h("tr", null, ["run", "state", "steps", "steps/s", "return", "evaluation", "time", "bottleneck"].map((name, i) => h("th", { scope: "col", class: i > 1 && i < 7 ? "num" : null }, name)))), this.table))),
       h("section", { class: "card", "aria-label": "Settings" }, h("h2", null, "Settings that differ"), this.differ));
     this.element = h("div", { class: "compare" }, h("h1", { class: "unseen" }, "Compare runs"), this.none, this.body);
     this.asked = 0;
@@ -95,6 +95,6 @@ export class CompareView {
     if (!rows.length && !rest.length) { this.differ.replaceChildren(h("p", { class: "note" }, `All ${alike} settings are alike.`)); return; }
     const table = (some) => h("table", null, h("thead", null, h("tr", null, h("th", { scope: "col" }, "setting"), runs.map((run) => h("th", { scope: "col" }, run)))),
       h("tbody", null, some.slice(0, 200).map(([key, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, key)), values.map((value) => h("td", null, value === null ? NONE : value.slice(0, 80)))))));
-    this.differ.replaceChildren(...[rows.length ? table(rows) : null, rest.length ? h("details", null, h("summary", null, `${rest.length} that not all of them have`), table(rest)) : null, h("p", { class: "note" }, alike ? `${alike} others are alike.` : "")].filter(Boolean));
+    this.differ.replaceChildren(...[rows.length ? table(rows) : null, rest.length ? h("details", null, h("summary", null, `${rest.length} that only some runs have`), table(rest)) : null, h("p", { class: "note" }, alike ? `${alike} others are alike.` : "")].filter(Boolean));
   }
 }

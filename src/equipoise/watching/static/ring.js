@@ -52,7 +52,7 @@ export class Ring {
     this.flows = h("ul", { class: "flows" });
     this.legend = h("ul", { class: "legend" }, STATES.map((state) => h("li", null,
       s("svg", { class: "swatch", viewBox: "0 0 12 12", "aria-hidden": "true" }, s("rect", { class: state, width: 12, height: 12 })),
-      h("span", null, { worked: "worked", preempted: "preempted: waits for a core", starved: "starved: waits for what comes", blocked: "blocked: no room to go on" }[state]))));
+      h("span", null, { worked: "worked", preempted: "preempted: waits for a core", starved: "starved: waits for input", blocked: "blocked: waits for room" }[state]))));
     this.element = h("div", { class: "ringbox" }, this.svg, this.flows, this.legend);
     this.width = 0;
     this.shape = "";

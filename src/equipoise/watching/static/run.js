@@ -1,12 +1,14 @@
-// One run: the ring, the verdict and what would help, numbers, workers, curves, alarms.
+// One run: the return, the ring, the bottleneck and suggestions, numbers, workers, curves, samples, alarms.
 
 import { h, s, attr, text, keyed, ask, query, short, number, percent, bytes, clock, seconds, last, ago, NONE } from "./dom.js";
 import { Ring, STATES } from "./ring.js";
 import { Chart, spark, sparkBox } from "./chart.js";
+import { Samples } from "./samples.js";
 
 const CURVES_MS = 1500; // between two looks at the curves
 const SHOWN = 4; // remedies that are open
 const SIDES = ["sampling", "learning"];
+const COLUMNS = ["worker", "time", ...STATES, "cores", "memory", "most of its work"];
 const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
 const options = (said) => said.split(/(--[\w-]+(?: \S+)?)/).map((part, i) => (i % 2 ? h("code", null, part) : part));
 
@@ -16,11 +18,12 @@ export class RunView {
   constructor(id) {
     this.id = id;
     this.ring = new Ring();
-    this.charts = { return: new Chart("Return", { height: 20 }), speed: new Chart("Steps/s", { height: 9.2 }), lag: new Chart("Lag, versions", { height: 8.3 }), more: new Chart("Any other number", { height: 11 }) };
-    this.areas = Object.fromEntries(SIDES.map((side) => [side, new Chart({ sampling: "Time of the workers that sample", learning: "Time of the learners" }[side], { height: 7.5, areas: true })]));
+    this.samples = new Samples(id);
+    this.charts = { return: new Chart("Return of training; dots: evaluations", { height: 15 }), speed: new Chart("Steps/s", { height: 9.2, holds: [0] }), lag: new Chart("Lag, versions", { height: 9.2, holds: [0, 1] }), more: new Chart("Any other number", { height: 11 }) };
+    this.areas = Object.fromEntries(SIDES.map((side) => [side, new Chart({ sampling: "Time of the workers that sample", learning: "Time of the learners" }[side], { height: 9.2, areas: true })]));
     const p = this.parts = {
-      name: h("h1"), status: h("span", { class: "chip" }), about: h("p", { class: "about" }),
-      progress: h("div", { class: "progress" }, h("i")), far: h("p", { class: "far" }),
+      name: h("h1", null, id), status: h("span", { class: "chip" }, "connecting"), about: h("p", { class: "about" }),
+      progress: h("div", { class: "progress", hidden: true }, h("i")), far: h("p", { class: "far" }),
       problems: h("ul", { class: "problems" }), quiet: h("p", { class: "quietly", hidden: true }),
       cause: h("strong"), verdict: h("p", { class: "sentence", "aria-live": "off" }), remedies: h("ol", { class: "remedies" }), further: h("details", { hidden: true }, h("summary"), h("ol", { class: "remedies" })), helps: h("p", { class: "note" }),
       tiles: h("dl", { class: "tiles" }), workers: h("tbody"), more: h("p", { class: "note", hidden: true }), alarms: h("ul", { class: "said" }), notes: h("ul", { class: "said" }), calm: h("p", { class: "note" }),
@@ -28,12 +31,12 @@ export class RunView {
       which: h("select", { "aria-label": "Which number", onchange: () => { this.wanted = p.which.value; this.curves(true); } }),
     };
     const head = h("header", { class: "head" }, h("div", { class: "title" }, p.name, p.status, h("a", { class: "button quiet", href: `#/compare?${query({ run: id })}` }, "Compare")), p.about, p.far, p.progress, p.quiet, p.problems);
-    const table = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workers" }, h("table", { class: "workers" }, h("thead", null, h("tr", null, ...["worker", "time", "worked", "starved", "blocked", "cores", "memory", "most of its work"].map((name, i) => h("th", { scope: "col", class: i > 1 && i < 7 ? "num" : null }, name)))), p.workers));
+    const table = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workers" }, h("table", { class: "workers" }, h("thead", null, h("tr", null, ...COLUMNS.map((name, i) => h("th", { scope: "col", class: i > 1 && i < 8 ? "num" : null }, name)))), p.workers));
     this.element = h("div", { class: "run" }, head,
-      h("div", { class: "column left" }, card("The ring", "ringcard", p.phases, this.ring.element), p.tiles),
-      h("div", { class: "column right" }, card("What holds it back", "verdict", p.verdict, p.helps, p.remedies, p.further),
-        card("Where the time goes", "time", this.areas.sampling.element, this.areas.learning.element)),
-      card("Learning", "learning", h("div", { class: "three" }, this.charts.return.element, this.charts.speed.element, this.charts.lag.element), h("details", null, h("summary", null, "Any other number"), p.which, this.charts.more.element)),
+      h("div", { class: "column left" }, card("The ring", "ringcard", p.phases, this.ring.element)),
+      h("div", { class: "column right" }, card("Return", "learning", this.charts.return.element), card("Bottleneck", "verdict", p.verdict, p.helps, p.remedies, p.further)),
+      p.tiles, this.samples.element,
+      card("Curves", "curves", h("div", { class: "four" }, this.charts.speed.element, this.charts.lag.element, this.areas.sampling.element, this.areas.learning.element), h("details", null, h("summary", null, "Other numbers"), p.which, this.charts.more.element)),
       card("Workers", "workerscard", table, p.more),
       card("Alarms and notes", "alarms", p.calm, p.alarms, p.notes));
     this.size = -1;
@@ -56,6 +59,7 @@ export class RunView {
     for (const part of ["head", "verdict", "tiles", "workers", "said"]) {
       try { this[part](told); } catch (error) { console.warn(`${part} of ${this.id}: ${error.message}`); }
     }
+    try { this.samples.update(told); } catch (error) { console.warn(`the samples of ${this.id}: ${error.message}`); }
     try { this.ring.update(told); } catch (error) { console.warn(`the ring of ${this.id}: ${error.message}`); }
     this.curves();
   }
@@ -64,16 +68,17 @@ export class RunView {
     const p = this.parts;
     text(p.name, told.id);
     attr(p.status, { class: `chip ${told.status}` });
+    p.progress.hidden = false;
     text(p.status, told.status);
     text(p.about, [`${last(told.env)}`, last(told.algorithm), isNumber(told.seed) ? `seed ${told.seed}` : null, told.on ? `on ${told.on}` : null, told.host ? `at ${told.host}` : null, told.started ? `since ${told.started.slice(0, 16).replace("T", " ")}` : null].filter(Boolean).join(" · "));
     const goal = told.steps, share = goal ? Math.min(1, (told.step ?? 0) / goal) : 0;
-    text(p.far, [goal ? `${percent(share)}: ${short(told.step)} of ${short(goal)} steps` : `${short(told.step)} steps`, `${clock(told.wall_s)} gone`, told.status === "running" && isNumber(told.remaining_s) ? `${clock(told.remaining_s)} left` : null,
+    text(p.far, [goal ? `${percent(share)}: ${short(told.step)} of ${short(goal)} steps` : `${short(told.step)} steps`, `${clock(told.wall_s)} elapsed`, told.status === "running" && isNumber(told.remaining_s) ? `ETA ${clock(told.remaining_s)}` : null,
       told.evaluating ? `evaluating ${told.evaluating.episodes} of ${told.evaluating.of} episodes` : null].filter(Boolean).join(" · "));
     p.progress.firstChild.style.width = `${(100 * share).toFixed(2)}%`;
     attr(p.progress, { class: `progress ${told.status}` });
     const age = told.time ? Date.now() / 1000 - told.time : 0;
     p.quiet.hidden = !["quiet", "killed"].includes(told.status);
-    text(p.quiet, told.status === "killed" ? `The run was killed${told.time ? ` ${ago(age)} ago` : ""}: this is what it said last. 'equipoise resume' goes on from its newest checkpoint.` : `No word for ${ago(age)}: the process is there, and busy with something else.`);
+    text(p.quiet, told.status === "killed" ? `The run was killed${told.time ? ` ${ago(age)} ago` : ""}: this is its last report. 'equipoise resume' goes on from its newest checkpoint.` : `No report for ${ago(age)}; the process is alive.`);
     keyed(p.problems, (told.problems ?? []).map((said, i) => ({ said, i })), (one) => one.i, () => h("li"), (node, one) => text(node, one.said));
     const phases = Object.entries(told.phases ?? {});
     p.phases.hidden = !phases.length || told.status !== "running";
@@ -86,8 +91,8 @@ export class RunView {
       this.sentence = sentence;
       p.verdict.replaceChildren(...(sentence.startsWith(cause) && cause ? [h("strong", null, cause), ...options(sentence.slice(cause.length))] : options(sentence)));
     }
-    const list = (told.remedies ?? []).slice(0, 12), most = Math.max(1.2, ...list.map((one) => one.high));
-    text(p.helps, list.length ? "What would help: the steps/s that the model of the ring predicts, by those of now." : "");
+    const list = (told.remedies ?? []).filter((one) => one.low > 1).slice(0, 12), most = Math.max(1.2, ...list.map((one) => one.high));
+    text(p.helps, list.length ? "Suggestions: predicted steps/s, as a multiple of the present rate." : "");
     p.further.hidden = list.length <= SHOWN;
     text(summary, `${list.length - SHOWN} more`);
     for (const [place, some] of [[p.remedies, list.slice(0, SHOWN)], [rest, list.slice(SHOWN)]]) this.remedies(place, some, most);
@@ -135,16 +140,16 @@ export class RunView {
   workers(told) {
     const list = (told.workers ?? []).slice(0, 64);
     keyed(this.parts.workers, list, (one) => one.name, (one) => {
-      const cells = [h("th", { scope: "row" }, one.name), h("td", { class: "bar" }, h("div", { class: "shares", role: "img" }, STATES.map((state) => h("i", { class: `fill ${state}` })))), ...[0, 1, 2, 3, 4].map(() => h("td", { class: "num" })), h("td", { class: "note" })];
+      const cells = [h("th", { scope: "row" }, one.name), h("td", { class: "bar" }, h("div", { class: "shares", role: "img" }, STATES.map((state) => h("i", { class: `fill ${state}` })))), ...COLUMNS.slice(2, 8).map((name) => h("td", { class: "num", "data-name": name })), h("td", { class: "note" })];
       return Object.assign(h("tr", null, cells), { fields: cells });
     }, (row, one) => {
       const shares = one.shares ?? {}, c = row.fields;
       STATES.forEach((state, i) => { c[1].firstChild.children[i].style.flexGrow = String(shares[state] ?? 0); });
       attr(c[1].firstChild, { "aria-label": STATES.map((state) => `${state} ${percent(shares[state] ?? 0)}`).join(", ") });
-      text(c[2], percent(shares.worked)); text(c[3], percent(shares.starved)); text(c[4], percent(shares.blocked));
-      text(c[5], isNumber(one.cores) ? number(one.cores, 2) : NONE); text(c[6], isNumber(one.rss) ? bytes(one.rss) : NONE);
+      STATES.forEach((state, i) => text(c[2 + i], percent(shares[state])));
+      text(c[6], isNumber(one.cores) ? number(one.cores, 2) : NONE); text(c[7], isNumber(one.rss) ? bytes(one.rss) : NONE);
       const parts = Object.entries(one.parts ?? {}).sort((a, b) => b[1] - a[1]).slice(0, 2);
-      text(c[7], parts.map(([name, share]) => `${name} ${percent(share)}${one.each_s?.[name] ? ` (${seconds(one.each_s[name])} each)` : ""}`).join(", "));
+      text(c[8], parts.map(([name, share]) => `${name} ${percent(share)}${one.each_s?.[name] ? ` (${seconds(one.each_s[name])} each)` : ""}`).join(", "));
     });
     const more = (told.more_workers ?? 0) + Math.max((told.workers ?? []).length - 64, 0);
     this.parts.more.hidden = !more;
@@ -154,7 +159,7 @@ export class RunView {
   said(told) {
     const alarms = told.alarms?.length ? told.alarms : [];
     const list = Array.isArray(alarms) ? alarms.slice(-20).reverse() : [];
-    text(this.parts.calm, list.length ? "" : "No sign that the run goes nowhere.");
+    text(this.parts.calm, list.length ? "" : "No alarms.");
     keyed(this.parts.alarms, list, (one) => `${one.name} ${one.owner} ${one.step}`, (one) => h("li", { class: "alarm" },
       h("b", null, one.name), ` ${one.owner}, at ${clock(one.wall_s)}, step ${short(one.step)}: ${one.evidence}; `, h("span", null, ...options(one.action ?? ""))));
     const notes = (told.notes ?? []).filter((note) => !note.startsWith("warning: alarm:")).slice(-12).reverse();

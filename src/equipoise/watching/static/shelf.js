@@ -27,6 +27,7 @@ export class Shelf {
   constructor({ list, input, counted, none, onchoose }) {
     Object.assign(this, { list, input, counted, none, onchoose });
     this.rows = new Map();
+    this.known = false; // has the server named its runs?
     this.shown = [];
     input.addEventListener("input", () => this.draw());
     list.addEventListener("keydown", (event) => {
@@ -40,6 +41,7 @@ export class Shelf {
 
   take({ rows, gone, all, problem }) {
     this.problem = problem;
+    this.known = true;
     if (all) for (const id of [...this.rows.keys()]) if (!rows.some((row) => row.id === id)) this.rows.delete(id);
     for (const row of rows) this.rows.set(row.id, row);
     for (const id of gone) this.rows.delete(id);
@@ -55,10 +57,11 @@ export class Shelf {
     const fits = filter(this.input.value), rows = this.sorted();
     this.shown = fits ? rows.filter(fits) : rows;
     attr(this.input, { "aria-invalid": fits ? null : "true" });
+    if (!this.known) { text(this.counted, "Runs: connecting"); return; }
     const going = rows.filter((row) => row.status === "running").length;
     text(this.counted, `${this.shown.length === rows.length ? rows.length : `${this.shown.length} of ${rows.length}`} run${rows.length === 1 ? "" : "s"}${going ? `, ${going} running` : ""}`);
     this.none.hidden = this.shown.length > 0 && !!fits && !this.problem;
-    text(this.none, this.problem || (fits ? (rows.length ? "No run fits the filter." : "No runs yet: 'equipoise train ENV' makes one, and it appears here.")
+    text(this.none, this.problem || (fits ? (rows.length ? "No run fits the filter." : "No runs yet. 'equipoise train ENV' makes one, and it appears here.")
       : `A filter is words, and conditions such as return>100 or status=running. Keys: ${KEYS.join(", ")}.`));
     keyed(this.list, this.shown, (row) => row.id, (row) => this.make(row), (node, row) => this.fill(node, row));
   }

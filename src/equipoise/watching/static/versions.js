@@ -29,7 +29,7 @@ export class VersionsView {
     };
     p.graph = h("div", { class: "graph scroll", tabindex: 0, role: "region", "aria-label": "Versions by their parents" }, h("div", { class: "canvas" }, p.edges, p.nodes));
     this.full = h("div", { class: "full" }, h("section", { class: "card lineage", "aria-label": "Lineage" }, h("div", { class: "title" }, h("h2", null, "Lineage"), p.back), p.aliases, p.graph, p.said),
-      h("section", { class: "card", "aria-label": "The version" }, p.detail), h("section", { class: "card", "aria-label": "Audit" }, h("h2", null, "Audit: all that was moved, and by whom"), p.audit));
+      h("section", { class: "card", "aria-label": "The version" }, p.detail), h("section", { class: "card", "aria-label": "Audit" }, h("h2", null, "Audit log"), p.audit));
     this.element = h("div", { class: "versions" }, h("h1", { class: "unseen" }, "Versions"), p.policies, p.none, this.full);
     p.nodes.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
@@ -38,10 +38,12 @@ export class VersionsView {
       const all = [...p.nodes.children].sort((a, b) => a.column - b.column), here = all.indexOf(document.activeElement);
       all[Math.max(0, Math.min(all.length - 1, here + step))]?.focus();
     });
+    this.watcher = new ResizeObserver(() => { if (this.told) this.show(); });
+    this.watcher.observe(p.graph);
     this.load();
   }
 
-  close() { this.closed = true; }
+  close() { this.closed = true; this.watcher.disconnect(); }
 
   async load() {
     try { this.told = await ask("api/registry"); } catch (error) {
@@ -62,13 +64,17 @@ export class VersionsView {
     if (!here) return;
     keyed(p.aliases, ALIASES, (one) => one, (one) => h("div", { class: `alias ${one}` }, h("dt", null, one), h("dd")), (node, one) => {
       const version = here.aliases[one];
-      if (node.version === version) return;
+      if (node.version === version && node.lastChild.hasChildNodes()) return;
       node.version = version;
       node.lastChild.replaceChildren(version ? h("button", { type: "button", class: "link", onclick: () => this.pick(version, true) }, brief(version)) : h("span", { class: "note" }, "not set"));
     });
     p.back.hidden = !here.aliases.previous;
-    const { place, columns, lanes } = layout(here.versions), em = rem(), spot = ({ column, lane }) => [column * STEP[0] * em + 0.6 * em, lane * STEP[1] * em + 0.6 * em];
-    const width = ((columns - 1) * STEP[0] + BOX[0] + 1.4) * em, height = ((lanes - 1) * STEP[1] + BOX[1] + 1.2) * em;
+    const { place, columns, lanes } = layout(here.versions), em = rem();
+    // whole boxes fill the view, so that none is cut at its ends
+    const seen = p.graph.clientWidth, fit = Math.max(1, Math.floor(seen / (STEP[0] * em)));
+    const step = columns > fit && seen ? seen / fit : STEP[0] * em, side = Math.max((step - BOX[0] * em) / 2, 0);
+    const spot = ({ column, lane }) => [column * step + side, lane * STEP[1] * em + 0.6 * em];
+    const width = columns * step, height = ((lanes - 1) * STEP[1] + BOX[1] + 1.2) * em;
     attr(p.edges, { viewBox: `0 0 ${width} ${height}`, width, height });
     p.nodes.parentElement.style.width = `${width}px`; p.nodes.parentElement.style.height = `${height}px`;
     p.edges.replaceChildren(...[...place.values()].filter((one) => one.parent).map((one) => {
@@ -91,7 +97,7 @@ export class VersionsView {
     if (this.shown !== here.name) { // begin where the champion is
       this.shown = here.name;
       const [x] = spot(place.get(this.version) ?? { column: columns, lane: 0 });
-      requestAnimationFrame(() => { p.graph.scrollLeft = x + (BOX[0] * em) / 2 - p.graph.clientWidth / 2; });
+      requestAnimationFrame(() => { p.graph.scrollLeft = Math.round((x + step / 2 - seen / 2) / step) * step; });
     }
     this.detail();
     keyed(p.audit, [...here.audit].reverse().slice(0, 100), (one) => one.record, (one) => h("li", { class: one.kind }, h("time", null, when(one.time)), h("span", null, h("b", null, one.kind), " ", one.alias && one.kind !== one.alias ? `${one.alias} ` : "",
