@@ -36,8 +36,8 @@ START = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:\.venv/bin/)?equipoise(?= )")
 END = re.compile(r"^(?:&&|\|\|?|&|;|>>?|<|2>|2>&1|#.*|&>)$")  # of a command, in a line of a shell
 PROCESSES = {"actor", "shard"}  # "equipoise actor 3" is what ps shows of a worker
 OF_EXAMPLES = {"algorithm.bend", "KEY"}  # fields of a class that a page defines, and a placeholder
-# Options of npm and Ray, and a setting of verl.
-OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "algorithm.adv_estimator"}
+# Options of npm, Ray and PufferLib, and a setting of verl.
+OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "--neptune", "algorithm.adv_estimator"}
 OF_FILES = {"onnx", "safetensors"}  # endings of files such as policy.onnx
 OF_REPORTS = {
     "evaluation.mean",
@@ -80,11 +80,13 @@ def commands(text: str) -> list[list[str]]:
     prose = BLOCK.sub("", text)
     lines += [code for code in re.findall(r"`([^`\n]+)`", prose) if code.startswith("equipoise ")]
     found = [words for line in lines if (words := words_of(line))]
-    # "equipoise train: ..." begins a message; help is printed while a command is parsed
+    # "equipoise train: ..." begins a message, and "equipoise 0.1.0" is printed; --help prints
     return [
         words
         for words in found
-        if words[0][-1] != ":" and words[0] not in PROCESSES and not {"--help", "-h"} & {*words}
+        if re.fullmatch(r"[a-z][a-z-]*", words[0])
+        and words[0] not in PROCESSES
+        and not {"--help", "-h"} & {*words}
     ]
 
 
