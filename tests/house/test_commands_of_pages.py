@@ -243,7 +243,7 @@ THERE = {
     "callbacks": "--callback",
     "weights & biases": "--wandb",
 }
-ABSENT = re.compile(r"[Nn]ot here(?: yet)?[:,] (.*?)(?:\.\s|\.$|\n\n)", re.DOTALL)
+ABSENT = re.compile(r"Not here(?: yet)?[:,] (.*?)(?:\.\s|\.$|\n\n)", re.DOTALL)
 
 
 def called_absent_but_there(text: str) -> set[str]:
@@ -264,3 +264,12 @@ def test_what_a_page_calls_absent_is_absent(page: Path) -> None:
 def test_a_wrong_list_of_what_is_absent_is_found() -> None:
     text = "PPO is here. Not here: `tune`, several\nmachines, CQL, TD3 (soon). R2D2 is.\n"
     assert called_absent_but_there(text) == {"several machines", "td3"}
+
+
+def test_what_migration_pages_say_of_the_learning_rate() -> None:
+    kinds = {name: algorithm_class(name).default_optimizer.schedule for name in algorithm_names()}
+    assert {kinds[name] for name in ("ppo", "a2c", "dqn", "sac")} == {"constant"}
+    assert {kinds[name] for name in ("impala", "appo")} == {"linear"}
+    said = {page.stem: page.read_text() for page in MIGRATIONS}
+    assert "constant for PPO, A2C, DQN and SAC; for IMPALA and APPO it falls to 0" in said["rllib"]
+    assert "constant in both for PPO, A2C, DQN and SAC" in said["stable-baselines3"]
