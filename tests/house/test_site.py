@@ -16,7 +16,7 @@ GENERATED = {"start/notebook", "reference/commands", "reference/python"}
 # What readers search for, and a page that has to be among the results.
 SEARCHES = {
     "frame stack": "guides/faq",
-    "resume": "start/getting-started",
+    "resume": "guides/runs",
     "CUDA": "guides/gpu",
     "action mask": "guides/spaces",
     "learning rate": "reference/settings",
