@@ -58,7 +58,7 @@ def export(
 ) -> Exported:
     """Write a trained policy as a folder of data that acts without torch: an artifact.
 
-    The folder holds ``policy.onnx``, weights, spec, ``edge.py`` and hashes. Its graph is compared
+    The folder holds ``policy.onnx``, weights, spec, ``edge.py`` and hashes. The graph is compared
     with torch on observations. A run on text gives ``config.json`` and ``model.safetensors``
     instead, which ``transformers`` loads.
 
