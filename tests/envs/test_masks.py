@@ -247,7 +247,7 @@ def test_an_env_that_raises_at_what_its_unused_mask_forbids_says_so() -> None:
 
     with (
         pytest.warns(
-            RuntimeWarning, match="info has an 'action_mask' that nobody asked for"
+            RuntimeWarning, match="info has an 'action_mask' without a request"
         ) as warned,
         pytest.raises(
             EnvFailed,
