@@ -17,11 +17,13 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 from rich.text import Text
 
 COMMAND = "equipoise train CartPole-v1 --algorithm impala --actors 2 --max-lag 1"
 # columns, lines, keys
-PICTURES = {"live-view.svg": (80, 36, ""), "live-view-wide.svg": (140, 32, "p")}
+PICTURES = {"live-view": (80, 36, ""), "live-view-wide": (140, 32, "p")}
+THEMES = {"light": DEFAULT_TERMINAL_THEME, "dark": SVG_EXPORT_THEME}
 DRAWN_AFTER_S, LONGEST_S = 25.0, 120.0  # of the run; until the picture has come
 
 
@@ -79,7 +81,9 @@ def main(folder: Path) -> None:
         )
         with tempfile.TemporaryDirectory(prefix="view-") as place:
             console.print(Text.from_ansi(shown(columns, lines, keys, Path(place))), soft_wrap=True)
-        (folder / name).write_text(console.export_svg(title=COMMAND), "utf-8")
+        for dress, theme in THEMES.items():
+            drawn = console.export_svg(title=COMMAND, theme=theme, clear=False)
+            (folder / f"{name}-{dress}.svg").write_text(drawn, "utf-8")
 
 
 if __name__ == "__main__":

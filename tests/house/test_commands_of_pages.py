@@ -36,10 +36,16 @@ START = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:\.venv/bin/)?equipoise(?= )")
 END = re.compile(r"^(?:&&|\|\|?|&|;|>>?|<|2>|2>&1|#.*|&>)$")  # of a command, in a line of a shell
 PROCESSES = {"actor", "shard"}  # "equipoise actor 3" is what ps shows of a worker
 OF_EXAMPLES = {"algorithm.bend", "KEY"}  # fields of a class that a page defines, and a placeholder
-# Options of npm and Ray, and a setting of verl.
-OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "algorithm.adv_estimator"}
+# Options of npm, Ray and PufferLib, and a setting of verl.
+OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "--neptune", "algorithm.adv_estimator"}
 OF_FILES = {"onnx", "safetensors"}  # endings of files such as policy.onnx
-OF_REPORTS = {"evaluation.mean", "evaluation.policies", "policy.lost"}  # keys, and an attribute
+OF_REPORTS = {
+    "evaluation.mean",
+    "evaluation.policies",
+    "policy.lost",
+    "policy.act",
+    "policy.reset",
+}  # keys, and an attribute
 ROOMS = "algorithm|evaluation|optimizer|placement|policy|replay|rewards|schedule|source"
 ROOT_COMMAND = typer.main.get_group(app)
 
@@ -74,11 +80,13 @@ def commands(text: str) -> list[list[str]]:
     prose = BLOCK.sub("", text)
     lines += [code for code in re.findall(r"`([^`\n]+)`", prose) if code.startswith("equipoise ")]
     found = [words for line in lines if (words := words_of(line))]
-    # "equipoise train: ..." begins a message; help is printed while a command is parsed
+    # "equipoise train: ..." begins a message, and "equipoise 0.1.0" is printed; --help prints
     return [
         words
         for words in found
-        if words[0][-1] != ":" and words[0] not in PROCESSES and not {"--help", "-h"} & {*words}
+        if re.fullmatch(r"[a-z][a-z-]*", words[0])
+        and words[0] not in PROCESSES
+        and not {"--help", "-h"} & {*words}
     ]
 
 
@@ -235,7 +243,7 @@ THERE = {
     "callbacks": "--callback",
     "weights & biases": "--wandb",
 }
-ABSENT = re.compile(r"[Nn]ot here(?: yet)?[:,] (.*?)(?:\.\s|\.$|\n\n)", re.DOTALL)
+ABSENT = re.compile(r"Not here(?: yet)?[:,] (.*?)(?:\.\s|\.$|\n\n)", re.DOTALL)
 
 
 def called_absent_but_there(text: str) -> set[str]:
@@ -256,3 +264,12 @@ def test_what_a_page_calls_absent_is_absent(page: Path) -> None:
 def test_a_wrong_list_of_what_is_absent_is_found() -> None:
     text = "PPO is here. Not here: `tune`, several\nmachines, CQL, TD3 (soon). R2D2 is.\n"
     assert called_absent_but_there(text) == {"several machines", "td3"}
+
+
+def test_what_migration_pages_say_of_the_learning_rate() -> None:
+    kinds = {name: algorithm_class(name).default_optimizer.schedule for name in algorithm_names()}
+    assert {kinds[name] for name in ("ppo", "a2c", "dqn", "sac")} == {"constant"}
+    assert {kinds[name] for name in ("impala", "appo")} == {"linear"}
+    said = {page.stem: page.read_text() for page in MIGRATIONS}
+    assert "constant for PPO, A2C, DQN and SAC; for IMPALA and APPO it falls to 0" in said["rllib"]
+    assert "constant in both for PPO, A2C, DQN and SAC" in said["stable-baselines3"]

@@ -15,8 +15,8 @@ from sphinx.search.en import SearchEnglish
 GENERATED = {"start/notebook", "reference/commands", "reference/python"}
 # What readers search for, and a page that has to be among the results.
 SEARCHES = {
-    "frame stack": "guides/questions",
-    "resume": "start/getting-started",
+    "frame stack": "guides/faq",
+    "resume": "guides/runs",
     "CUDA": "guides/gpu",
     "action mask": "guides/spaces",
     "learning rate": "reference/settings",

@@ -31,9 +31,8 @@ PAGES = {
     "start/coming-from/rllib.md": 2,
     "start/coming-from/sample-factory.md": 2,
     "start/coming-from/pufferlib.md": 1,
-    "start/first-run-python.md": 5,
-    "guides/questions.md": 8,
-    "guides/faq.md": 19,
+    "start/first-run-python.md": 7,
+    "guides/faq.md": 28,
 }
 
 
@@ -62,11 +61,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.few(1)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.syspath_prepend(tmp_path)
     programs = small(monkeypatch)
     blocks = BLOCK.findall((DOCS / page).read_text())

@@ -73,7 +73,7 @@ if __name__ == "__main__":
     assert run.steps >= 4_000 and run.status == "completed", run
     assert run.load().act([0.0, 0.1, 0.0, 0.2]) in (0, 1)
     assert run.metrics is not None and run.report().is_file()
-    assert 0 < run.evaluate(episodes=2).return_mean <= 500
+    assert 0 < run.evaluate(episodes=2).mean <= 500
     assert run.resume(steps=8_000).steps >= 8_000
     eq.train("CartPole-v1", PPO(gamma=0.98), steps=2_000, out="runs/gamma")
     settings = {"algorithm.torso": "my_nets:Small"}

@@ -232,15 +232,27 @@ def collect(
     best: bool = False,
     trust: Sequence[str] = (),
 ) -> Dataset:
-    """Fresh episodes of the weights that ``load`` takes, saved as a new Minari data set: its id, or
-    a directory of its own.
+    """Play fresh episodes with the trained policy of a run, and save them as a new Minari data set.
 
-    An id ends in -vN and lies in Minari's folder; every other ``dataset`` is a path, from the
-    working directory. What was meant is said by ``place`` of what this returns.
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        dataset: An id, which ends in -vN and lies in Minari's folder, or else a path.
+        episodes: How many episodes.
+        deterministic: Take the likeliest actions, and do not draw them as in training.
+        seed: Seed of the episodes.
+        best: Take the weights of the best evaluation.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
 
-    Actions are drawn as at the end of training, unless ``deterministic``. ValueError where
-    something is there already, for an env of several agents, and where an episode's last
-    observation is not seen.
+    Returns:
+        The data set; iterating reads its episodes.
+
+    Raises:
+        ValueError: The data set is there already, the env has several agents, or the last
+            observation of an episode is not seen.
+
+    Example:
+        >>> eq.collect(run.directory, "cartpole-data", episodes=2)
+        <Dataset ...: 2 episodes, ... steps>
     """
     if episodes < 1:
         raise ValueError(f"expected at least one episode, got {episodes}")

@@ -56,16 +56,33 @@ def export(
     graph: bool = True,
     trust: Sequence[str] = (),
 ) -> Exported:
-    """Write the weights that ``load`` takes as a new folder: ``policy.onnx``, weights, spec,
-    ``edge.py``, hashes.
+    """Write a trained policy as a folder of data that acts without torch: an artifact.
 
-    The graph is compared with torch on ``rows`` observations (10,000; 2,000 of large ones), and
-    refused where it differs (``Differs``). They are played in the run's own env, or ``recorded`` as
-    for ``play``; without an env they are made up. Without a ``graph`` there are weights alone,
-    which torch can serve. ``policy``: of several, by default the first.
+    The folder holds ``policy.onnx``, weights, spec, ``edge.py`` and hashes. The graph is compared
+    with torch on observations. A run on text gives ``config.json`` and ``model.safetensors``
+    instead, which ``transformers`` loads.
 
-    A run on text gives ``config.json`` and ``model.safetensors`` instead, which ``transformers``
-    loads.
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        to: The new folder.
+        policy: The name of one of several policies (default: the first).
+        best: Take the weights of the best evaluation.
+        recorded: Observations to compare on, as for ``play`` (default: played in the run's env).
+        rows: How many of them (default: 10,000, or 2,000 large ones).
+        graph: Write the graph also; without it there are weights alone.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        The artifact: ``exported.path``, ``exported.version``, ``exported.parity``.
+
+    Raises:
+        FileExistsError: The folder is there already.
+        ValueError: The run has no policy of this name.
+        Differs: The graph gives other actions than torch.
+
+    Example:
+        >>> eq.export(run.directory, "artifact", rows=100)
+        <Exported artifact, version ...>
     """
     if is_url(to):
         raise ValueError(f"{to}: expected a new directory on this machine, got a URL")

@@ -35,10 +35,23 @@ def forecast(
     run: str | os.PathLike[str] | None = None,
     trust: Sequence[str] = (),
 ) -> Forecast:
-    """Forecast a run on the machines that a TOML file describes.
+    """Forecast the speed of a run on the machines that a TOML file describes.
 
-    ``run``: the directory of a run whose workers measured what a step and a batch cost; else the
-    file's ``[work]`` says so.
+    Args:
+        cluster: The file.
+        run: A run whose workers measured the cost of a step and of a batch; without it the file's
+            ``[work]`` has both.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        The forecast: ``forecast.steps_per_s``, ``forecast.lag``, ``forecast.bound``.
+
+    Raises:
+        ValueError: The file cannot be read, or the cost is given twice or not at all.
+
+    Example:
+        >>> eq.forecast("cluster.toml", run="runs/NAME").steps_per_s  # doctest: +SKIP
+        104_000.0
     """
     described, ring, sizes, at_home = _described(cluster, run, trust)
     return simulated(ring, described, sizes, at_home=at_home)

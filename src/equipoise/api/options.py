@@ -41,7 +41,7 @@ class Fields(TypedDict, total=False):
     """The settings of a run."""
 
     settings: Settings
-    """Any setting by its key: ``{"algorithm.gamma": 0.98}``."""
+    """Settings by key: ``{"algorithm.gamma": 0.98}``."""
     # <fields of a run>
     steps: int | None
     """Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset
@@ -245,7 +245,7 @@ class ResumeOptions(TypedDict, total=False):
     """The parameters of ``resume``: what a run that goes on may change."""
 
     settings: Settings
-    """Any setting by its key: ``{"algorithm.entropy": 0}``."""
+    """Settings by key: ``{"algorithm.entropy": 0}``."""
     on: On | None
     """Where the run goes on (default: where it ran before)."""
     callbacks: Sequence[Callback]

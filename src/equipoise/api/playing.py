@@ -26,7 +26,13 @@ __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
 
 
 class Player:
-    """A trained policy: an observation in, an action out, or a batch; keeps recurrent states."""
+    """A trained policy: an observation in, an action out, or a batch; keeps recurrent states.
+
+    Example:
+        >>> player = eq.load(run.directory)
+        >>> player.act(np.zeros((3, 4))).shape
+        (3,)
+    """
 
     def __init__(
         self, policy: FixedPolicy, spec: EnvSpec, *, meta: Mapping[str, Any], seed: int = 0
@@ -44,18 +50,36 @@ class Player:
         )
 
     def reset(self) -> None:
-        """The next observation begins an episode."""
+        """Begin an episode with the next observation.
+
+        Returns:
+            None.
+
+        Example:
+            >>> run.load().reset()
+        """
         self._begins = True
 
     def act(self, obs: Tree, *, deterministic: bool = True, first: Array | None = None) -> Tree:
-        """The action for an observation of the env's space, or for a batch of them (one more axis
-        in front).
+        """Choose the action for an observation, or for a batch of them.
 
-        Where the mask comes from ``info``, the observation is {"obs": ..., "action_mask": ...}:
-        ``envs.masks.InfoMask`` makes it. ``first`` [B] bool: which rows begin an episode; all of
-        them do at first and after ``reset``. The action is what ``env.step`` takes, of a batch what
-        a vector env's takes. ValueError for what is no observation, for a mask that allows nothing,
-        and for another number of rows than a recurrent policy keeps states of.
+        Args:
+            obs: An observation of the env's space, or a batch with one more axis in front. If the
+                mask comes from ``info``: ``{"obs": ..., "action_mask": ...}``, as
+                ``envs.masks.InfoMask`` makes it.
+            deterministic: Take the likeliest action, and do not draw it.
+            first: [B] bool, which rows begin an episode; all do at first and after ``reset``.
+
+        Returns:
+            The action that ``env.step`` takes; of a batch, the one that a vector env's takes.
+
+        Raises:
+            ValueError: It is no observation, a mask allows nothing, or a recurrent policy gets
+                another number of rows than it keeps states of.
+
+        Example:
+            >>> run.load().act(np.zeros(4)) in (0, 1)
+            True
         """
         batch, single = read_rows(self.spec, obs, self._reader)
         count = len(tree.leaves(batch)[0])
@@ -165,12 +189,26 @@ def load(
     seed: int = 0,
     trust: Sequence[str] = (),
 ) -> Player:
-    """A policy of a run directory or of one checkpoint: the weights that solved the run, else the
-    newest. No env is made.
+    """Load a policy of a run, without its env: the weights that solved the run, or else the newest.
 
-    ``policy``: which one, by default the first. ``best``: the weights of the best evaluation.
-    ``seed``: of the actions that ``act(..., deterministic=False)`` draws. ``trust``: modules and
-    ``module:callable`` that a run from elsewhere may import.
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        policy: The name of one of several policies (default: the first).
+        best: Take the weights of the best evaluation.
+        seed: Seed of the actions that ``act(..., deterministic=False)`` draws.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        The policy: ``action = player.act(observation)``.
+
+    Raises:
+        FileNotFoundError: There is no run or no checkpoint, or with ``best`` no evaluation.
+        ValueError: The run has no policy of this name, or a file is damaged.
+
+    Example:
+        >>> player = eq.load(run.directory)
+        >>> player.act(np.zeros(4)) in (0, 1)
+        True
     """
     with local(directory) as here:
         loaded = read_policies(here, best=best, trust=trust)

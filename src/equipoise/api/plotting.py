@@ -23,16 +23,27 @@ def plot(
     y: str = "return",
     out: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw the learning curves of runs -> a matplotlib ``Figure``, which a notebook shows; needs
-    the extra "plot".
+    """Draw the learning curves of runs; needs the extra "plot".
 
-    A run is a ``Run``, its directory, a folder with runs, or "NAME=DIRECTORY". Runs of one name, or
-    that differ in nothing but the seed, are one curve: their mean, with the 95 % interval over the
-    runs. A run of a folder that cannot be read, has no such number, or shares no place of ``x``
-    with the others, is left out with a warning. ``x``: "steps", "wall" (seconds) or "updates";
-    ``y``: "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s", "learner/METRIC"
-    or "info/NAME". ``out``: a file (.svg, .png, .pdf) into which the figure is also written.
-    ValueError where a run has no such number.
+    Runs of one name, or that differ in nothing but the seed, are one curve: their mean, with the
+    95 % interval over the runs. A run of a folder that cannot be read, or has no such number, is
+    left out with a warning.
+
+    Args:
+        runs: Results, runs, their directories, folders with runs, or "NAME=DIRECTORY".
+        x: "steps", "wall" (seconds) or "updates".
+        y: "return", "evaluation", "length", "lag", "steps_per_s", "updates_per_s",
+            "learner/METRIC" or "info/NAME".
+        out: A file (.svg, .png, .pdf) into which the figure is also written.
+
+    Returns:
+        A matplotlib ``Figure``, which a notebook shows.
+
+    Raises:
+        ValueError: There is no run, or a run has no such number.
+
+    Example:
+        >>> figure = eq.plot(run, out="curve.svg")
     """
     if not runs:
         raise ValueError("plot: expected at least one run, got none")

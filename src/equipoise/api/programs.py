@@ -153,8 +153,8 @@ def configured(
         Untrusted: The file names code, and nothing shows that you wrote it.
 
     Example:
-        >>> eq.configured(run.directory / "run.json", trust=["*"]).name
-        'CartPole-v1-ppo-0'
+        >>> eq.configured(run.directory / "run.json", steps=4_096).schedule.steps
+        4096
     """
     settings, fields = _fields(options)
     return finished(from_file(file, trust, settings, fields))

@@ -79,13 +79,29 @@ def play(
     best: bool = False,
     trust: Sequence[str] = (),
 ) -> Played:
-    """Play recorded observations with the weights that ``load`` takes, each episode from its
-    beginning.
+    """Play recorded observations with a trained policy, without its env.
 
-    ``recorded`` is a Minari data set (an id, or a directory), or an npz file with the rows of a
-    stream: "obs" [N, ...] (or "obs/KEY" for each part), and if there are any "action" [N, ...] and
-    "first" [N] (where episodes begin; else the first row alone). ``trust`` is that of ``load``.
-    ValueError where it is not of the spaces that the policy was trained with.
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        recorded: A Minari data set (an id, or a directory), or an npz file with rows: "obs"
+            [N, ...] (or "obs/KEY" for each part), and if there are any "action" [N, ...] and
+            "first" [N], which says where episodes begin.
+        policy: The name of one of several policies (default: the first).
+        deterministic: Take the likeliest actions, and do not draw them.
+        seed: Seed of the actions that are drawn.
+        best: Take the weights of the best evaluation.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
+
+    Returns:
+        The actions, and how far they are from the recorded ones.
+
+    Raises:
+        ValueError: The rows do not fit the spaces that the policy was trained with.
+
+    Example:
+        >>> np.savez("rows.npz", obs=np.zeros((5, 4), np.float32))
+        >>> eq.play(run.directory, "rows.npz")
+        <Played 5 rows of 1 episodes, step 2,048>
     """
     loaded = read_policies(directory, best=best, trust=trust)
     name = loaded.named(policy)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "resume", "train"]
 
+Line = Mapping[str, Any]  # a summary, or a line of metrics.jsonl
 CURVE = 260, 60  # width and height of the curve of ``_repr_html_``
 
 
@@ -56,7 +57,7 @@ class Result:
     """
 
     directory: Path
-    summary: Mapping[str, Any]
+    summary: Line
 
     def __str__(self) -> str:
         reached = number(self.return_mean)
@@ -217,7 +218,7 @@ class Result:
         return tag("table", *cells)
 
 
-def _row(line: Mapping[str, Any]) -> dict[str, object]:
+def _row(line: Line) -> dict[str, object]:
     """The numbers of a recorded report in one row."""
     row: dict[str, object] = {
         key: value for key, value in line.items() if isinstance(value, int | float | str | None)
@@ -228,7 +229,7 @@ def _row(line: Mapping[str, Any]) -> dict[str, object]:
     return row | {"evaluation": None if evaluation is None else evaluation["mean"]}
 
 
-def _curve(lines: Sequence[Mapping[str, Any]]) -> Html | None:
+def _curve(lines: Sequence[Line]) -> Html | None:
     """The return over the steps as SVG; None without two points."""
     points = [
         (step_of(line), line["return_mean"]) for line in lines if line["return_mean"] is not None

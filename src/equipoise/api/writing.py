@@ -104,15 +104,29 @@ def generate(
     best: bool = False,
     trust: Sequence[str] = (),
 ) -> list[Answer]:
-    """``samples`` completions of each prompt, at the temperature that the run trained with, or the
-    likeliest tokens.
+    """Complete prompts with the trained model of a run on text.
 
-    A prompt is a text, or messages ``{"role", "content"}``, which the model's chat template makes a
-    text of. To a model that was trained on messages a text is what its user asks; JSON of messages
-    is read as such.
+    Args:
+        directory: A run, one of its checkpoints, or a URL.
+        prompts: Texts, or messages ``{"role", "content"}``. To a model that was trained on
+            messages, a text is the message of a user, and JSON of messages is read as such.
+        samples: Completions of each prompt.
+        greedy: Take the likeliest tokens, and do not draw them.
+        seed: Seed of the tokens that are drawn.
+        limit: At most this many tokens of a completion (default: as in training).
+        best: Take the weights of the best evaluation.
+        trust: Modules and ``module:callable`` that a run from elsewhere may import.
 
-    ``limit``: tokens of a completion at most, as in training if not given. ValueError for a prompt
-    that the model has no tokens for, or no room.
+    Returns:
+        An answer for each sample of each prompt, in order: ``answer.text``.
+
+    Raises:
+        ValueError: The run is not on text, or the model has no tokens or no room for a prompt.
+
+    Example:
+        >>> [answer] = eq.generate(text.directory, ["sort: 3 1 2 >"])  # doctest: +SKIP
+        >>> answer.text  # doctest: +SKIP
+        '1 2 3'
     """
     if samples < 1:
         raise ValueError(f"samples: expected at least 1, got {samples}")

@@ -106,4 +106,6 @@ def plain_errors(command: str, debug: bool) -> Iterator[None]:
     except (ValueError, OSError, ImportError) as error:
         if debug:
             raise
-        fail(str(error) or type(error).__name__, command)
+        from equipoise.console.topics import with_topic
+
+        fail(with_topic(error), command)

@@ -43,8 +43,8 @@ def measured(run: RunDirectory) -> Calibrated:
     where = run.path / METRICS
     if run.run["on"] == "serial":
         raise ValueError(
-            f"{run.path}: expected a run on processes, got one on serial: its workers take other "
-            "turns"
+            f"{run.path}: expected a run on processes, got one on serial, whose workers take "
+            "turns; train with --on process (on='process') first"
         )
     if run.program.source.recorded:
         raise ValueError(

@@ -253,9 +253,9 @@ class Report(Learned, Measured):
             f"{self.cause}>"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all numbers of the report, as its line of ``metrics.jsonl`` has them."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, object] = plain(self)
         return found
 
     @property

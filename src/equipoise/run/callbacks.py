@@ -59,7 +59,7 @@ class Callback:
         """Hear that a checkpoint is complete.
 
         Args:
-            directory: Its directory, which ``eq.load`` and ``init_from`` take.
+            directory: The checkpoint, which ``eq.load`` and ``init_from`` take.
 
         Returns:
             False to stop the run; True or None to go on.
