@@ -100,7 +100,7 @@ def test_arguments_and_the_seed_reach_the_env():
         ),
         (
             ["CartPole-v1", "--set", "algorithm.gamma=1"],
-            "unknown setting 'algorithm.gamma'; what can be set here is of the",
+            "unknown setting 'algorithm.gamma'; settings here are the env's",
         ),
         (["CartPole-v1", "--set", "max_steps"], "setting 'max_steps': expected KEY=VALUE"),
         (["CartPole-v1", "--seed", "two"], "--seed: expected a whole number, got 'two'"),

@@ -238,7 +238,7 @@ def test_envpool_answers_in_batches_of_one_size() -> None:
         1.0,
         1.0,
     ]
-    with pytest.raises(RuntimeError, match="whose reset was not told yet"):
+    with pytest.raises(RuntimeError, match="whose reset was not returned yet"):
         env.load({})
     env.close()
 

@@ -82,12 +82,12 @@ def test_next_step_truth_table(make):
 
 
 def test_autoreset_must_be_said():
-    with pytest.raises(ValueError, match="does not say in metadata"):
+    with pytest.raises(ValueError, match="does not set metadata"):
         GymnasiumEnv(TwoScripted(), streams=np.arange(2), seed=0)
     for odd in (None, [], "metadata", {"autoreset_mode": []}, {"autoreset_mode": "same"}):
         env = TwoScripted()
         env.metadata = odd
-        with pytest.raises(ValueError, match="does not say in metadata"):
+        with pytest.raises(ValueError, match="does not set metadata"):
             GymnasiumEnv(env, streams=np.arange(2), seed=0)
     with pytest.raises(ValueError, match="autoreset disabled"):
         env_of(f"{HERE}:two_scripted", 2, mode="Disabled")

@@ -64,7 +64,7 @@ def test_a_directory_is_read(tmp_path):
         ),
         (
             "llama:hidden_size=48,num_hidden_layers=3",
-            r"expected vocab_size where no tokenizer says it",
+            r"must have vocab_size if it has no tokenizer",
         ),
         (
             "llama:hidden_size=48,num_hidden_layers=3,num_attention_heads=0,vocab_size=9",

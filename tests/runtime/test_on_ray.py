@@ -344,7 +344,7 @@ def test_a_node_that_is_drained_hands_over_and_then_may_be_killed(
 @pytest.mark.parametrize(
     ("cluster", "options", "said"),
     [
-        ({"address": "127.0.0.1:1"}, {}, "nobody answers there"),
+        ({"address": "127.0.0.1:1"}, {}, "no server answers there"),
         ({"address": "nowhere"}, {}, "address"),
         ({"labels": "tier=spot"}, {}, "labels: expected machines with the label 'tier'"),
         ({"home_actors": 0}, {"actors": 40, "batch": 80}, "actors: expected at most 9"),

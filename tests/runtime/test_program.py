@@ -223,7 +223,7 @@ def test_json_of_recorded_rows_alone_is_read_back():
 
 
 def test_json_of_an_older_version_is_refused_with_what_to_do():
-    with pytest.raises(ValueError, match="got the settings of an older version; train anew"):
+    with pytest.raises(ValueError, match="got the settings of an older version; train again"):
         from_json({"env": {"target": "CartPole-v1"}, "policies": {}, "actors": 2})
 
 
