@@ -7,11 +7,48 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 
 def usable() -> int:
     """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cgroup_folders(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Folders of this process's control groups and of all groups around them. ``controller``: such
+    as "cpu", or "" for version 2. ``root``: the folder of ``proc`` and ``sys``.
+    """
+    file = root / "proc/self/cgroup"
+    lines = file.read_text().splitlines() if os.access(file, os.R_OK) else []
+    mount = root / "sys/fs/cgroup" / controller
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controller in controllers.split(","):
+            place = mount / path.strip("/")
+            for directory in (place, *place.parents):
+                yield directory
+                if directory == mount:
+                    break
+
+
+def cgroup_cores(root: Path = Path("/")) -> float | None:
+    """The processor time that the control groups allow, in cores; None if they set no limit."""
+    limits = []
+    for controller in ("", "cpu"):
+        for folder in cgroup_folders(controller, root):
+            try:
+                if controller:
+                    quota = (folder / "cpu.cfs_quota_us").read_text()
+                    period = (folder / "cpu.cfs_period_us").read_text()
+                else:
+                    quota, period = (folder / "cpu.max").read_text().split()
+                if quota.strip().isdigit():  # "max" or -1 if there is no limit
+                    limits.append(int(quota) / int(period))
+            except (OSError, ValueError, ZeroDivisionError):  # no such file, or not of this form
+                continue
+    return min(limits, default=None)
 
 
 def busy(seconds: float = 0.5) -> float:

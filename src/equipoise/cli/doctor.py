@@ -11,10 +11,14 @@ from pathlib import Path
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, plain_errors
 
+LOCK = Path(__file__).parents[3] / "requirements.lock"  # of a clone
+PIN = re.compile(r"([\w.-]+)==(\S+)(?: *; *(.+))?")  # a line of the lock: name, version, marker
+NAMED = 5  # changes of `make setup` that are printed; the others are counted
+
 
 @app.command(cls=Sections, epilog="Paste it into a report: it names no user, no host and no path.")
 def doctor(debug: Debug = False) -> None:
-    """Print the machine and the versions of packages, for a bug report."""
+    """Print the machine, its limits and the versions of packages, for a bug report."""
     with plain_errors("equipoise doctor", debug):
         for name, value in facts().items():
             print(f"{name:12} {value}")
@@ -23,11 +27,10 @@ def doctor(debug: Debug = False) -> None:
 def facts() -> dict[str, str]:
     """Facts for a bug report, by name. They name no person, host or path."""
     from equipoise.cores import usable
-    from equipoise.plans.memory_needed import machine
     from equipoise.publishing import unordered
     from equipoise.record.origin import versions
 
-    memory, (instructions, gpu) = machine(), of_torch()
+    instructions, gpu = of_torch()
     found = {name: version or "not installed" for name, version in versions().items()}
     found |= {
         "platform": f"{platform.system()} {platform.release()}, {platform.machine()}, "
@@ -38,7 +41,8 @@ def facts() -> dict[str, str]:
         else "yes: stores keep their order",
         "cores": f"{usable()} of {os.cpu_count()}",
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
-        "memory": f"{size(memory.free)} free of {size(memory.total)}, {memory.name}",
+        "limit": limit(),
+        "memory": memory(),
         "shared": shared(),
         "descriptors": descriptors(),
         "gpu": gpu,
@@ -47,7 +51,55 @@ def facts() -> dict[str, str]:
     return found | {
         "extras": ", ".join(there) or "none",
         "without": ", ".join(missing) or "nothing",
+        "make setup": setup(),
     }
+
+
+def limit() -> str:
+    """Processor time that the control groups of this process allow."""
+    from equipoise.cores import cgroup_cores
+
+    cores = cgroup_cores()
+    return "no cgroup limits the processor" if cores is None else f"{cores:g} cores by its cgroup"
+
+
+def memory() -> str:
+    """Memory of the machine, or of its cgroup if that has less."""
+    try:
+        from equipoise.plans.memory_needed import machine
+    except (ImportError, OSError):  # torch, which the sum of a run's memory needs
+        return "unknown: torch cannot be imported"
+    found = machine()
+    return f"{size(found.free)} free of {size(found.total)}, {found.name}"
+
+
+def setup(lock: Path = LOCK) -> str:
+    """Packages that ``make setup`` would install in other versions than this Python has."""
+    try:
+        lines = lock.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"not known: there is no {lock.name}, which a clone of the project has"
+    pins = [found for line in lines if (found := PIN.fullmatch(line)) and applies(found[3])]
+    changes = [
+        f"{name} {have or 'missing'} -> {wanted}"
+        for name, wanted, _ in (pin.groups() for pin in pins)
+        if (have := installed(name)) is None or have.partition("+")[0] != wanted.partition("+")[0]
+    ]
+    if not changes:
+        return f"changes nothing: {len(pins)} packages are as {lock.name} names them"
+    more = f", and {len(changes) - NAMED} more" if len(changes) > NAMED else ""
+    return f"changes {len(changes)} of {len(pins)} packages: {', '.join(changes[:NAMED])}{more}"
+
+
+def applies(marker: str | None) -> bool:
+    """Is a package of the lock one for this platform? False if that cannot be found out."""
+    if marker is None:
+        return True
+    try:
+        from packaging.markers import Marker
+    except ImportError:  # it comes with the lock
+        return False
+    return Marker(marker).evaluate()
 
 
 def of_torch() -> tuple[str, str]:
@@ -109,15 +161,15 @@ def extras() -> tuple[list[str], list[str]]:
             and extra[1] not in ("all", "dev")
             and not package[0].startswith("equipoise")
         ):
-            there[extra[1]] = there.get(extra[1], True) and _is_there(package[0])
+            there[extra[1]] = there.get(extra[1], True) and installed(package[0]) is not None
     return [name for name, whole in there.items() if whole], [
         name for name, whole in there.items() if not whole
     ]
 
 
-def _is_there(package: str) -> bool:
+def installed(package: str) -> str | None:
+    """The version of a package of this Python; None if it is missing."""
     try:
-        metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None

@@ -26,6 +26,7 @@ from torch import nn
 from equipoise import tree
 from equipoise.actors.forward.forward import KEPT_ROWS, KEPT_SLOTS
 from equipoise.actors.inference.exchange import Exchange, PolicySizes
+from equipoise.cores import cgroup_folders
 from equipoise.envs import observation_spec
 from equipoise.experience.layout import trajectory_specs
 from equipoise.experience.queue.queue import Plan
@@ -90,18 +91,11 @@ def machine(root: Path = Path("/")) -> Machine:
 
 def _cgroup_limits(root: Path) -> Iterator[int]:
     """Limits of the process's control groups and of all groups around them."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        for controller, file in CGROUP_FILES.items():
-            if controller in controllers.split(","):
-                mount = root / "sys/fs/cgroup" / controller
-                place = mount / path.strip("/")
-                for directory in (place, *place.parents):
-                    text = _text(directory / file).strip()
-                    if text.isdigit():  # "max" if there is no limit
-                        yield int(text)
-                    if directory == mount:
-                        break
+    for controller, file in CGROUP_FILES.items():
+        for directory in cgroup_folders(controller, root):
+            text = _text(directory / file).strip()
+            if text.isdigit():  # "max" if there is no limit
+                yield int(text)
 
 
 def _text(path: Path) -> str:
