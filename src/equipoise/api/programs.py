@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Unpack
 
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec as Registration
 
 from equipoise.api.draft import finished, from_file, from_recipe
 from equipoise.api.options import Fields, Given, ProgramOptions, expanded
@@ -215,7 +215,7 @@ def target_of(env: object) -> str:
     """The target of an env: an id as it is, or the name of what makes one."""
     if isinstance(env, str):
         return env
-    if isinstance(env, EnvSpec):
+    if isinstance(env, Registration):
         raise TypeError(
             f"env: must be an id or what makes an env, got the specification of {env.id}; give "
             f"{env.id!r}, and its arguments by env_kwargs"

@@ -116,8 +116,8 @@ class _Cutting:
 
 
 class CutCoordinator:
-    """The order of saving in a cut, and its outcome. Its input are the workers' messages; it uses
-    no runtime.
+    """The order of saving in a cut, and its outcome. The inputs are the workers' messages; no
+    runtime is used.
 
     One cut at a time: ``hold`` asks for it; ``begun`` comes from the learner; ``saved`` from every
     worker, workers that hold other workers still last; ``ready`` gives the cut, which the driver

@@ -6,7 +6,7 @@ must not notice each other; and in a vector env the action after an episode's en
 (NEXT_STEP). The agents of a PettingZoo env act together in these walks, and PettingZoo's own test
 of its rules follows.
 
-Time: the first walk has ``FIRST_SHARE`` of it. Its time decides how many of its steps the other
+Time: the first walk has ``FIRST_SHARE`` of it, and decides how many of its steps the other
 walks can afford.
 """
 

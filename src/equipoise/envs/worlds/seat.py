@@ -165,7 +165,7 @@ class Seat:
         self.leave()
 
     def leave(self) -> None:
-        """The session ends: the world has gone for good. Its earlier messages still count."""
+        """The session ends: the world has gone for good, but earlier messages still count."""
         self.disconnect()
         self.session, self._after_end = None, True
 

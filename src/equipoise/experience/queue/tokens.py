@@ -27,7 +27,7 @@ nor can a learner alone: their death ends the run). An actor killed
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
 A learner that is killed while it deals leaves blocks that are FREE and in no channel; ``reconcile``
-also finds such blocks. Its successor learns again from the blocks that it had READ, or frees them
+also finds such blocks. The successor learns again from the blocks that it had READ, or frees them
 (``Queue.take_over``).
 
 ``reconcile`` deals a token again only when it is certain that no actor holds it. A block is
