@@ -27,8 +27,8 @@ SITE = ("site-packages", "dist-packages")  # folders of installed packages
 def nearest(name: str, known: Collection[str]) -> str | None:
     """Return the known name most like this one; None if no name is near.
 
-    A name is near if what follows the last dot is, and the whole name also where both have a dot.
-    Names of more than ``LONGEST_NAME`` letters are like no other.
+    A name is near if what follows its last dot or slash is; if both have one, the whole name also
+    has to be. Names of more than ``LONGEST_NAME`` letters are like no other.
     """
     if len(name) > LONGEST_NAME:
         return None
@@ -53,7 +53,7 @@ def similarity(name: str, other: str) -> float:
             return 0.0
     elif whole < NEAR_WHOLE:
         return 0.0
-    if "." in name and "." in other:
+    if all(re.search(r"[./]", text) for text in (name, other)):
         whole = min(whole, _ratio(name.lower(), other.lower()))
     return whole
 
@@ -175,4 +175,5 @@ def _of_a_user(file: str) -> bool:
 
 
 def _last(name: str) -> str:
-    return name.lower().rpartition(".")[2]
+    """What follows the last dot or slash: of ``ALE/Pong-v5`` the env, of a setting its field."""
+    return re.split(r"[./]", name.lower())[-1]

@@ -57,6 +57,25 @@ class OneLineErrors(TyperGroup):
             known = getattr(found, "commands", {})
         return " ".join(words)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of the program by group; those of a command without groups."""
+        if ctx.parent is None:
+            from equipoise.console.groups import GROUPS
+
+            width = max(len(name) for some in GROUPS.values() for name in some)
+            for title, some in GROUPS.items():
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), text) for name, text in some.items()])
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(formatter.width))
+                    for name in self.list_commands(ctx)
+                    if (command := self.get_command(ctx, name)) is not None
+                ]
+            )
+
     def get_help_option(self, ctx: Any) -> Any:
         """False where it is not given: to read a None, typer imports pydantic, most of what a
         command's --help costs.
