@@ -15,7 +15,9 @@ from importlib import metadata
 from pathlib import Path
 
 LONGEST = 4_000  # characters of the error of a user's code
-NEAR = 1.0  # how alike names have to be, from 0 to 2, for one to be meant by the other
+NEAR = 0.7  # similarity of two names, 0 to 1, from which one may stand for the other
+NEAR_WORD = 0.6  # the same for each pair of words of two names with equally many words
+NEAR_WHOLE = 0.85  # the same for names with different numbers of words
 # letters of a name that is compared: the time grows with the product of two lengths
 LONGEST_NAME = 128
 STDLIB, PACKAGE = Path(sysconfig.get_path("stdlib")), Path(__file__).parent
@@ -23,21 +25,45 @@ SITE = ("site-packages", "dist-packages")  # folders of installed packages
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name most like this one, whole and after its last dot; None if none is near.
+    """Return the known name most like this one; None if no name is near.
 
-    Names of more than ``LONGEST_NAME`` letters are like no other.
+    A name is near if what follows its last dot or slash is; if both have one, the whole name also
+    has to be. Names of more than ``LONGEST_NAME`` letters are like no other.
     """
     if len(name) > LONGEST_NAME:
         return None
+    likeness = {
+        other: (similarity(name, other), _ratio(name.lower(), other.lower()))
+        for other in sorted(known)
+        if len(other) <= LONGEST_NAME
+    }
+    best = max(likeness, key=lambda other: likeness[other], default=None)
+    return best if best is not None and likeness[best][0] >= NEAR else None
 
-    def like(other: str) -> float:
-        whole_name = SequenceMatcher(None, name.lower(), other.lower()).ratio()
-        return whole_name + SequenceMatcher(None, _last(name), _last(other)).ratio()
 
-    best = max(
-        sorted(other for other in known if len(other) <= LONGEST_NAME), key=like, default=None
-    )
-    return best if best is not None and like(best) >= NEAR else None
+def similarity(name: str, other: str) -> float:
+    """Similarity of two names, from 0 to 1; 0 if one word of them differs too much.
+
+    ``min_lag`` and ``max_lag`` share most letters and mean opposite things, so words are compared.
+    """
+    one, two = _words(_last(name)), _words(_last(other))
+    whole = _ratio("".join(one), "".join(two))
+    if len(one) == len(two):
+        if any(_ratio(mine, its) < NEAR_WORD for mine, its in zip(one, two, strict=True)):
+            return 0.0
+    elif whole < NEAR_WHOLE:
+        return 0.0
+    if all(re.search(r"[./]", text) for text in (name, other)):
+        whole = min(whole, _ratio(name.lower(), other.lower()))
+    return whole
+
+
+def _ratio(name: str, other: str) -> float:
+    return SequenceMatcher(None, name, other).ratio()
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name) if word]
 
 
 def hint(name: str, known: Collection[str]) -> str:
@@ -149,4 +175,5 @@ def _of_a_user(file: str) -> bool:
 
 
 def _last(name: str) -> str:
-    return name.lower().rpartition(".")[2]
+    """What follows the last dot or slash: of ``ALE/Pong-v5`` the env, of a setting its field."""
+    return re.split(r"[./]", name.lower())[-1]

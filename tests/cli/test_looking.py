@@ -159,9 +159,8 @@ def test_runs_are_json(made: Path, tmp_path: Path) -> None:
         and one["size"] > 10_000
     )
     assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"
-    assert "--json: expected it without --remove" in refused(
-        "runs", str(made), "--json", "--remove", "--yes"
-    )
+    assert json.loads(out("runs", "show", str(made / "b"), "--json"))["seed"] == one["seed"]
+    assert f"name          {made / 'b'}" in out("runs", "show", str(made / "b"))
 
 
 def test_settings_sort_and_choose_runs(made: Path) -> None:
@@ -204,7 +203,7 @@ def test_the_size_of_a_run_counts_each_file_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--sort", "return"), "unknown column 'return'; did you mean 'return_mean'?"),
+        (("--sort", "return"), "unknown column 'return'; valid:"),
         (("--where", "seed"), "expected KEY=VALUE"),
         (("--where", "sead=1"), "did you mean 'seed'?"),
         (("--where", "seed>x"), "expected a number after '>', got 'x'"),
@@ -228,7 +227,7 @@ def test_the_status_of_a_run_without_a_summary(made: Path, tmp_path: Path) -> No
         (found,) = listing.rows(tmp_path)
         assert found.status == "running"
         assert (
-            "which is running" in refused("runs", str(tmp_path), "--remove", "--yes")
+            "which is running" in refused("runs", "rm", str(tmp_path), "--yes")
             and (tmp_path / "run").exists()
         )
     finally:
@@ -307,8 +306,7 @@ def test_a_summary_that_cannot_be_read_is_damage(made: Path, tmp_path: Path, sum
         and f"warning: {file}" in " ".join(result.stderr.split())
     )
     assert (
-        not out("runs", str(tmp_path), "--where", "status=killed", "--remove", "--yes")
-        and file.exists()
+        not out("runs", "rm", str(tmp_path), "--where", "status=killed", "--yes") and file.exists()
     )
 
 

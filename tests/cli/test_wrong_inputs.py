@@ -46,22 +46,19 @@ TRAIN = "equipoise train CartPole-v1"
 SETTINGS = [
     # Names of settings, as options of a command line.
     Wrong("sb3 --total-timesteps", f"{TRAIN} --total-timesteps 100000", "it is --steps here"),
-    Wrong(
-        "sb3 --learning-rate", f"{TRAIN} --learning-rate 3e-4", "--set optimizer.learning_rate=..."
-    ),
     Wrong("sb3 --n-steps", f"{TRAIN} --n-steps 128", "it is --unroll here"),
     Wrong(
         "sb3 --n-steps of dqn",
         f"{TRAIN} --algorithm dqn --n-steps 3",
-        "--set algorithm.n_step=... here",
+        "it is --n-step here",
     ),
-    Wrong("sb3 --ent-coef", f"{TRAIN} --ent-coef 0.01", "--set algorithm.entropy=... here"),
+    Wrong("sb3 --ent-coef", f"{TRAIN} --ent-coef 0.01", "it is --entropy here"),
     Wrong(
         "sb3 --ent-coef of sac",
         "equipoise train Pendulum-v1 --algorithm sac --ent-coef 0.1",
-        "--set algorithm.temperature",
+        "it is --temperature here",
     ),
-    Wrong("sb3 --clip-range", f"{TRAIN} --clip-range 0.2", "--set algorithm.clip=... here"),
+    Wrong("sb3 --clip-range", f"{TRAIN} --clip-range 0.2", "it is --clip here"),
     Wrong(
         "sb3 --max-grad-norm", f"{TRAIN} --max-grad-norm 0.5", "--set optimizer.max_grad_norm=..."
     ),
@@ -94,15 +91,13 @@ SETTINGS = [
     ),
     Wrong("cleanrl --num-envs", f"{TRAIN} --num-envs 8", "it is --envs-per-actor here"),
     Wrong("cleanrl --num-steps", f"{TRAIN} --num-steps 128", "it is --unroll here"),
-    Wrong(
-        "cleanrl --update-epochs", f"{TRAIN} --update-epochs 4", "--set algorithm.epochs=... here"
-    ),
-    Wrong("cleanrl --clip-coef", f"{TRAIN} --clip-coef 0.2", "--set algorithm.clip=... here"),
+    Wrong("cleanrl --update-epochs", f"{TRAIN} --update-epochs 4", "it is --epochs here"),
+    Wrong("cleanrl --clip-coef", f"{TRAIN} --clip-coef 0.2", "it is --clip here"),
     Wrong("cleanrl --anneal-lr", f"{TRAIN} --anneal-lr", "--set optimizer.schedule=... here"),
     Wrong(
         "cleanrl --num-minibatches",
         f"{TRAIN} --num-minibatches 4",
-        "--set algorithm.minibatches=... here",
+        "it is --minibatches here",
     ),
     Wrong("cleanrl --track", f"{TRAIN} --track", "it is --wandb here"),
     Wrong("cleanrl --capture-video", f"{TRAIN} --capture-video", "equipoise evaluate DIR --video"),
@@ -111,7 +106,6 @@ SETTINGS = [
         f"{TRAIN} --torch-deterministic",
         "with --max-lag 0 a seed gives the same bits",
     ),
-    Wrong("rllib --lr", f"{TRAIN} --lr 3e-4", "--set optimizer.learning_rate=... here"),
     Wrong("rllib --run", f"{TRAIN} --run PPO", "it is --algorithm here"),
     Wrong("rllib --num-env-runners", f"{TRAIN} --num-env-runners 4", "it is --actors here"),
     Wrong("rllib --framework", f"{TRAIN} --framework torch", "there is PyTorch alone"),
@@ -146,7 +140,7 @@ SETTINGS = [
     ),
     Wrong("sf --batch-size", f"{TRAIN} --batch-size 512", "their number, not their size"),
     Wrong("sf --experiment", f"{TRAIN} --experiment first", "it is --out here"),
-    Wrong("sf --use-rnn", f"{TRAIN} --use-rnn True", "--set algorithm.core=... here"),
+    Wrong("sf --use-rnn", f"{TRAIN} --use-rnn True", "it is --core here"),
     # The same as settings, and as arguments of Python.
     Wrong(
         "sb3 n_epochs=",
@@ -516,7 +510,7 @@ SPACES = [
     Wrong(
         "sb3 a lambda",
         "api.program(lambda: gymnasium.make('CartPole-v1'))",
-        "expected a function at the top of a module",
+        "must be at the top of a module",
     ),
 ]
 

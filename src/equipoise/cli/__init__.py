@@ -4,12 +4,18 @@ answers at once.
 Numbers arrive as texts and are read like those of ``--set``: 500k is a number, and an error says
 what came.
 
-Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2
-what was asked for cannot be, 3 a replay did not fail in the same way, 4 ended by --on-alarm stop,
-130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the same, and
-``resume`` goes on with it). A pipe that is closed early (``| head -1``) costs what would have been
-printed and nothing else: a command goes on to its end, and ends with the code that it has with a
-reader.
+Exit codes:
+
+- 0: done, or nothing left to do.
+- 1: a worker or a user's code failed; a check found an error; a replay failed in the same way.
+- 2: the command line, a setting or a file is wrong; the message names the fix.
+- 3: a replay did not fail in the same way.
+- 4: an alarm ended the run (``--on-alarm stop``).
+- 130: interrupted by Ctrl-C; 143: by SIGTERM. A run that has begun is saved, and ``resume``
+  continues it.
+
+If a pipe is closed early (``| head -1``), only its output is lost: the command runs to its end and
+keeps its exit code.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import sys
 import warnings
 
 from equipoise.cli import (
+    about,
     algorithms,
     chaos,
     check,
@@ -48,36 +55,8 @@ from equipoise.cli.app import app
 from equipoise.console.help import one_line
 from equipoise.console.unread import outlive_readers
 
-ORDER = (  # of the commands in --help
-    "train",
-    "resume",
-    "evaluate",
-    "generate",
-    "export",
-    "serve",
-    "runs",
-    "watch",
-    "report",
-    "plot",
-    "whatif",
-    "probe",
-    "forecast",
-    "envs",
-    "algorithms",
-    "recipes",
-    "collect",
-    "check",
-    "reproduce",
-    "doctor",
-    "trace",
-    "chaos",
-    "completion",
-)
-app.registered_commands.sort(
-    key=lambda command: ORDER.index(getattr(command.callback, "__name__", ""))
-)
-
 __all__ = [
+    "about",
     "algorithms",
     "app",
     "chaos",

@@ -12,8 +12,8 @@ from equipoise import phases
 from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.show import show
-from equipoise.console.help import Sections, leaving, plain_errors
-from equipoise.console.options import read, settings_options
+from equipoise.console.help import leaving, plain_errors
+from equipoise.console.options import OwnOptions, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.files import is_url
@@ -21,7 +21,7 @@ from equipoise.types import On
 
 
 @app.command(
-    cls=Sections,
+    cls=OwnOptions,
     epilog="""Examples:
   equipoise resume runs/NAME             from its newest checkpoint, to its end
   equipoise resume runs/NAME --steps 2M  further than it was to go

@@ -1,105 +1,163 @@
-"""``equipoise runs``: the runs of a folder, as a table."""
+"""``equipoise runs list``, ``show`` and ``rm``: the runs of a folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, fail, plain_errors
+from equipoise.console.mistakes import OneLineErrors
+
+if TYPE_CHECKING:
+    from equipoise.record.listing import RunRow
 
 PLACE = Path("runs")  # where 'train' puts them
 
 
-@app.command(
-    cls=Sections,
+class Runs(OneLineErrors):
+    """``runs`` alone, or with a folder, is ``runs list``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        if first not in (*self.commands, "--help", "-h"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+runs = typer.Typer(
+    name="runs",
+    cls=Runs,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="List, show or remove the runs of a folder; 'runs' alone lists them.",
     epilog="""Examples:
   equipoise runs
-  equipoise runs --where env=CartPole-v1 --sort=-evaluation
-  equipoise runs --where optimizer.learning_rate=1e-3
-  equipoise runs --where status=running --json
-  equipoise runs --where 'evaluation<100' --remove""",
+  equipoise runs list --where env=CartPole-v1 --sort=-evaluation
+  equipoise runs show runs/NAME
+  equipoise runs rm --where 'evaluation<100'""",
 )
-def runs(
-    place: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The folder with the runs.")
-    ] = PLACE,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Only the runs of which this is true; also KEY>NUMBER and KEY<NUMBER. Keys: name, "
-            "env, algorithm, seed, "
-            "status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, changed, "
-            "and settings as --set "
-            "names them.",
-        ),
-    ] = None,
+app.add_typer(runs)
+
+Place = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder with the runs.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Condition on the runs, also KEY>NUMBER and KEY<NUMBER. Keys: name, env, algorithm, "
+        "seed, status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, "
+        "changed, and settings as --set names them.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON in place of text.")]
+
+
+@runs.command("list", cls=Sections)
+def list_runs(
+    place: Place = PLACE,
+    where: Where = None,
     sort: Annotated[
-        str, typer.Option(metavar="KEY", help="The column to sort by; -KEY sorts downwards.")
+        str, typer.Option(metavar="KEY", help="Column to sort by; -KEY sorts downwards.")
     ] = "changed",
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print a JSON list, an object for each run: the keys of --where, and its "
-            "settings.",
-        ),
-    ] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the runs that are listed, after a question.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --remove: do not ask.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List the runs of a folder: what they train, how far they are, what they reached, what holds
-    them back; or remove them.
-    """
-    with plain_errors("equipoise runs", debug):
-        from equipoise.console.place import in_ci, printable, say, width_of
-        from equipoise.console.tables import runs_table
-        from equipoise.console.terminal import make_console, safe
+    """List the runs of a folder: env, algorithm, status, steps, return and bottleneck."""
+    with plain_errors("equipoise runs list", debug):
         from equipoise.files import json_bytes
-        from equipoise.record import listing
 
-        if as_json and remove:
-            raise ValueError("--json: expected it without --remove, which asks and tells in words")
-        if not place.is_dir() and (place.exists() or place != PLACE):
-            raise ValueError(
-                f"{place}: expected a folder with runs, got "
-                f"{'a file' if place.exists() else 'none'}"
-            )
-        damaged: list[str] = []
-        rows = listing.rows(place, damaged=damaged) if place.exists() else []
-        found = listing.chosen(rows, where or (), sort)
+        empty, found = _chosen(place, where, sort, tell=not as_json)
         if as_json:
             print(json_bytes([row.plain() for row in found]).decode(), end="")
-        elif rows and not found and not damaged:
-            print(
-                f"no runs: none of {len(rows)} runs fits "
-                f"{' and '.join(f'--where {one!r}' for one in where or ())}"
-            )
-        elif found or not damaged:
-            console = make_console()
-            for line in runs_table(found, width=width_of(sys.stdout)):
-                console.print(safe(line, console), soft_wrap=True)
-        for sentence in damaged:
-            say(f"warning: {printable(sentence)}", file=sys.stderr)
-        if not remove or not found:
+        elif found or empty:
+            _print(found)
+
+
+@runs.command("show", cls=Sections)
+def show_run(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show a run: its state, its results and its settings."""
+    with plain_errors("equipoise runs show", debug):
+        from equipoise.console.place import printable, say
+        from equipoise.facts import as_text
+        from equipoise.files import json_bytes
+        from equipoise.record import listing
+        from equipoise.record.paths import RUN
+
+        if not (directory / RUN).is_file():
+            raise ValueError(f"{directory}: must be the directory of a run, got one without {RUN}")
+        plain = listing.row(directory).plain()
+        if as_json:
+            print(json_bytes(plain).decode(), end="")
             return
+        settings = plain.pop("settings")
+        named = {**plain, **(settings if isinstance(settings, dict) else {})}
+        for key, value in named.items():
+            say(printable(f"{key:13} {as_text(value)}"))
+
+
+@runs.command("rm", cls=Sections)
+def remove_runs(
+    place: Place = PLACE,
+    where: Where = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without a question.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Remove the run at DIR, or the runs in it, after a question."""
+    with plain_errors("equipoise runs rm", debug):
+        from equipoise.console.place import in_ci
+        from equipoise.record import listing
+
+        _, found = _chosen(place, where, "changed", tell=True)
+        if not found:
+            return
+        _print(found)
         if busy := [row.name for row in found if row.status == "running"]:
-            raise ValueError(
-                f"--remove: expected runs that have ended, got {', '.join(busy)}, which is running"
-            )
+            raise ValueError(f"must be runs that have ended, got {', '.join(busy)}, which runs")
         if not yes:
             if not sys.stdin.isatty() or in_ci():
-                raise ValueError("--remove: expected --yes, since there is nobody to ask")
+                raise ValueError("must have --yes, since no terminal is there for the question")
             answer = input(f"Remove these {len(found)} runs for good? [y/N] ")
             if answer.strip().lower() not in ("y", "yes"):
-                fail("nothing was removed", "equipoise runs", code=1)
+                fail("nothing was removed", "equipoise runs rm", code=1)
         for row in found:
             listing.remove(row.path)
         print(f"removed {len(found)} runs")
+
+
+def _chosen(
+    place: Path, where: list[str] | None, sort: str, *, tell: bool
+) -> tuple[bool, list[RunRow]]:
+    """(Has the folder no runs?, its runs that fit ``where``); damaged runs are warned of."""
+    from equipoise.console.place import printable, say
+    from equipoise.record import listing
+
+    if not place.is_dir() and (place.exists() or place != PLACE):
+        raise ValueError(
+            f"{place}: expected a folder with runs, got {'a file' if place.exists() else 'none'}"
+        )
+    damaged: list[str] = []
+    rows = listing.rows(place, damaged=damaged) if place.exists() else []
+    found = listing.chosen(rows, where or (), sort)
+    if tell and rows and not found and not damaged:
+        conditions = " and ".join(f"--where {one!r}" for one in where or ())
+        print(f"no runs: none of {len(rows)} runs fits {conditions}")
+    for sentence in damaged:
+        say(f"warning: {printable(sentence)}", file=sys.stderr)
+    return not rows and not damaged, found
+
+
+def _print(found: list[RunRow]) -> None:
+    from equipoise.console.place import width_of
+    from equipoise.console.tables import runs_table
+    from equipoise.console.terminal import make_console, safe
+
+    console = make_console()
+    for line in runs_table(found, width=width_of(sys.stdout)):
+        console.print(safe(line, console), soft_wrap=True)

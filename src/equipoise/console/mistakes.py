@@ -57,6 +57,25 @@ class OneLineErrors(TyperGroup):
             known = getattr(found, "commands", {})
         return " ".join(words)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of the program by group; those of a command without groups."""
+        if ctx.parent is None:
+            from equipoise.console.groups import GROUPS
+
+            width = max(len(name) for some in GROUPS.values() for name in some)
+            for title, some in GROUPS.items():
+                with formatter.section(title):
+                    formatter.write_dl([(name.ljust(width), text) for name, text in some.items()])
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(formatter.width))
+                    for name in self.list_commands(ctx)
+                    if (command := self.get_command(ctx, name)) is not None
+                ]
+            )
+
     def get_help_option(self, ctx: Any) -> Any:
         """False where it is not given: to read a None, typer imports pydantic, most of what a
         command's --help costs.
@@ -87,37 +106,14 @@ def _place_of_others(left: SystemExit) -> str | None:
 
 def _reason(error: Any) -> str:
     """The message of a usage error, with the nearest option or command where a name was unknown."""
-    from equipoise.console.options import peer_option, setting_named
-    from equipoise.hints import hint, nearest, sentence
+    from equipoise.hints import hint, sentence
     from equipoise.programs.peer_names import command_of_peer
 
     command = error.ctx.command if error.ctx is not None else None
     message: str = error.format_message()
     if message.startswith("No such option") and command is not None:
         name = error.option_name
-        known = [
-            option
-            for param in command.get_params(error.ctx)
-            for option in (*param.opts, *param.secondary_opts)
-        ]
-        if (
-            command.name == "train"
-            and (key := setting_named(name, error.ctx.meta.get("algorithm"))) is not None
-        ):
-            return f"no such option {name!r}; it is a setting: --set {key}=..."
-        if command.name in ("train", "resume") and (
-            ours := peer_option(name, error.ctx.meta.get("algorithm"))
-        ):
-            return f"no such option {name!r}; {ours}."
-        if command.name == "resume" and name in _options(
-            error.ctx.parent.command.commands["train"]
-        ):
-            return (
-                f"no such option {name!r}; it is one of 'train', and a resume keeps it: 'train "
-                "--init-from DIR' begins anew."
-            )
-        near = nearest(name, [o for o in known if o[:1] == "-"])
-        return f"no such option {name!r}{f'; did you mean {near!r}?' if near else '.'}"
+        return f"no such option {name!r}{_meant(name, error.ctx)}"
     if message.startswith("No such command") and isinstance(command, TyperGroup):
         name = message.split("'")[1]
         from equipoise.programs.program import algorithm_names
@@ -134,6 +130,36 @@ def _reason(error: Any) -> str:
     )
     more = "; an algorithm is --algorithm NAME" if extra else ""
     return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
+
+
+def _meant(name: str, ctx: Any) -> str:
+    """The end of the sentence on an unknown option: what it is here, or the nearest, or neither."""
+    from equipoise.console.options import listed, peer_option, setting_named
+    from equipoise.console.own_options import (
+        algorithms_having,
+        named_algorithms,
+        option_name,
+        own_fields,
+    )
+    from equipoise.hints import nearest
+
+    command, known = ctx.command, _options(ctx.command)
+    if command.name not in ("train", "resume") or not name.startswith("--"):
+        near = nearest(name, [one for one in known if one[:1] == "-"])
+        return f"; did you mean {near!r}?" if near else "."
+    typed = ctx.meta["typed"]
+    algorithms = named_algorithms(command.name, typed, [one for one in typed if one[:1] != "-"])
+    if command.name == "resume" and name in _options(ctx.parent.command.commands["train"]):
+        return "; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
+    if (key := setting_named(name)) is not None:
+        return f"; it is a setting: --set {key}=..."
+    if said := peer_option(name, algorithms):
+        return f"; {said}."
+    if there := algorithms_having(name):
+        return f"; it is of {listed(there)}, and not of {listed(algorithms) or 'this run'}."
+    own = [f"--{option_name(one)}" for one in own_fields(algorithms)]
+    near = nearest(name, own) or nearest(name, [one for one in known if one[:1] == "-"])
+    return f"; did you mean {near!r}?" if near else "."
 
 
 def _options(command: Any) -> list[str]:

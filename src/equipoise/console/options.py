@@ -7,10 +7,10 @@ change it. Each other one is listed with its ``--set`` key; with ``--algorithm N
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
 
 __all__ = [
+    "OwnOptions",
     "TrainHelp",
     "field_options",
     "read",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 SECTIONS = (WHAT, WHERE, LONG, OUT)
+HELP_ALL = "--help-all"
 
 
 def flags() -> dict[str, tuple[Fact, str]]:
@@ -241,11 +243,12 @@ def read(texts: Mapping[str, str | list[str] | None]) -> tuple[dict[str, Any], l
     return fields, settings
 
 
-def setting_named(option: str, algorithm: str | None = None) -> str | None:
-    """The ``--set`` key of a setting without an option, for a user who typed one; also one of the
-    ``algorithm``.
+def setting_named(option: str) -> str | None:
+    """The ``--set`` key of a run's setting without an option, for a user who typed its name as one.
+
+    None if an algorithm has a field of that name: the user may have meant that.
     """
-    from equipoise.programs.program import algorithm_class
+    from equipoise.console.own_options import having
 
     name = option.lstrip("-").replace("-", "_")
     found = (
@@ -253,103 +256,146 @@ def setting_named(option: str, algorithm: str | None = None) -> str | None:
         for key, fact in _all()
         if fact.flag is None and name == fact.name and not key.startswith("replay.")
     )
-    if (key := next(found, None)) is None and algorithm is not None:
-        # said when the rest of the line is right
-        with contextlib.suppress(ValueError, ImportError):
-            return f"algorithm.{name}" if name in facts(algorithm_class(algorithm)) else None
-    return key
+    key = next(found, None)
+    return None if key is None or having(name) else key
 
 
-def peer_option(option: str, algorithm: str | None) -> str:
-    """What there is here of what peers call so, for a user who typed it as an option; empty where
-    it is not theirs.
-    """
-    from equipoise.programs.peer_names import is_of_peer, key_of_peer, option_of_peer, words_of_peer
+def peer_option(option: str, algorithms: Sequence[str]) -> str:
+    """What other libraries' ``option`` is here, in words; "" if it is not one of theirs."""
+    from equipoise.console.own_options import LEARNING_RATE, having, option_name
+    from equipoise.programs.peer_names import key_of_peer, keys_of_peer, option_of_peer
+    from equipoise.programs.peer_names import words_of_peer as words
+    from equipoise.programs.program import algorithm_class
 
     if ours := option_of_peer(option):
         return f"it is --{ours.replace('_', '-')} here"
-    if not is_of_peer(option):
-        return words_of_peer(option)
-    from equipoise.programs.program import algorithm_class
-
+    if not (keys := keys_of_peer(option)):
+        return words(option)
     try:
-        cls = algorithm_class(algorithm or "ppo")
-    except (ValueError, ImportError):  # said when the rest of the line is right
+        classes = [algorithm_class(name) for name in algorithms]
+    except (ValueError, ImportError):  # reported when the rest of the line is right
         return ""
-    known = {key for key, _ in _all() if cls.needs_replay or not key.startswith("replay.")}
-    key, note = key_of_peer(option, known | {f"algorithm.{name}" for name in facts(cls)})
+    replay = any(cls.needs_replay for cls in classes)
+    known = {key for key, _ in _all() if replay or not key.startswith("replay.")}
+    fields = {f"algorithm.{name}" for cls in classes for name in facts(cls)}
+    key, note = key_of_peer(option, known | fields)
+    more = f" ({note})" if note else ""
     flag = next((name for name, (_, of) in flags().items() if of == key), None)
-    said = f"it is --{flag} here" if flag else f"it is the setting --set {key}=... here"
-    return said + (f" ({note})" if note else "") if key else words_of_peer(option)
+    if key == LEARNING_RATE:
+        flag = "lr"
+    elif (
+        key.startswith("algorithm.") and (own := option_name(key.partition(".")[2])) not in flags()
+    ):
+        flag = own
+    if key:
+        return (f"it is --{flag} here" if flag else f"it is --set {key}=... here") + more
+    if said := words(option):
+        return said
+    field = next((one for one in keys if one.startswith("algorithm.")), "")
+    there = having(field.partition(".")[2]) if field else []
+    if not there:
+        return ""
+    return f"it is --{option_name(field.partition('.')[2])} of {listed(there)}"
 
 
-class TrainHelp(Sections):
-    """Help that ends with the settings that have no option, and with an algorithm's where one is
-    named.
-    """
+def listed(names: Sequence[str]) -> str:
+    """Names as a text: ``a, b and c``."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+class OwnOptions(Sections):
+    """A command that takes the fields of the named algorithm as options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["algorithm"] = _after("--algorithm", args)
+        from equipoise.console.own_options import as_settings
+
+        typed = list(args)
+        takes = {
+            name: not (getattr(param, "is_flag", False) or getattr(param, "count", False))
+            for param in self.get_params(ctx)
+            if param.param_type_name == "option"
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        ctx.meta["typed"] = typed
+        if not {"--help", "-h", HELP_ALL} & set(args):
+            try:
+                args = as_settings(self.name or "", args, takes)
+            except ValueError as error:
+                ctx.fail(str(error))
         return super().parse_args(ctx, args)
+
+
+class TrainHelp(OwnOptions):
+    """Help of ``train``: the short one, and with ``--help-all`` each option and each setting."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from equipoise.console.own_options import named_algorithms
+
+        ctx.meta["all"] = HELP_ALL in args
+        named = {"--algorithm", "--policy", "--config"} & {one.partition("=")[0] for one in args}
+        ctx.meta["algorithms"] = named_algorithms("train", args, ()) if named else []
+        return super().parse_args(ctx, ["--help" if one == HELP_ALL else one for one in args])
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
-        named = ctx.meta.get("algorithm")
-        for title, settings in _listed(named).items():
+        for title, records in _records(ctx.meta["algorithms"], whole=ctx.meta["all"]).items():
             with formatter.section(title):
-                formatter.write_dl([(key, described(fact)) for key, fact in settings], col_max=28)
-        if named is None:
-            with formatter.indentation():
-                formatter.write_text(
-                    "With --algorithm NAME, --help lists the settings of that algorithm as well."
-                )
+                formatter.write_dl(records, col_max=28)
 
 
-def _after(option: str, args: list[str]) -> str | None:
-    for at, word in enumerate(args):
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-        if word == option and at + 1 < len(args):
-            return args[at + 1]
-    return None
-
-
-def _listed(algorithm: str | None) -> dict[str, list[tuple[str, Fact]]]:
-    others = _others()
-    listed = {"Other settings, by --set KEY=VALUE": others}
-    if algorithm is None:
-        return listed
-    listed = {
-        title: [one for one in some if not one[0].startswith("optimizer.")]
-        for title, some in listed.items()
-    }
+def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[str, str]]]:
+    """What a help lists besides the options of the command, by the title of its section."""
     from equipoise.programs.program import algorithm_class
 
+    found: dict[str, list[tuple[str, str]]] = {}
     with plain_errors("equipoise train", debug=False):
-        cls = algorithm_class(algorithm)
-        listed[f"Settings of {algorithm}"] = [
-            (f"algorithm.{name}", fact) for name, fact in facts(cls).items()
+        classes = {name: algorithm_class(name) for name in algorithms}
+    for name, cls in classes.items():
+        found[f"Options of {name}"] = [_own_record(fact) for fact in facts(cls).values()]
+        if whole:
+            rates = cls.default_optimizer
+            found[f"Settings of the optimizer of {name}, by --set KEY=VALUE"] = [
+                (f"optimizer.{key}", described(fact, getattr(rates, key)))
+                for key, fact in facts(Optimizer).items()
+            ]
+            if cls.needs_replay:
+                found[f"Settings of the replay of {name}, by --set KEY=VALUE"] = [
+                    (f"replay.{key}", described(fact))
+                    for key, fact in facts(ReplaySettings).items()
+                ]
+    if whole:
+        found["Other settings, by --set KEY=VALUE"] = [
+            (key, described(fact))
+            for key, fact in _others()
+            if not (classes and key.startswith("optimizer."))
         ]
-        listed[f"The optimizer of {algorithm}"] = [
-            (
-                f"optimizer.{name}",
-                dataclasses.replace(fact, default=getattr(cls.default_optimizer, name)),
-            )
-            for name, fact in facts(Optimizer).items()
-        ]
-    if cls.needs_replay:
-        listed["Settings of the replay"] = [
-            (f"replay.{name}", fact) for name, fact in facts(ReplaySettings).items()
-        ]
-    return listed
+    return found
 
 
-def described(fact: Fact) -> str:
+def _own_record(fact: Fact) -> tuple[str, str]:
+    from equipoise.console.own_options import option_name
+
+    name = option_name(fact.name)
+    if name in flags():  # the option of the run wins
+        return f"--set algorithm.{fact.name}=X", f"{described(fact)} (--{name} is the run's)"
+    return f"--{name} {_metavar(fact)}", described(fact)
+
+
+def _metavar(fact: Fact) -> str:
+    if fact.kind is bool:
+        return "BOOL"
+    kinds = {fact.kind, *typing.get_args(fact.kind)}
+    return "N" if int in kinds and float not in kinds else "X" if float in kinds else "VALUE"
+
+
+def described(fact: Fact, default: Any = dataclasses.MISSING) -> str:
     """Help, values and default of a setting, in one text."""
-    default = (
+    default = fact.default if default is dataclasses.MISSING else default
+    shown = (
         ""
-        if fact.default is dataclasses.MISSING or fact.default in ("", (), {})
-        else f"default {as_text(fact.default)}"
+        if default is dataclasses.MISSING or default in ("", (), {})
+        else f"default: {as_text(default)}"
     )
-    values = "; ".join(part for part in (fact.limits, default) if part)
-    return f"{fact.help} ({values})" if values else fact.help
+    values = "; ".join(part for part in (fact.limits, shown) if part)
+    said = fact.help.removesuffix(".")
+    return f"{said} ({values})" if values else said

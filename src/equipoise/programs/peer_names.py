@@ -52,9 +52,10 @@ def peer_names() -> PeerNames:
     )
 
 
-def is_of_peer(name: str) -> bool:
-    """Is it another library's name of a setting?"""
-    return any(_short(name) in one.names for one in peer_names().settings)
+def keys_of_peer(name: str) -> list[str]:
+    """All of our settings that other libraries call ``name``, of every algorithm."""
+    short = _short(name)
+    return [one.key for one in peer_names().settings if short in one.names]
 
 
 def key_of_peer(name: str, known: Collection[str]) -> tuple[str, str]:

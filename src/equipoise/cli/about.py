@@ -1,0 +1,29 @@
+"""``equipoise help`` and ``equipoise version``: what ``--help`` and ``--version`` print."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.app import app
+from equipoise.console.help import Sections
+
+
+@app.command("help", cls=Sections)
+def show_help(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Command to explain.")
+    ] = None,
+) -> None:
+    """Print the help of a command, or the list of all commands."""
+    app([*(words or ()), "--help"], prog_name="equipoise")
+
+
+@app.command("version", cls=Sections)
+def show_version() -> None:
+    """Print the version."""
+    from equipoise import __version__
+
+    print(f"equipoise {__version__}")
