@@ -23,10 +23,8 @@ BOX = Box(-1.0, 1.0, (2,), np.float32)
 DICT = gymnasium.spaces.Dict(a=Discrete(2), b=BOX)
 
 
-def takes(
-    algorithm: Algorithm, *actions: gymnasium.Space[object], masked: bool = False
-) -> str:
-    """"yes" if the algorithm has a network for each of these action spaces."""
+def takes(algorithm: Algorithm, *actions: gymnasium.Space[object], masked: bool = False) -> str:
+    """ "yes" if the algorithm has a network for each of these action spaces."""
     for action in actions:
         observation = MASKED if masked else OBSERVATION
         mask = ("action_mask",) if masked else ()

@@ -32,6 +32,7 @@ PAGES = {
     "start/coming-from/sample-factory.md": 2,
     "guides/faq.md": 28,
     "start/first-run-python.md": 7,
+    "start/coming-from/pufferlib.md": 1,
 }
 
 

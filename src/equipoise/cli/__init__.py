@@ -5,9 +5,10 @@ Numbers arrive as texts and are read like those of ``--set``: 500k is a number, 
 what came.
 
 Exit codes: 0 done, 1 a worker failed, a check found an error or a replay failed in the same way, 2
-what was asked for cannot be, 3 a replay did not fail in the same way, 130 interrupted by Ctrl-C and
-143 by SIGTERM (a run that has begun is saved all the same, and ``resume`` goes on with it). A pipe
-that is closed early (``| head -1``) costs what would have been printed and nothing else: a command
+what was asked for cannot be, 3 a replay did not fail in the same way, 4 ended by --on-alarm stop,
+130 interrupted by Ctrl-C and 143 by SIGTERM (a run that has begun is saved all the same, and
+``resume`` goes on with it). A pipe that is closed early (``| head -1``) costs what would have been
+printed and nothing else: a command
 goes on to its end, and ends with the code that it has with a reader.
 """
 
