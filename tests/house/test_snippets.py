@@ -61,7 +61,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.few(1)
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
