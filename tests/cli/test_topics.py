@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from equipoise.cli import app
 from equipoise.console.topics import PACKAGE, topic_of, topic_of_module, topics, with_topic
 from equipoise.envs.making import resolve
 
@@ -60,3 +62,12 @@ def test_the_command_line_names_the_topic() -> None:
         check=False,
     )
     assert done.returncode == 2 and done.stderr.rstrip().endswith("[equipoise help runs]")
+
+
+def test_help_prints_a_topic_and_no_topic_has_the_name_of_a_command() -> None:
+    done = CliRunner().invoke(app, ["help", "spaces"])
+    assert done.exit_code == 0 and str(topics()["spaces"]) in done.output
+    commands = {
+        one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands
+    }
+    assert not topics().keys() & (commands | {one.name for one in app.registered_groups})

@@ -14,10 +14,18 @@ from equipoise.console.help import Sections
 def show_help(
     context: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]", help="Command to explain.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND | TOPIC]", help="Command, or the topic at the end of an error."
+        ),
     ] = None,
 ) -> None:
-    """Print the help of a command, or the list of all commands."""
+    """Print the help of a command or of the topic of an error, or the list of all commands."""
+    from equipoise.console.topics import topics
+
+    if words and len(words) == 1 and (topic := topics().get(words[0])) is not None:
+        print(topic)
+        return
     app([*(words or ()), "--help"], prog_name="equipoise")
 
 
