@@ -49,7 +49,11 @@ def similarity(name: str, other: str) -> float:
     one, two = _words(_last(name)), _words(_last(other))
     whole = _ratio("".join(one), "".join(two))
     if len(one) == len(two):
-        if any(_ratio(mine, its) < NEAR_WORD for mine, its in zip(one, two, strict=True)):
+        if any(
+            _ratio(mine, its) < NEAR_WORD
+            for mine, its in zip(one, two, strict=True)
+            if max(len(mine), len(its)) > 2  # not of v0 and v1
+        ):
             return 0.0
     elif whole < NEAR_WHOLE:
         return 0.0

@@ -1,6 +1,11 @@
-"""``equipoise --help``: its groups, and the commands ``help`` and ``version``."""
+"""``equipoise --help`` and ``train --help``: groups, one screen, and the commands ``help`` and
+``version``.
+"""
 
 from __future__ import annotations
+
+import tomllib
+from pathlib import Path
 
 import pytest
 import typer
@@ -9,6 +14,8 @@ from typer.testing import CliRunner
 from equipoise import __version__
 from equipoise.cli import app
 from equipoise.console.groups import GROUPS
+from equipoise.console.options import SHORT
+from equipoise.console.own_options import as_settings
 
 COMMANDS = {name: text for some in GROUPS.values() for name, text in some.items()}
 
@@ -37,3 +44,52 @@ def test_help_and_version_are_commands() -> None:
 def test_no_type_of_python_leaks_into_a_help(command: str) -> None:
     text = out(command, "--help")
     assert not any(part in text for part in ("<list", "[[", "<=x", "INTEGER RANGE")), text
+
+
+def test_the_help_of_train_fits_on_a_screen_and_help_all_has_each_option() -> None:
+    short, whole = out("train", "--help"), out("train", "--help-all")
+    assert len(short.splitlines()) <= 45
+    assert all(word in short for word in ("--lr X", "--gamma X", "--steps N", "(default: 500000)"))
+    assert "--model" not in short and "--model" in whole and "placement.give_up_s" in whole
+    options = {line.split()[0] for part in SHORT.values() for line in part if line.startswith("--")}
+    assert all(option in whole for option in options - {"--lr", "--gamma", "--no-recipe"})
+
+
+def test_the_help_of_an_algorithm_has_its_own_fields() -> None:
+    sac = out("train", "--algorithm", "sac", "--help")
+    assert "--target-entropy" in sac and "--clip " not in sac and "--model" not in sac
+    assert "--model" in out("train", "--algorithm", "grpo", "--help")
+
+
+def test_fields_of_the_named_algorithm_are_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "--clip",
+        "0.1",
+        "--entropy=0.01",
+        "--lambda",
+        "0.9",
+        "--no-anneal-clip",
+        "--lr",
+        "2e-3",
+    ]
+    plan = out(
+        "train", "CartPole-v1", "--on", "serial", *words, "--normalize-advantage", "--dry-run"
+    )
+    policy = tomllib.loads(plan)["policies"]["main"]
+    fields = policy["algorithm"]["fields"]
+    assert (fields["clip"], fields["entropy"], fields["lambda_"]) == (0.1, 0.01, 0.9)
+    assert not fields["anneal_clip"] and fields["normalize_advantage"]
+    assert policy["optimizer"]["learning_rate"] == 2e-3
+    assert "checkpoints/" in plan and list(tmp_path.iterdir()) == [], "it writes nothing"
+
+
+def test_an_option_of_the_run_wins_over_a_field_of_its_name() -> None:
+    assert as_settings("train", ["A", "--steps", "5", "--gamma", "0.9"], {"--steps": True}) == [
+        *("A", "--steps", "5", "--set", "algorithm.gamma=0.9")
+    ]
+    assert as_settings("train", ["A", "--", "--gamma", "1"], {}) == ["A", "--", "--gamma", "1"]
+    with pytest.raises(ValueError, match="option '--gamma' requires an argument"):
+        as_settings("train", ["A", "--gamma"], {})

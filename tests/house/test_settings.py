@@ -127,7 +127,7 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
     listed = " ".join(
         CliRunner().invoke(cli.app, ["train", "--algorithm", name, "--help"]).stdout.split()
     )
-    assert "algorithm.warmth Warmth of the policy. (0 to 2; default 0.5)" in listed
+    assert "--warmth X Warmth of the policy (0 to 2; default: 0.5)" in listed
     made = api.program(
         "CartPole-v1", name, settings=["algorithm.warmth=1.5", "algorithm.normalize_obs=true"]
     )

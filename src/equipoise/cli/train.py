@@ -18,7 +18,7 @@ from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.files import is_url
-from equipoise.types import OUT, WHAT, WHERE, On
+from equipoise.types import OUT, WHAT, WHERE, On, Program
 
 ALGORITHMS = ", ".join(
     sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py"))
@@ -97,6 +97,17 @@ def train(
             rich_help_panel=OUT,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print all settings and the files of the run; train and write nothing.",
+            rich_help_panel=OUT,
+        ),
+    ] = False,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", help="Show each option and each setting.")
+    ] = False,
     recipe: Annotated[
         bool,
         typer.Option(
@@ -185,7 +196,7 @@ def train(
     debug: Debug = False,
     **options: str | None,
 ) -> None:
-    """Train a policy on ENV; watch the ring; Ctrl-C saves and stops.
+    """Train a policy on ENV; Ctrl-C saves and stops.
 
     Everything the run leaves behind is in one directory, which the other commands read.
     """
@@ -252,6 +263,9 @@ def train(
                 keys = [setting.partition("=")[0] for setting in all_settings]
                 program = like_its_source(program, init_from, keys, tell)
 
+            if dry_run:
+                print_plan(program, out)
+                return
             if save_config is not None:
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
@@ -313,3 +327,27 @@ def train(
             view = View(run.program, on=run.on, quiet=quiet)
         code = show(run, view, "train", start, endpoint)
     sys.exit(code)
+
+
+def print_plan(program: Program, out: str | None) -> None:
+    """Print the whole Program as TOML, then what a run of it writes."""
+    from equipoise.programs.config_file import as_toml
+
+    print(as_toml(program))
+    where = out or "runs/ENV-ALGORITHM-SEED-TIME"
+    print(f"# A run writes into {where}:")
+    for name, text in WRITTEN.items():
+        print(f"#   {name:16} {text}")
+
+
+WRITTEN = {
+    "run.json": "the settings above and the machine",
+    "spec.json": "what playing its policies needs",
+    "metrics.jsonl": "a report per line",
+    "live.json": "the newest state, for 'watch'",
+    "events.*": "TensorBoard, unless --no-tensorboard",
+    "checkpoints/": "what 'resume' and 'evaluate' load",
+    "capsules/": "where an env failed, for 'reproduce'",
+    "logs/": "the output of each worker",
+    "summary.json": "the result, at the end",
+}

@@ -17,7 +17,10 @@ from typer.core import TyperCommand
 
 from equipoise.console.place import printable, width_of, wrapped
 
-BRACES = re.compile(r"^\{(.*)\}(\.\.\.)?$")  # around an argument, and around several
+# around a required argument, around one that may be left out, and around several
+BRACES = re.compile(r"^(?:\{(.*)\}|\[(\[.*\])\])(\.\.\.)?$")
+TYPE = re.compile(r" <[^>]*>$")  # a type of Python behind the name of an argument
+EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")  # what typer adds to a help: [default: 3; x>=0]
 
 
 class Sections(TyperCommand):
@@ -30,6 +33,7 @@ class Sections(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
+                record = TYPE.sub("", record[0]), _with_default(record[1])
                 title = (
                     "Arguments"
                     if param.param_type_name == "argument"
@@ -41,15 +45,28 @@ class Sections(TyperCommand):
                 formatter.write_dl(records, col_max=28)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Without the braces that typer puts around a required argument:
-        nobody should type them.
-        """
-        return [BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+        """The arguments without the braces of typer, which are not typed."""
+        pieces = [TYPE.sub("", piece) for piece in super().collect_usage_pieces(ctx)]
+        return [
+            (found[1] or found[2]).removesuffix("...") + (found[3] or "")
+            if (found := BRACES.match(piece))
+            else piece
+            for piece in pieces
+        ]
 
     def format_epilog(self, ctx: object, formatter: Any) -> None:
         """As it is written: examples must not be wrapped."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")
+
+
+def _with_default(help_: str) -> str:
+    """A help with "(default: X)" at its end in place of what typer adds."""
+    if not (found := EXTRA.search(help_)):
+        return help_
+    said = [part for part in found[1].split("; ") if part.startswith("default: ")]
+    text = help_[: found.start()]
+    return f"{text.removesuffix('.')} ({said[0]})" if said else text
 
 
 def fail(message: str, command: str = "equipoise", code: int = 2) -> NoReturn:

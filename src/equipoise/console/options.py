@@ -19,7 +19,7 @@ import typer
 from equipoise.console.help import Sections, plain_errors
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import rooms
-from equipoise.types import LONG, OUT, WHAT, WHERE, Optimizer, ReplaySettings
+from equipoise.types import LONG, OUT, WHAT, WHERE, Algorithm, Optimizer, ReplaySettings
 
 __all__ = [
     "OwnOptions",
@@ -123,7 +123,7 @@ def option_of(fact: Fact) -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(
         f"--{_name(fact)}",
         metavar=fact.flag.metavar,
-        help=fact.help,
+        help=phrase(fact),
         rich_help_panel=fact.flag.section or None,
     )
     return option
@@ -336,20 +336,93 @@ class TrainHelp(OwnOptions):
         ctx.meta["algorithms"] = named_algorithms("train", args, ()) if named else []
         return super().parse_args(ctx, ["--help" if one == HELP_ALL else one for one in args])
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        if ctx.meta["all"]:
+            super().format_help_text(ctx, formatter)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
-        for title, records in _records(ctx.meta["algorithms"], whole=ctx.meta["all"]).items():
+        algorithms, whole = ctx.meta["algorithms"], ctx.meta["all"]
+        if whole:
+            super().format_options(ctx, formatter)
+        else:
+            for title, records in SHORT.items():
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(name, _with_default_of(name, text)) for name, text in records.items()]
+                    )
+        for title, records in _records(algorithms, whole=whole).items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if ctx.meta["all"]:
+            super().format_epilog(ctx, formatter)
+        else:
+            formatter.write(f"\n{SHORT_END}\n")
+
+
+SHORT = {  # what most people need, a line each; test_groups compares the defaults
+    "Train a policy on ENV; Ctrl-C saves and stops": {
+        "ENV": "Gymnasium id, module:callable, device:NAME or a task",
+        "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
+        "--steps N": "Env steps in all, such as 500k or 1M",
+        "--stop-at RETURN": "Mean return at which the run stops",
+        "--seed N": "Seed of every random number",
+        "--seeds N": "Number of runs, with a seed each",
+        "--init-from DIR": "Run or checkpoint whose weights to begin with",
+        "--config FILE": "File with all settings, in place of ENV",
+    },
+    "Algorithm": {
+        "--lr X": "Learning rate (default: the algorithm's)",
+        "--gamma X": "Discount of later rewards (default: the algorithm's)",
+        "--unroll T": "Steps of an env per rollout",
+        "--batch B": "Batch size, in rollouts or sampled items",
+        "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
+        "--no-recipe": "No tuned settings for this env",
+    },
+    "Machine": {
+        "--on serial|process|ray": "One thread, processes, or a cluster (default: process)",
+        "--actors N|auto": "Workers that step envs",
+        "--envs-per-actor N|auto": "Envs of each worker",
+        "--max-lag K|none": "Most versions that experience may be old",
+        "--device DEVICE": "Device of the learner",
+    },
+    "Output": {
+        "--out DIR|URL": "New directory (default: runs/ENV-ALGORITHM-SEED-TIME)",
+        "--evaluate-every STEPS": "Env steps between evaluations",
+        "--evaluate-episodes N": "Episodes of an evaluation",
+        "--wandb PROJECT": "Project of Weights & Biases to report to",
+        "--dry-run": "Print all settings and files; train nothing",
+        "-q, --quiet": "Print the summary only",
+    },
+}
+TEXT = {
+    "--model MODEL": "Language model: tiny, a directory or a hub id",
+    "--reward MODULE:FUNCTION": "Functions that judge completions",
+    "--max-completion-length N": "Most tokens of a completion",
+}
+SHORT_END = """With --algorithm NAME, --help lists its fields, which are options.
+--help-all lists each option and each setting.
+
+Examples:
+  equipoise train CartPole-v1 --stop-at 475
+  equipoise train my_package.envs:make_env --algorithm sac --gamma 0.98"""
+
+
+def _with_default_of(option: str, text: str) -> str:
+    """The text with the default of the setting that has this option."""
+    fact, _ = flags().get(option.split(maxsplit=1)[0].removeprefix("--"), (None, ""))
+    if fact is None or "default" in text:
+        return text
+    return phrase(dataclasses.replace(fact, help=text))
 
 
 def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[str, str]]]:
     """What a help lists besides the options of the command, by the title of its section."""
-    from equipoise.programs.program import algorithm_class
-
     found: dict[str, list[tuple[str, str]]] = {}
-    with plain_errors("equipoise train", debug=False):
-        classes = {name: algorithm_class(name) for name in algorithms}
+    classes = _classes(algorithms) if algorithms else {}
+    if any(cls.needs_task for cls in classes.values()) and not whole:
+        found["Text"] = [(name, _with_default_of(name, text)) for name, text in TEXT.items()]
     for name, cls in classes.items():
         found[f"Options of {name}"] = [_own_record(fact) for fact in facts(cls).values()]
         if whole:
@@ -372,6 +445,13 @@ def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[
     return found
 
 
+def _classes(names: Sequence[str]) -> dict[str, type[Algorithm]]:
+    from equipoise.programs.program import algorithm_class
+
+    with plain_errors("equipoise train", debug=False):
+        return {name: algorithm_class(name) for name in names}
+
+
 def _own_record(fact: Fact) -> tuple[str, str]:
     from equipoise.console.own_options import option_name
 
@@ -388,7 +468,14 @@ def _metavar(fact: Fact) -> str:
     return "N" if int in kinds and float not in kinds else "X" if float in kinds else "VALUE"
 
 
-def described(fact: Fact, default: Any = dataclasses.MISSING) -> str:
+def phrase(fact: Fact) -> str:
+    """Help and default of an option: "Noun phrase (default: X)"."""
+    if fact.default is dataclasses.MISSING:
+        return f"{fact.help.removesuffix('.')} (default: the algorithm's)"
+    return described(fact, limits=False)
+
+
+def described(fact: Fact, default: Any = dataclasses.MISSING, *, limits: bool = True) -> str:
     """Help, values and default of a setting, in one text."""
     default = fact.default if default is dataclasses.MISSING else default
     shown = (
@@ -396,6 +483,6 @@ def described(fact: Fact, default: Any = dataclasses.MISSING) -> str:
         if default is dataclasses.MISSING or default in ("", (), {})
         else f"default: {as_text(default)}"
     )
-    values = "; ".join(part for part in (fact.limits, shown) if part)
+    values = "; ".join(part for part in (fact.limits if limits else "", shown) if part)
     said = fact.help.removesuffix(".")
     return f"{said} ({values})" if values else said

@@ -46,6 +46,11 @@ def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
     return program
 
 
+def as_toml(program: Program) -> str:
+    """Return a Program as TOML, as ``write_config`` writes it."""
+    return tomli_w.dumps(_toml(to_json(program)))
+
+
 def write_config(program: Program, file: Path) -> None:
     """Write a Program, whole or not at all; FileExistsError for a file that is there already."""
     suffix = _suffix(file)

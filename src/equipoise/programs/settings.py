@@ -259,7 +259,12 @@ def asked(value: object, fact: Fact, where: str) -> object:
         raise ValueError(
             f"{where}: expected {describe(fact.kind)} or auto, got {value!r}; did you mean 'auto'?"
         )
-    return convert(value, fact.kind, where)
+    try:
+        return convert(value, fact.kind, where)
+    except ValueError:
+        raise ValueError(
+            f"{where}: expected {describe(fact.kind)} or auto, got {shortened(repr(value), 200)}"
+        ) from None
 
 
 def at_least(value: object, where: str, least: int = 1) -> int:
