@@ -345,10 +345,10 @@ class TrainHelp(OwnOptions):
         if whole:
             super().format_options(ctx, formatter)
         else:
-            for title, records in SHORT.items():
+            for title, some in SHORT.items():
                 with formatter.section(title):
                     formatter.write_dl(
-                        [(name, _with_default_of(name, text)) for name, text in records.items()]
+                        [(name, _with_default_of(name, text)) for name, text in some.items()]
                     )
         for title, records in _records(algorithms, whole=whole).items():
             with formatter.section(title):
