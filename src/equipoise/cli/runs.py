@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise.cli.app import Debug, app
-from equipoise.console.help import Sections, fail, plain_errors
+from equipoise.console.help import Context, Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PLACE = Path("runs")  # where 'train' puts them
 class Runs(OneLineErrors):
     """``runs`` alone, or with a folder, is ``runs list``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         first = args[0] if args else ""
         if first not in (*self.commands, "--help", "-h"):
             args = ["list", *args]

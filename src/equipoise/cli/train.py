@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -231,7 +231,7 @@ def train(
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
-                besides: dict[str, Any] = {
+                besides: dict[str, object] = {
                     "ENV": env,
                     "--algorithm": algorithm,
                     "--policy": policies,

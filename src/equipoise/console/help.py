@@ -11,11 +11,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from typer.core import TyperCommand
 
 from equipoise.console.place import printable, width_of, wrapped
+
+# classes that typer has inside, without a public name
+Context: TypeAlias = Any
+Formatter: TypeAlias = Context
 
 # around a required argument, around one that may be left out, and around several
 BRACES = re.compile(r"^(?:\{(.*)\}|\[(\[.*\])\])(\.\.\.)?$")
@@ -28,7 +32,7 @@ class Sections(TyperCommand):
     declaration.
     """
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -44,7 +48,7 @@ class Sections(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
         """The arguments without the braces of typer, which are not typed."""
         pieces = [TYPE.sub("", piece) for piece in super().collect_usage_pieces(ctx)]
         return [
@@ -54,7 +58,7 @@ class Sections(TyperCommand):
             for piece in pieces
         ]
 
-    def format_epilog(self, ctx: object, formatter: Any) -> None:
+    def format_epilog(self, ctx: object, formatter: Formatter) -> None:
         """As it is written: examples must not be wrapped."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")

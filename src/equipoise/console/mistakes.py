@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from equipoise.console.help import Sections, fail
+from equipoise.console.help import Context, Formatter, Sections, fail
 
 # Typer has click inside since 0.21 and beside it before; this is the one name of it that both
 # export.
@@ -57,7 +57,7 @@ class OneLineErrors(TyperGroup):
             known = getattr(found, "commands", {})
         return " ".join(words)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Context, formatter: Formatter) -> None:
         """Write the commands of the program by group; those of a command without groups."""
         if ctx.parent is None:
             from equipoise.console.groups import GROUPS
@@ -76,7 +76,7 @@ class OneLineErrors(TyperGroup):
                 ]
             )
 
-    def get_help_option(self, ctx: Any) -> Any:
+    def get_help_option(self, ctx: Context) -> Any:
         """False where it is not given: to read a None, typer imports pydantic, most of what a
         command's --help costs.
         """
@@ -85,7 +85,7 @@ class OneLineErrors(TyperGroup):
             option.default = False
         return option
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, ctx: Context, formatter: Formatter) -> None:
         Sections.format_epilog(self, ctx, formatter)  # type: ignore[arg-type]
 
 
@@ -132,7 +132,7 @@ def _reason(error: Any) -> str:
     return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
 
 
-def _meant(name: str, ctx: Any) -> str:
+def _meant(name: str, ctx: Context) -> str:
     """The end of the sentence on an unknown option: what it is here, or the nearest, or neither."""
     from equipoise.console.options import listed, peer_option, setting_named
     from equipoise.console.own_options import (

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise.console.help import Sections, plain_errors
+from equipoise.console.help import Context, Formatter, Sections, plain_errors
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Algorithm, Optimizer, ReplaySettings
@@ -306,7 +306,7 @@ def listed(names: Sequence[str]) -> str:
 class OwnOptions(Sections):
     """A command that takes the fields of the named algorithm as options."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         from equipoise.console.own_options import as_settings
 
         typed = list(args)
@@ -328,7 +328,7 @@ class OwnOptions(Sections):
 class TrainHelp(OwnOptions):
     """Help of ``train``: the short one, and with ``--help-all`` each option and each setting."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         from equipoise.console.own_options import named_algorithms
 
         ctx.meta["all"] = HELP_ALL in args
@@ -336,11 +336,11 @@ class TrainHelp(OwnOptions):
         ctx.meta["algorithms"] = named_algorithms("train", args, ()) if named else []
         return super().parse_args(ctx, ["--help" if one == HELP_ALL else one for one in args])
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: Context, formatter: Formatter) -> None:
         if ctx.meta["all"]:
             super().format_help_text(ctx, formatter)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
         algorithms, whole = ctx.meta["algorithms"], ctx.meta["all"]
         if whole:
             super().format_options(ctx, formatter)
@@ -354,7 +354,7 @@ class TrainHelp(OwnOptions):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, ctx: Context, formatter: Formatter) -> None:
         if ctx.meta["all"]:
             super().format_epilog(ctx, formatter)
         else:
@@ -475,7 +475,7 @@ def phrase(fact: Fact) -> str:
     return described(fact, limits=False)
 
 
-def described(fact: Fact, default: Any = dataclasses.MISSING, *, limits: bool = True) -> str:
+def described(fact: Fact, default: object = dataclasses.MISSING, *, limits: bool = True) -> str:
     """Help, values and default of a setting, in one text."""
     default = fact.default if default is dataclasses.MISSING else default
     shown = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from equipoise.facts import Fact, facts
 
@@ -58,7 +57,7 @@ def _of_file(file: Path) -> list[str]:
     file = file / "run.json" if file.is_dir() else file
     try:
         parse = parse_toml if file.suffix == ".toml" else parse_json
-        data: Any = parse(read_bounded(file, LARGEST_JSON), str(file))
+        data = parse(read_bounded(file, LARGEST_JSON), str(file))
         policies = data.get("program", data)["policies"].values()
         names = [one["algorithm"]["name"] for one in policies if "algorithm" in one]
     except (OSError, ValueError, LookupError, AttributeError, TypeError):
