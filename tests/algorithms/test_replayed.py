@@ -22,6 +22,7 @@ from equipoise.experience.queue.queue import Plan
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.experience.replay.replay import Replay
+from equipoise.facts import values_of
 from equipoise.runtime.ipc import Heap
 from equipoise.types import EnvFactory, Stack
 from equipoise.types import ReplaySettings as Settings
@@ -144,7 +145,7 @@ def test_the_truth_table_through_a_replay_of_frames(
     ends: str, n: int, name: str, padding: str
 ) -> None:
     made, spec, seen, over = played(ends, padding, n, continuous=name == "sac")
-    algorithm = type(KINDS[name][0])(**{**vars(KINDS[name][0]), "n_step": n, "torso": "mlp"})
+    algorithm = type(KINDS[name][0])(**{**values_of(KINDS[name][0]), "n_step": n, "torso": "mlp"})
     net, target_net = network(algorithm, spec, 0), network(algorithm, spec, 1)
     constant(target_net, algorithm.followed(target_net))
     data = made.ring.gather(members(made))

@@ -71,3 +71,12 @@ def test_help_prints_a_topic_and_no_topic_has_the_name_of_a_command() -> None:
         one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands
     }
     assert not topics().keys() & (commands | {one.name for one in app.registered_groups})
+
+
+def test_the_table_of_the_algorithms_fields_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/algorithm_fields.py", "--check"],
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.returncode == 0, "run: python tools/algorithm_fields.py"

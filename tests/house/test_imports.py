@@ -15,7 +15,6 @@ COMMANDS = (
     "train",
     "resume",
     "evaluate",
-    "runs",
     "plot",
     "envs",
     "algorithms",
@@ -35,9 +34,12 @@ COMMANDS = (
     "export",
     "serve",
     "watch",
+    "help",
+    "version",
 )
 
 
+OF_RUNS = ("list", "show", "rm")
 OF_REGISTRY = ("add", "list", "show", "alias", "rollback", "verify", "gc")
 
 
@@ -70,7 +72,12 @@ def test_import_equipoise_imports_nothing() -> None:
     assert imported("import equipoise") == set()
 
 
-GROUPS = [["registry"], *(["registry", name] for name in OF_REGISTRY)]
+GROUPS = [
+    ["registry"],
+    *(["registry", name] for name in OF_REGISTRY),
+    ["runs"],
+    *(["runs", name] for name in OF_RUNS),
+]
 
 
 @pytest.mark.few(12)

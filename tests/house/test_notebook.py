@@ -12,7 +12,8 @@ import notebook
 import pytest
 
 import equipoise as eq
-from equipoise.console.notebook import NotebookView, in_notebook
+from equipoise.console.notebook import NotebookView
+from equipoise.console.place import in_notebook
 
 
 @pytest.mark.thorough

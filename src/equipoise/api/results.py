@@ -18,23 +18,21 @@ from equipoise.api.playing import Player, load
 from equipoise.api.programs import Chosen, Env
 from equipoise.api.training import NothingToDo, begun, resumed
 from equipoise.console.ending import Ending
-from equipoise.console.notebook import NotebookView, in_notebook
-from equipoise.console.picture import number
-from equipoise.console.place import say
-from equipoise.console.terminal import View
+from equipoise.console.place import in_notebook, say
 from equipoise.files import is_url
 from equipoise.programs.settings import Settings
 from equipoise.record.directory import RunDirectory
 from equipoise.record.report import Evaluation, step_of
 from equipoise.report.figures import thinned
 from equipoise.report.markup import Html, figure_number, tag
-from equipoise.report.page import check_out, page, write
-from equipoise.report.runs import read
 from equipoise.run.run import Run
 from equipoise.types import Program
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from equipoise.console.notebook import NotebookView
+    from equipoise.console.terminal import View
 
 __all__ = ["Result", "resume", "train"]
 
@@ -158,6 +156,9 @@ class Result:
             >>> run.report("page.html").name
             'page.html'
         """
+        from equipoise.report.page import check_out, page, write  # they load rich
+        from equipoise.report.runs import read
+
         check_out(file := Path(out))
         runs, _ = read([self.directory])
         write(file, page(runs))
@@ -337,14 +338,19 @@ def resume(directory: Place, **options: Unpack[ResumeOptions]) -> Result:
 def shown(run: Run, *, progress: bool) -> Result:
     """Train to the end with a view, if ``progress``; the result."""
     view: View | NotebookView | Unseen
+    ending: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     notebook = in_notebook()
     if not progress:
         view = Unseen()
     elif notebook:
+        from equipoise.console.notebook import NotebookView  # rich is loaded by a view alone
+
         view = NotebookView(run.program, on=run.on)
     else:
+        from equipoise.console.terminal import View
+
         view = View(run.program, on=run.on)
-    ending = Ending(view) if isinstance(view, View) else contextlib.nullcontext()
+        ending = Ending(view)
     try:
         with ending, run, view:
             for report in run:
@@ -381,6 +387,11 @@ class Unseen:
     def update(self, report: object) -> None: ...
 
     def summarise(self, summary: object, directory: object) -> None: ...
+
+
+def number(value: float | None) -> str:
+    """A return to one decimal, or a dash before there is one."""
+    return "—" if value is None else f"{value:,.1f}"
 
 
 def _result(directory: Path) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +22,6 @@ from equipoise.types import Program
 REDRAW_S = 0.5
 WIDTH = 100
 FORMAT = '<pre style="line-height:1.2;font-family:monospace">{code}</pre>'
-
-
-def in_notebook() -> bool:
-    """Is this process the kernel of a notebook?"""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class NotebookView:

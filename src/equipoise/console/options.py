@@ -262,22 +262,23 @@ def setting_named(option: str) -> str | None:
 
 def peer_option(option: str, algorithms: Sequence[str]) -> str:
     """What other libraries' ``option`` is here, in words; "" if it is not one of theirs."""
-    from equipoise.console.own_options import LEARNING_RATE, having, option_name
+    from equipoise.console.own_options import (
+        LEARNING_RATE,
+        having,
+        option_name,
+        own_fields,
+        with_replay,
+    )
     from equipoise.programs.peer_names import key_of_peer, keys_of_peer, option_of_peer
     from equipoise.programs.peer_names import words_of_peer as words
-    from equipoise.programs.program import algorithm_class
 
     if ours := option_of_peer(option):
         return f"it is --{ours.replace('_', '-')} here"
     if not (keys := keys_of_peer(option)):
         return words(option)
-    try:
-        classes = [algorithm_class(name) for name in algorithms]
-    except (ValueError, ImportError):  # reported when the rest of the line is right
-        return ""
-    replay = any(cls.needs_replay for cls in classes)
+    replay = with_replay(algorithms)
     known = {key for key, _ in _all() if replay or not key.startswith("replay.")}
-    fields = {f"algorithm.{name}" for cls in classes for name in facts(cls)}
+    fields = {f"algorithm.{field}" for field, _ in own_fields(algorithms).values()}
     key, note = key_of_peer(option, known | fields)
     more = f" ({note})" if note else ""
     flag = next((name for name, (_, of) in flags().items() if of == key), None)

@@ -1,16 +1,21 @@
 """Options of the algorithm that a command line names: ``--clip 0.1`` is ``--set
 algorithm.clip=0.1`` if that algorithm has a clip, and ``--lr`` is the optimizer's.
 
-An option of the command itself wins over a field of the same name. The algorithm's module is
-imported only if an option is none of the command's.
+An option of the command itself wins over a field of the same name. The fields of built-in
+algorithms are read from a table, without torch; a module of the user's is imported only if an
+option is none of the command's.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from equipoise.facts import Fact, facts
+from equipoise.facts import facts
+from equipoise.programs import peer_names
 
 LEARNING_RATE = "optimizer.learning_rate"
 RATES = ("lr", "learning-rate")  # options of every algorithm
@@ -66,33 +71,53 @@ def _of_file(file: Path) -> list[str]:
     return [name for name in names if name in known]
 
 
-def own_fields(algorithms: Sequence[str]) -> dict[str, Fact]:
-    """The fields of these algorithms by the names of their options; an unknown one has none."""
-    from equipoise.programs.program import algorithm_class
+@cache
+def _table() -> dict[str, Any]:
+    file = Path(peer_names.__file__).with_name("algorithm_fields.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
-    found: dict[str, Fact] = {}
+
+def built_in() -> dict[str, dict[str, bool]]:
+    """The fields of each built-in algorithm, and whether each is a bool."""
+    fields: dict[str, dict[str, bool]] = _table()["fields"]
+    return fields
+
+
+def with_replay(algorithms: Sequence[str]) -> bool:
+    """Does one of these algorithms have a replay? One of the user's own may."""
+    return any(
+        name.lower() not in built_in() or name.lower() in _table()["replay"] for name in algorithms
+    )
+
+
+def own_fields(algorithms: Sequence[str]) -> dict[str, tuple[str, bool]]:
+    """(field, is it a bool) by the names of the options that these algorithms have; an unknown
+    algorithm has none.
+    """
+    found: dict[str, bool] = {}
     for name in algorithms:
+        if name.lower() in built_in():
+            found |= built_in()[name.lower()]
+            continue
+        from equipoise.programs.program import algorithm_class
+
         try:
             cls = algorithm_class(name)
         except (ValueError, ImportError):  # reported when the command runs
             continue
-        found |= {option_name(field): fact for field, fact in facts(cls).items()}
-    return found
+        found |= {field: fact.kind is bool for field, fact in facts(cls).items()}
+    return {option_name(field): (field, is_bool) for field, is_bool in found.items()}
 
 
 def having(field: str) -> list[str]:
     """The built-in algorithms that have a field."""
-    from equipoise.programs.program import algorithm_class, algorithm_names
-
-    return [name for name in algorithm_names() if field in facts(algorithm_class(name))]
+    return [name for name, fields in built_in().items() if field in fields]
 
 
 def algorithms_having(option: str) -> list[str]:
     """The built-in algorithms with a field of this option's name."""
-    from equipoise.programs.program import algorithm_names
-
     name = option.lstrip("-").replace("_", "-")
-    return [one for one in algorithm_names() if name in own_fields([one])]
+    return [one for one in built_in() if name in own_fields([one])]
 
 
 def as_settings(command: str, args: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
@@ -106,7 +131,7 @@ def as_settings(command: str, args: Sequence[str], takes_value: Mapping[str, boo
 class _Rewriting:
     def __init__(self, command: str, args: list[str], takes_value: Mapping[str, bool]) -> None:
         self._command, self._args, self._takes = command, args, takes_value
-        self._own: Mapping[str, Fact] | None = None
+        self._own: Mapping[str, tuple[str, bool]] | None = None
 
     def words(self) -> Iterator[str]:
         rest = list(self._args)
@@ -143,9 +168,9 @@ class _Rewriting:
         if self._own is None:
             self._own = own_fields(named_algorithms(self._command, self._args, self._positional()))
         for option, negated in ((name, False), (name.removeprefix("no-"), True)):
-            fact = self._own.get(option)
-            if fact is not None and (not negated or fact.kind is bool):
-                return f"algorithm.{fact.name}", negated, fact.kind is bool
+            field, is_bool = self._own.get(option, ("", False))
+            if field and (not negated or is_bool):
+                return f"algorithm.{field}", negated, is_bool
         return None
 
     def _positional(self) -> list[str]:

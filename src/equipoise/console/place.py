@@ -121,3 +121,10 @@ def is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # a stand-in, or closed
         return False
+
+
+def in_notebook() -> bool:
+    """Is this process the kernel of a notebook?"""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
