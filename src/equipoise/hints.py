@@ -55,11 +55,18 @@ def similarity(name: str, other: str) -> float:
             if max(len(mine), len(its)) > 2  # not of v0 and v1
         ):
             return 0.0
-    elif whole < NEAR_WHOLE:
+    elif whole < (NEAR if _begins(one, two) else NEAR_WHOLE):
         return 0.0
-    if all(re.search(r"[./]", text) for text in (name, other)):
+    parted = [bool(re.search(r"[./]", text)) for text in (name, other)]
+    if parted == [True, True] and one != two:  # the same name in another room is near
         whole = min(whole, _ratio(name.lower(), other.lower()))
-    return whole
+    return whole if parted[0] == parted[1] else 0.95 * whole
+
+
+def _begins(one: list[str], two: list[str]) -> bool:
+    """Are the words of one name the first words of the other?"""
+    short = min(len(one), len(two))
+    return one[:short] == two[:short]
 
 
 def _ratio(name: str, other: str) -> float:

@@ -141,7 +141,7 @@ def test_updates_of_a_replay_are_the_learner_s_work():
 
 def test_a_change_that_the_model_does_not_know_is_refused():
     made = known(program(), block_s=0.1, learn_s=0.04)
-    with pytest.raises(ValueError, match=r"^placement\.threads: the model does not know"):
+    with pytest.raises(ValueError, match=r"^placement\.threads: the model does not cover"):
         changed(made, program(threads=2))
     assert unpredictable(program(), program(settings=["algorithm.hidden=[512]"])) == [
         "algorithm.hidden"

@@ -284,5 +284,5 @@ def test_from_python():
         .facts["episodes"]
         .endswith("limit 9 steps")
     )
-    with pytest.raises(ValueError, match="expected a function at the top of a module"):
+    with pytest.raises(ValueError, match="must be at the top of a module"):
         equipoise.check(lambda size=5: NotFinite())

@@ -281,7 +281,7 @@ def test_a_build_server_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         "equipoise.cli.runs.sys", type("Sys", (), {"stdin": Terminal("y\n"), "stdout": sys.stdout})
     )
     done = CliRunner().invoke(
-        app, ["runs", str(tmp_path), "--remove"], env={"CI": "true"}, prog_name="equipoise"
+        app, ["runs", "rm", str(tmp_path)], env={"CI": "true"}, prog_name="equipoise"
     )
     assert done.exit_code == 2 and "expected --yes, since there is nobody to ask" in done.stderr
 

@@ -389,8 +389,8 @@ def masked(choice: str, failures: Failures | None = None, **kwargs: Any) -> Any:
 
 
 STUCK = (
-    r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action allowed \(who "
-    r"cannot act leaves .*, got none"
+    r"Masked.*, stream 0: agent 'b', obs/legal: expected at least one action allowed \(an agent "
+    r"that cannot act leaves .*, got none"
 )
 
 

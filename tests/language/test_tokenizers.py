@@ -116,7 +116,7 @@ def test_a_directory_without_a_tokenizer_or_without_an_end(tmp_path: Path) -> No
     with pytest.raises(
         ValueError,
         match=r"expected a directory with tokenizer.json and tokenizer_config.json, got one with "
-        r"neither",
+        r"a file without both",
     ):
         HubTokenizer(tmp_path)
     with pytest.raises(ValueError, match="got no such directory"):

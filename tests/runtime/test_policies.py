@@ -308,9 +308,9 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
             )
         )
     with pytest.raises(
-        ValueError, match=r"route.b0: expected one of the policies, got 'dig'; did you mean 'dog'\?"
+        ValueError, match=r"route.b0: expected one of the policies, got 'dogg'; did you mean 'dog'\?"
     ):
-        api.start(replace(made, route={"b0": "dig"}))
+        api.start(replace(made, route={"b0": "dogg"}))
     with pytest.raises(
         ValueError, match="policies.goats: expected agents with the same observation space"
     ):

@@ -54,7 +54,7 @@ def test_the_options_and_their_defaults_are_those_of_before() -> None:
     found = dict(
         zip(
             parts[1::2],
-            (re.search(r"\[default:\s+(\S+)\]", part) for part in parts[2::2]),
+            (re.search(r"\(default:\s+([^\s)]+)\)", part) for part in parts[2::2]),
             strict=True,
         )
     )

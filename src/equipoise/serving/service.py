@@ -377,7 +377,7 @@ def _json(outcome: Outcome) -> str | None:
     """
     for name, value in (("reward", outcome.reward), ("time", outcome.time), ("data", outcome.data)):
         if value is not None and (odd := bounds.unsayable(value)) is not None:
-            raise Refused(400, f"{name}: expected what JSON can say, got {odd}")
+            raise Refused(400, f"{name}: expected a value that JSON can hold, got {odd}")
     return (
         None
         if outcome.data is None
