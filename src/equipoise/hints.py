@@ -55,7 +55,9 @@ def similarity(name: str, other: str) -> float:
             if max(len(mine), len(its)) > 2  # not of v0 and v1
         ):
             return 0.0
-    elif whole < (NEAR if _begins(one, two) else NEAR_WHOLE):
+    elif _within(one, two):  # max_steps and max_episode_steps
+        whole = max(whole, NEAR)
+    elif whole < NEAR_WHOLE:
         return 0.0
     parted = [bool(re.search(r"[./]", text)) for text in (name, other)]
     if parted == [True, True] and one != two:  # the same name in another room is near
@@ -63,10 +65,11 @@ def similarity(name: str, other: str) -> float:
     return whole if parted[0] == parted[1] else 0.95 * whole
 
 
-def _begins(one: list[str], two: list[str]) -> bool:
-    """Are the words of one name the first words of the other?"""
-    short = min(len(one), len(two))
-    return one[:short] == two[:short]
+def _within(one: list[str], two: list[str]) -> bool:
+    """Are the words of the shorter name, two or its first one, words of the other, in order?"""
+    short, long = sorted((one, two), key=len)
+    rest = iter(long)
+    return all(word in rest for word in short) and (len(short) > 1 or short == long[:1])
 
 
 def _ratio(name: str, other: str) -> float:

@@ -123,7 +123,7 @@ def test_too_few_steps():
     )
     assert (result.exit_code, result.stderr) == (
         2,
-        "equipoise check: steps: expected at least 10, got 2\n",
+        "equipoise check: steps: expected at least 10, got 2 [equipoise help env]\n",
     )
 
 

@@ -84,14 +84,11 @@ def api(monkeypatch):
         fake.asked |= {"cluster": order.cluster, "auto": order.asked}
         return fake.run
 
-    def resume(directory, *, on, cluster, settings, tell, **fields):
-        fake.asked |= {
-            "directory": directory,
-            "on": on,
-            "cluster": cluster,
-            "settings": settings,
-            "fields": fields,
-        }
+    def resume(directory, options, *, tell):
+        ours = ("on", "cluster", "settings", "callbacks", "trust")
+        fields = {name: value for name, value in options.items() if name not in ours}
+        fake.asked |= {"directory": directory, "fields": fields}
+        fake.asked |= {name: options[name] for name in ours[:3]}
         if fake.refuse is not None:
             raise fake.refuse
         return fake.run
@@ -103,13 +100,14 @@ def api(monkeypatch):
             raise fake.refuse
         return evaluation()
 
-    fake.program, fake.resume, fake.evaluate = made_program, resume, evaluate
-    fake.NothingToDo = NothingToDo
-    from equipoise.api import training
+    fake.program, fake.evaluate, fake.NothingToDo = made_program, evaluate, NothingToDo
+    from equipoise.api import evaluating, training
 
     # "runs/old" is no run
     monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)
     monkeypatch.setattr(training, "run_of", run_of)
+    monkeypatch.setattr(training, "resumed", resume)
+    monkeypatch.setattr(evaluating, "evaluated", lambda *a, **given: fake.evaluate(*a, **given))
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
 
@@ -279,9 +277,10 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback(api, monkeypatch):
 def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
     api.refuse = error
     result = run(command, "X")
-    assert (result.exit_code, result.stderr, result.stdout) == (
+    said = result.stderr.partition(" [equipoise help ")[0].rstrip()
+    assert (result.exit_code, said, result.stdout) == (
         2,
-        f"equipoise {command}: {error}\n",
+        f"equipoise {command}: {error}",
         "",
     )
     debugged = run(command, "X", "--debug")

@@ -283,7 +283,7 @@ def test_a_build_server_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(
         app, ["runs", "rm", str(tmp_path)], env={"CI": "true"}, prog_name="equipoise"
     )
-    assert done.exit_code == 2 and "expected --yes, since there is nobody to ask" in done.stderr
+    assert done.exit_code == 2 and "must have --yes, since no terminal is there" in done.stderr
 
 
 # ------------------------------------------------------------------------------- a pipe without end

@@ -266,7 +266,7 @@ SETTINGS = [
         program("policy_kwargs={'net_arch': [64]}"),
         "--set algorithm.hidden=64,64",
     ),
-    Wrong("sb3 callback", program("callback=print"), "a run is a loop over its reports"),
+    Wrong("sb3 callback", program("callback=print"), "callbacks=[...] takes objects"),
     Wrong(
         "rllib config", program("'ppo', config={'lr': 1e-3}"), "settings={'algorithm.gamma': 0.98}"
     ),
@@ -500,7 +500,7 @@ SPACES = [
     Wrong(
         "sb3 an env that is made",
         "api.program(gymnasium.make('CartPole-v1'))",
-        "expected what makes an env, since every",
+        "must be what makes an env, since every",
     ),
     Wrong(
         "sb3 a check of it",

@@ -239,8 +239,7 @@ def test_names_that_appear_need_no_word():
 def test_a_name_that_does_not_appear_is_told_with_the_nearest():
     (said,) = walk("t", "wonn")
     assert said.startswith(
-        "warning: metrics: no 'wonn' in the env's info within 5 random steps (2 episodes "
-        "ended); "
+        "warning: metrics: no 'wonn' in the env's info within 5 random steps (2 episodes ended); "
     )
     assert said.endswith("did you mean 'won'? it had episode/l, t, won")
     (said,) = walk("zzz")

@@ -308,7 +308,8 @@ def test_policies_that_cannot_learn_together_are_refused() -> None:
             )
         )
     with pytest.raises(
-        ValueError, match=r"route.b0: expected one of the policies, got 'dogg'; did you mean 'dog'\?"
+        ValueError,
+        match=r"route.b0: expected one of the policies, got 'dogg'; did you mean 'dog'\?",
     ):
         api.start(replace(made, route={"b0": "dogg"}))
     with pytest.raises(

@@ -444,7 +444,7 @@ def test_the_command_says_it_in_a_line(folder: Path) -> None:
     )
     assert done.returncode == 2 and done.stdout == ""
     assert (
-        done.stderr.startswith("equipoise serve: --host 0.0.0.0: expected a token")
+        done.stderr.startswith("equipoise serve: --host 0.0.0.0: must have a token")
         and done.stderr.count("\n") == 1
     )
 
