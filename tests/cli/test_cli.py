@@ -100,6 +100,9 @@ def api(monkeypatch):
             raise fake.refuse
         return evaluation()
 
+    def evaluated(*args, **options):
+        return fake.evaluate(*args, **options)
+
     fake.program, fake.evaluate, fake.NothingToDo = made_program, evaluate, NothingToDo
     from equipoise.api import evaluating, training
 
@@ -107,7 +110,7 @@ def api(monkeypatch):
     monkeypatch.setattr(training, "like_its_source", lambda program, *_: program)
     monkeypatch.setattr(training, "run_of", run_of)
     monkeypatch.setattr(training, "resumed", resume)
-    monkeypatch.setattr(evaluating, "evaluated", lambda *a, **given: fake.evaluate(*a, **given))
+    monkeypatch.setattr(evaluating, "evaluated", evaluated)
     monkeypatch.setattr(equipoise, "api", fake, raising=False)
     return fake
 

@@ -158,8 +158,8 @@ def test_bits(target: str) -> None:
         (f"{HERE}:Informed", "KeyError: 'p'"),
         (
             f"{HERE}:doubled",
-            "at step 1 of an episode, .* a wrapper that changes rewards needs a compute_reward that does the "
-            "same",
+            "at step 1 of an episode, .* a wrapper that changes rewards needs a compute_reward "
+            "that does the same",
         ),
         (
             f"{HERE}:Late",

@@ -19,7 +19,7 @@ SEARCHES = {
     "resume": "guides/runs",
     "CUDA": "guides/gpu",
     "action mask": "guides/spaces",
-    "learning rate": "reference/settings",
+    "learning rate": "guides/tuning",
 }
 
 
@@ -105,7 +105,7 @@ def results(index: Path, words: str) -> set[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_site_is_built_without_a_warning_and_its_search_finds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert build_docs.build(out, tmp_path / "source") == 0

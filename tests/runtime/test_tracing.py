@@ -174,7 +174,8 @@ def test_the_last_seconds_of_a_killed_worker_are_there(tmp_path: Path) -> None:
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert asked(tmp_path / "none") == (
         2,
-        f"equipoise trace: {tmp_path / 'none'}: expected a run directory, got none [equipoise help runs]\n",
+        f"equipoise trace: {tmp_path / 'none'}: expected a run directory, got none "
+        "[equipoise help runs]\n",
     )
     list(
         api.start(
