@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60_000)
     steps = parser.parse_args().steps
     run = eq.train("CartPole-v1", "ppo", steps=steps, seed=1)
+    print(run)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "artifact"
         eq.export(run.directory, place)
