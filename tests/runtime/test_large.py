@@ -19,6 +19,8 @@ from tests.runtime.killing import killing_some
 
 STEPS = 256
 DEEP = [
+    # sums in another order differ by rounding, which Adam makes a whole step of a gradient near 0
+    "optimizer.epsilon=0.01",
     "algorithm.core=gtrxl",
     "algorithm.core_size=32",
     "algorithm.core_layers=2",
