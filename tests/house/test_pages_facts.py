@@ -35,3 +35,10 @@ def test_the_concepts_have_twenty_words_of_the_glossary() -> None:
     glossary = words((DOCS / "reference/glossary.md").read_text(), "*italics* have a line")
     assert len(concepts) == len(set(concepts)) == 20
     assert set(concepts) <= set(glossary)
+
+
+def test_the_words_of_the_glossary_are_in_alphabetical_order() -> None:
+    table = (DOCS / "reference" / "glossary.md").read_text().partition("|---|---|\n")[2]
+    rows = table.partition("\n\n")[0].splitlines()
+    words = [re.sub(r"[`*\[\]]", "", row.split("|")[1]).strip().lower() for row in rows]
+    assert len(words) > 50 and words == sorted(words)
