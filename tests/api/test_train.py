@@ -98,6 +98,7 @@ def test_ctrl_c_saves_the_run_and_is_raised_again(small: dict[str, Any]) -> None
     assert eq.resume(small["out"], steps=steps + 1024, progress=False).status == "completed"
 
 
+@pytest.mark.thorough
 def test_a_worker_that_fails_is_raised(small: dict[str, Any]) -> None:
     with pytest.raises(WorkerFailed) as caught:
         eq.train(
@@ -132,6 +133,7 @@ def test_a_run_that_was_closed_or_iterated_does_not(how: str, small: dict[str, A
         gc.collect()
 
 
+@pytest.mark.thorough
 def test_at_the_end_of_a_script_it_is_told(tmp_path: Path) -> None:
     code = (
         "import equipoise as eq\n"

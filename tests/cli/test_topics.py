@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import messages  # noqa: E402
 
 
+@pytest.mark.thorough
 def test_the_page_of_messages_is_current() -> None:
     assert messages.page() == messages.PAGE.read_text(), "run: python tools/messages.py"
 
@@ -54,6 +55,7 @@ def test_the_topic_is_that_of_the_innermost_module() -> None:
     assert with_topic(missing.value).endswith(" [equipoise help extra]")
 
 
+@pytest.mark.thorough
 def test_the_command_line_names_the_topic() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "equipoise", "evaluate", "no/such/run"],
@@ -73,6 +75,7 @@ def test_help_prints_a_topic_and_no_topic_has_the_name_of_a_command() -> None:
     assert not topics().keys() & (commands | {one.name for one in app.registered_groups})
 
 
+@pytest.mark.thorough
 def test_the_table_of_the_algorithms_fields_is_current() -> None:
     done = subprocess.run(
         [sys.executable, "tools/algorithm_fields.py", "--check"],

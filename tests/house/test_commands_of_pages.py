@@ -129,7 +129,10 @@ def parsed(words: list[str]) -> str:
             name, found, rest = group.resolve_command(context, rest)
             assert found is not None
             context = found.make_context(name, list(rest), parent=context)
+            rest = [*context._protected_args, *context.args]  # 'runs' adds 'list'
         except Exception as error:
+            if isinstance(error, typer.Exit) and not error.exit_code:
+                return ""  # a help
             if type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
                 return ""  # prose names a command, or an option, without its values
             return f"{type(error).__name__}: {error}"

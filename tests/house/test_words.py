@@ -71,6 +71,7 @@ def found() -> list[words.Sentence]:
     return list(words.read())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("corpus", words.CORPORA)
 def test_hard_sentences_are_rare(found: list[words.Sentence], corpus: str) -> None:
     found = [one for one in found if one.corpus == corpus]
