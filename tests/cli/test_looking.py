@@ -203,7 +203,7 @@ def test_the_size_of_a_run_counts_each_file_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--sort", "return"), "unknown column 'return'; valid:"),
+        (("--sort", "return"), "unknown column 'return'; did you mean 'return_mean'?"),
         (("--where", "seed"), "expected KEY=VALUE"),
         (("--where", "sead=1"), "did you mean 'seed'?"),
         (("--where", "seed>x"), "expected a number after '>', got 'x'"),

@@ -115,8 +115,8 @@ def test_messages_need_a_chat_template(tmp_path: Path) -> None:
 def test_a_directory_without_a_tokenizer_or_without_an_end(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"expected a directory with tokenizer.json and tokenizer_config.json, got one with "
-        r"a file without both",
+        match=r"expected a directory with tokenizer.json and tokenizer_config.json, got one "
+        r"without both",
     ):
         HubTokenizer(tmp_path)
     with pytest.raises(ValueError, match="got no such directory"):

@@ -144,7 +144,7 @@ class HubTokenizer:
         """
         if not any((directory / name).is_file() for name in (TOKENIZER, CONFIG)):
             got = "another kind of file" if directory.is_file() else "no such directory"
-            got = "a file without both" if directory.is_dir() else got
+            got = "one without both" if directory.is_dir() else got
             raise ValueError(
                 f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}"
             )

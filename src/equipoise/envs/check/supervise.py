@@ -255,7 +255,8 @@ def watch(
                     "it"
                 )
             continue
-        spent = now - state.ready_at - max(waited_s - ready_s, 0.0)
+        # a wait may have begun before it was ready: 0 at least
+        spent = max(now - state.ready_at - max(waited_s - ready_s, 0.0), 0.0)
         found = len(state.report["findings"]) if state.report is not None else 0
         probe, steps = state.probe
         show(
