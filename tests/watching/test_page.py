@@ -473,7 +473,7 @@ def test_the_command_serves_until_ctrl_c(place: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["none"], "expected a folder with runs, got none"),
-        (["runs", "--host", "0.0.0.0"], "expected a token"),
+        (["runs", "--host", "0.0.0.0"], "must have a token"),
         (["runs", "--registry", "runs"], "expected a registry"),
         (
             ["runs", "--host", "999.1.1.1", "--token-file", "token"],

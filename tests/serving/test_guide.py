@@ -1,4 +1,4 @@
-"""The eight commands of the README: from training to served, swapped and rolled back."""
+"""The eight commands of the guide to serving: from training to served, swapped and rolled back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guides" / "serving.md"
 BLOCK = re.compile(r"^```sh\n(make demo\n.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = "--steps 2k --quiet --on serial"
 
@@ -44,10 +45,10 @@ def until(port: int, wanted: Any) -> str:
 
 @pytest.mark.thorough
 def test_from_training_to_served_swapped_and_rolled_back(tmp_path: Path) -> None:
-    (block,) = BLOCK.findall(README.read_text())
+    (block,) = BLOCK.findall(GUIDE.read_text())
     commands = block.splitlines()
     assert len(commands) == 8
-    assert "demo: setup" in (README.parent / "Makefile").read_text()
+    assert "demo: setup" in (ROOT / "Makefile").read_text()
     short = f"equipoise train CartPole-v1 {SHORT} --out runs/demo-1"
     module = f"{sys.executable} -m equipoise"
     lines = [line.replace("make demo", short).replace("--stop-at 475", SHORT) for line in commands]
