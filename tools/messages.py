@@ -16,6 +16,7 @@ from equipoise.console.topics import GENERAL, PACKAGE, topic_of_module, topics
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guides" / "messages.md"
 LONGEST = 300  # letters of a message
+SEVERAL = "several"  # no topic: messages of modules that raise for all of them
 
 
 def text_of(node: ast.expr) -> str:
@@ -48,12 +49,15 @@ def raised(file: Path) -> Iterator[tuple[int, str]]:
 
 def by_topic() -> tuple[dict[str, set[str]], list[str]]:
     """(the messages of each topic; modules that raise and belong to no topic)."""
-    found: dict[str, set[str]] = {name: set() for name in topics()}
+    found: dict[str, set[str]] = {name: set() for name in (*topics(), SEVERAL)}
     without = []
     for file in sorted(PACKAGE.rglob("*.py")):
         module = file.relative_to(PACKAGE).with_suffix("").as_posix()
         messages = {said for _, said in raised(file)}
-        if not messages or module in GENERAL:
+        if not messages:
+            continue
+        if module in GENERAL:
+            found[SEVERAL] |= messages
             continue
         topic = topic_of_module(module)
         if topic is None:
@@ -83,11 +87,17 @@ def page() -> str:
         target = os.path.relpath(ROOT / "docs" / topic.page, PAGE.parent)
         lines += [f"## {topic.name}", "", f"*{topic.title}.* {topic.means} {topic.do}"]
         lines += [f"More: [{topic.page}]({target}).", ""]
-        for said in sorted(found[topic.name]):
-            short = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
-            lines.append(f"- `{short.replace('`', chr(39))}`")
-        lines += [""] * bool(found[topic.name])
-    return "\n".join(lines)
+        lines += listed(found[topic.name])
+    lines += ["## Messages of several topics", ""]
+    lines += ["Files, addresses and names raise these for the topic that asked.", ""]
+    return "\n".join([*lines, *listed(found[SEVERAL])])
+
+
+def listed(messages: set[str]) -> list[str]:
+    """The lines of a list of messages."""
+    short = [one if len(one) <= LONGEST else f"{one[:LONGEST]}..." for one in sorted(messages)]
+    lines = [f"- `{one.replace('`', chr(39))}`" for one in short]
+    return [*lines, ""] if lines else []
 
 
 def main() -> int:

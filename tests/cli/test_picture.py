@@ -24,11 +24,11 @@ from equipoise.console.picture import (
     also,
     clock,
     line_parts,
-    number,
     site_lines,
     sparkline,
     took,
 )
+from equipoise.console.place import number
 from equipoise.console.terminal import View, look_command, print_summary, safe
 from equipoise.record.report import Evaluating, SiteStats
 from equipoise.record.ring import short

@@ -18,7 +18,7 @@ from equipoise.api.playing import Player, load
 from equipoise.api.programs import Chosen, Env
 from equipoise.api.training import NothingToDo, begun, resumed
 from equipoise.console.ending import Ending
-from equipoise.console.place import in_notebook, say
+from equipoise.console.place import in_notebook, number, say
 from equipoise.files import is_url
 from equipoise.programs.settings import Settings
 from equipoise.record.directory import RunDirectory
@@ -387,11 +387,6 @@ class Unseen:
     def update(self, report: object) -> None: ...
 
     def summarise(self, summary: object, directory: object) -> None: ...
-
-
-def number(value: float | None) -> str:
-    """A return to one decimal, or a dash before there is one."""
-    return "—" if value is None else f"{value:,.1f}"
 
 
 def _result(directory: Path) -> Result:

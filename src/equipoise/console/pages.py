@@ -24,7 +24,6 @@ from equipoise.console.picture import (
     evaluation_lines,
     info_lines,
     loudest,
-    number,
     part_lines,
     progress_lines,
     return_lines,
@@ -33,7 +32,7 @@ from equipoise.console.picture import (
     text_lines,
     title_lines,
 )
-from equipoise.console.place import printable
+from equipoise.console.place import number, printable
 from equipoise.console.ring import ring_lines
 from equipoise.record.report import Report
 from equipoise.record.ring import count

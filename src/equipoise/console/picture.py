@@ -15,7 +15,7 @@ from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy, sure
 from equipoise.balance.verdict import EARLY, NOTHING_YET, STARTING
 from equipoise.console.braille import Series, in_ascii
-from equipoise.console.place import joined, wrapped
+from equipoise.console.place import joined, number, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
 from equipoise.record.ring import Rates, count, short
 from equipoise.record.series import lag_name
@@ -395,11 +395,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
     return "".join(SPARKS[round((x - low) * scale)] for x in means)
-
-
-def number(value: float | None, decimals: int = 1) -> str:
-    """A return to one decimal, or a dash before there is one."""
-    return "—" if value is None else f"{value:,.{decimals}f}"
 
 
 def spread(mean: float, std: float) -> str:

@@ -128,3 +128,8 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """A return to one decimal, or a dash before there is one."""
+    return "—" if value is None else f"{value:,.{decimals}f}"

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from equipoise.console.columns import FIRST, columns, total
-from equipoise.console.picture import clock, number
-from equipoise.console.place import wrapped
+from equipoise.console.picture import clock
+from equipoise.console.place import number, wrapped
 from equipoise.record.described import clipped, differing, said
 from equipoise.record.interval import mean_and_half
 from equipoise.record.listing import RunRow

@@ -21,6 +21,9 @@ GENERAL = (
     "hints",
     "errors",
     "tracing",
+    "access",
+    "listening",
+    "web",
 )
 
 

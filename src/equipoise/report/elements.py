@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from equipoise.console.picture import number
+from equipoise.console.place import number
 from equipoise.record.described import clipped
 from equipoise.record.interval import mean_and_half
 from equipoise.report.figures import sample

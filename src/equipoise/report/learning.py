@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equipoise.console.curves import Axis
-from equipoise.console.picture import number
+from equipoise.console.place import number
 from equipoise.record.described import clipped
 from equipoise.record.series import AXES, CURVES
 from equipoise.report.elements import (

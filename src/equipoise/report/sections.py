@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.filesize import decimal
 
-from equipoise.console.picture import clock, number, took
+from equipoise.console.picture import clock, took
+from equipoise.console.place import number
 from equipoise.record.described import clipped
 from equipoise.record.ring import short
 from equipoise.report.elements import (
