@@ -92,6 +92,14 @@ def hint(name: str, known: Collection[str]) -> str:
     return f"; did you mean {best!r}?" + (f" ({valid})" if len(known) <= 8 else "")
 
 
+def meant(name: str, known: Collection[str]) -> str:
+    """The nearest name, as "; did you mean 'gamma'?", or "" if no name is near: for a message that
+    lists the valid names itself.
+    """
+    best = nearest(name, known)
+    return f"; did you mean {best!r}?" if best is not None else ""
+
+
 def sentence(text: str) -> str:
     """Text with a full stop at its end, if it has no other end."""
     return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -161,7 +161,7 @@ def test_json_holds_every_field():
         (
             ["placement", "inference"],
             "locale",
-            r"one of 'local', 'central', got 'locale' \(did you mean 'local'\?\)",
+            r"one of 'local', 'central' or auto, got 'locale' \(did you mean 'local'\?\)",
         ),
         (
             ["placement", "max_lag"],
@@ -183,8 +183,8 @@ def test_json_holds_every_field():
         (["policies", "main", "algorithm", "nam"], 1, r"did you mean 'name'\?"),
         (
             ["policies", "main", "algorithm", "name"],
-            "pp0",
-            r"unknown algorithm 'pp0'; did you mean 'ppo'\?",
+            "ppoo",
+            r"unknown algorithm 'ppoo'; did you mean 'ppo'\?",
         ),
         (
             ["policies", "main", "algorithm", "fields", "gama"],
@@ -279,7 +279,7 @@ def test_an_algorithm_of_ones_own():
     [
         ("impla", r"unknown algorithm 'impla'; did you mean 'impala'\?"),
         ("no_such_module:X", "expected an importable module, got No module named 'no_such_module'"),
-        (f"{__name__}:Toi", r"has no 'Toi'; did you mean 'Toy'\?"),
+        (f"{__name__}:Toyy", r"has no 'Toyy'; did you mean 'Toy'\?"),
         (
             f"{__name__}:Unfinished",
             "expected a concrete subclass .* without act, best, loss, network",

@@ -10,7 +10,10 @@ import os
 import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Literal, TypedDict, TypeVar
+
+import numpy as np
 
 from equipoise.api.settings_of_python import described, fields_of_python
 from equipoise.programs.settings import Settings
@@ -26,6 +29,7 @@ __all__ = [
     "RunOptions",
     "StartOptions",
     "TrainOptions",
+    "check_shapes",
     "expanded",
 ]
 
@@ -356,6 +360,28 @@ DEFAULTS: Mapping[str, object] = {
     # None is a value of it
     "max_lag": ...,
 }
+
+
+BOOLS = ("progress", "tensorboard", "recipe", "or_resume")
+MAPPINGS = ("env_kwargs", "cluster")
+PLACES = ("out", "init_from", "resume")
+
+
+def check_shapes(options: Mapping[str, object]) -> None:
+    """TypeError for an option of another shape that is no field of a run: a text in place of a bool
+    or a list would be taken as it is.
+    """
+    for names, kinds, said in (
+        (BOOLS, (bool, np.bool_), "True or False"),
+        (MAPPINGS, (Mapping, NoneType), "a dict"),
+        (PLACES, (str, os.PathLike, NoneType), "a path, as text or pathlib.Path"),
+    ):
+        for name in names:
+            if name in options and not isinstance(options[name], kinds):
+                raise TypeError(f"{name}: must be {said}, got {options[name]!r}")
+    trust = options.get("trust", ())
+    if isinstance(trust, str | bytes) or not isinstance(trust, Sequence):
+        raise TypeError(f"trust: must be a list of modules such as ['my_envs'], got {trust!r}")
 
 
 def expanded(options: type[object]) -> Callable[[Function], Function]:

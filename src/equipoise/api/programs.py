@@ -9,7 +9,7 @@ from typing import Unpack
 from gymnasium.envs.registration import EnvSpec as Registration
 
 from equipoise.api.draft import finished, from_file, from_recipe
-from equipoise.api.options import Fields, Given, ProgramOptions, expanded
+from equipoise.api.options import Fields, Given, ProgramOptions, check_shapes, expanded
 from equipoise.api.references import reference
 from equipoise.api.settings_of_python import REPLAY_MEMORY
 from equipoise.envs.check.check import SECONDS, STEPS, check_env
@@ -58,6 +58,7 @@ def made_program(
     env: Env | None, algorithm: Chosen | None, options: ProgramOptions, also: Collection[str] = ()
 ) -> Program:
     """The program of these options; ``also``: names of options that are read elsewhere."""
+    check_shapes(options)
     settings, fields = _fields(options)
     fields = {name: value for name, value in fields.items() if name not in APART}
     env_kwargs = options.get("env_kwargs")

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 
 from equipoise.api.evaluating import evaluate
-from equipoise.api.options import Place, ResumeOptions, RunOptions, TrainOptions, expanded
+from equipoise.api.options import (
+    Place,
+    ResumeOptions,
+    RunOptions,
+    TrainOptions,
+    check_shapes,
+    expanded,
+)
 from equipoise.api.playing import Player, load
 from equipoise.api.programs import Chosen, Env
 from equipoise.api.training import NothingToDo, begun, resumed
@@ -293,6 +300,7 @@ def train(
         completed: 2,048 steps, return ..., ...
         >>> player = result.load()
     """
+    check_shapes(options)
     progress = options.get("progress", True)
     rest: dict[str, object] = {key: value for key, value in options.items() if key != "progress"}
     out = options.get("out")

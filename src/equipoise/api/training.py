@@ -17,6 +17,7 @@ from equipoise.api.options import (
     ResumeOptions,
     RunOptions,
     StartOptions,
+    check_shapes,
     expanded,
 )
 from equipoise.api.playing import weights_of
@@ -141,6 +142,7 @@ def begun(
     Program's ``auto`` is the user's word, so that they are measured for a short run also.
     ``choices``: what was measured for this Program before.
     """
+    check_shapes(options)
     Listeners(options.get("callbacks", ()))  # a mistake in them is found before anything is made
     rest = {name: value for name, value in options.items() if name not in OF_ORDER}
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(rest)]
@@ -353,6 +355,7 @@ def resumed(
     now. ``same``: the program of a command that is given again; more steps than the run has extend
     it. ``tell`` is called with sentences on what was chosen.
     """
+    check_shapes(options)
     Listeners(callbacks := options.get("callbacks", ()))
     settings, trust = options.get("settings", ()), options.get("trust", ())
     cluster = options.get("cluster")

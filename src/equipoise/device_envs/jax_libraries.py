@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from equipoise import foreign
 from equipoise.device_envs.jax_env import JaxEnv, Pytree, Stepped, World
-from equipoise.hints import hint
+from equipoise.hints import hint, meant
 from equipoise.naming import called
 from equipoise.private.brax import envs
 
@@ -178,7 +178,7 @@ def _taken(target: str, kwargs: Mapping[str, object], names: Collection[str]) ->
     for key in kwargs:
         if key not in names:
             raise ValueError(
-                f"{target} takes no argument {key!r}{hint(key, names)}; it takes: "
+                f"{target} takes no argument {key!r}{meant(key, names)}; it takes: "
                 f"{', '.join(names)}"
             )
 
@@ -209,7 +209,7 @@ def make(name: str, device: str = "cpu", **kwargs: object) -> JaxEnv:
             return JaxEnv(f"jax:{name}", LIBRARIES[library](env, device, **kwargs))
         if ":" not in name:
             raise ValueError(
-                f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES)}; "
+                f"unknown library of JAX envs {library!r}{hint(library, LIBRARIES).rstrip('.')}; "
                 "jax:module:callable is one of yours"
             )
         made = called(name, "JAX env")(**kwargs)

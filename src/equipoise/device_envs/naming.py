@@ -14,7 +14,7 @@ import torch
 from equipoise import foreign
 from equipoise.device_envs.device_env import DeviceEnv, as_next_step
 from equipoise.device_envs.names import NAMES
-from equipoise.hints import hint
+from equipoise.hints import hint, meant
 from equipoise.naming import called
 from equipoise.types.sources import DEVICE, JAX
 
@@ -33,8 +33,8 @@ def make_device_env(
     shown = name if name.startswith(JAX) else f"{DEVICE}{name}"
     if name not in NAMES and ":" not in name:
         raise ValueError(
-            f"unknown device env {name!r}{hint(name, NAMES)}; device:module:callable is one of "
-            "yours"
+            f"unknown device env {name!r}{hint(name, NAMES).rstrip('.')}; device:module:callable "
+            "is one of yours"
         )
     if name.startswith(JAX):
         maker: Callable[..., Any] = partial(called(JAX_ENVS, "JAX envs"), name.removeprefix(JAX))
@@ -46,7 +46,7 @@ def make_device_env(
             if key not in parameters:
                 taken = ", ".join(parameters) or "none"
                 raise ValueError(
-                    f"{shown} takes no argument {key!r}{hint(key, parameters)}; it takes: {taken}"
+                    f"{shown} takes no argument {key!r}{meant(key, parameters)}; it takes: {taken}"
                 )
     offer = {"num_envs": streams, "device": str(device)}
     made = maker(**{key: value for key, value in offer.items() if key in parameters}, **kwargs)

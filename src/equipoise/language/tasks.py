@@ -36,9 +36,8 @@ def built_in(name: str, seed: int) -> TextTask:
     """The built-in task of this name; ``seed`` decides which inputs are held out."""
     if name not in BUILT_IN:
         raise ValueError(
-            f"unknown task {name!r}{hint(name, BUILT_IN)}; others are FILE.jsonl, FILE.parquet, "
-            "reasoning_gym:NAME and "
-            "module:callable"
+            f"unknown task {name!r}{hint(name, BUILT_IN).rstrip('.')}; others are FILE.jsonl, "
+            "FILE.parquet, reasoning_gym:NAME and module:callable"
         )
     alphabet, make = BUILT_IN[name]
     examples = [

@@ -43,11 +43,18 @@ def pairs(settings: Settings) -> list[tuple[str, object]]:
             "settings: expected a list such as ['algorithm.gamma=0.98'], or a dict, got the text "
             f"{settings!r}"
         )
-    return (
-        list(settings.items())
-        if isinstance(settings, Mapping)
-        else [_split(setting) for setting in settings]
-    )
+    if isinstance(settings, Mapping):
+        if odd := [key for key in settings if not isinstance(key, str)]:
+            raise TypeError(
+                f"settings: keys must be texts such as 'algorithm.gamma', got {odd[0]!r}"
+            )
+        return list(settings.items())
+    if not isinstance(settings, Iterable):
+        raise TypeError(
+            "settings: must be a list such as ['algorithm.gamma=0.98'], or a dict, got "
+            f"{settings!r}"
+        )
+    return [_split(setting) for setting in settings]
 
 
 def apply_settings(program: Program, settings: Settings) -> Program:
@@ -201,6 +208,10 @@ def env_of(
 
 
 def _split(setting: str) -> tuple[str, str]:
+    if not isinstance(setting, str):
+        raise TypeError(
+            f"settings: must hold texts such as 'algorithm.gamma=0.98', got {setting!r}"
+        )
     key, separator, text = setting.partition("=")
     if not separator or not key.strip():
         raise ValueError(f"setting {setting!r}: expected KEY=VALUE, such as algorithm.gamma=0.98")
@@ -238,14 +249,17 @@ def field_types(cls: type[object]) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------- values
 
 
-def convert(value: object, kind: object, where: str) -> Any:
-    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it does not convert."""
+def convert(value: object, kind: object, where: str, more: str = "") -> Any:
+    """A text or a JSON value as ``kind``; ValueError naming ``where`` if it does not convert.
+
+    ``more``: what may stand there besides, such as " or auto".
+    """
     try:
         return _converter(kind)(value)
     except MISFITS as error:
         reason = f" ({error})" if isinstance(error, _Reason) else ""
         raise ValueError(
-            f"{where}: expected {describe(kind)}, got {shortened(repr(value), 200)}{reason}"
+            f"{where}: expected {describe(kind)}{more}, got {shortened(repr(value), 200)}{reason}"
         ) from None
 
 
@@ -259,12 +273,7 @@ def asked(value: object, fact: Fact, where: str) -> object:
         raise ValueError(
             f"{where}: expected {describe(fact.kind)} or auto, got {value!r}; did you mean 'auto'?"
         )
-    try:
-        return convert(value, fact.kind, where)
-    except ValueError:
-        raise ValueError(
-            f"{where}: expected {describe(fact.kind)} or auto, got {shortened(repr(value), 200)}"
-        ) from None
+    return convert(value, fact.kind, where, " or auto")
 
 
 def at_least(value: object, where: str, least: int = 1) -> int:
