@@ -84,6 +84,8 @@ MOST_HEADERS = 32 << 10  # bytes of a request line and its headers
 MOST_LINES = 256  # of them
 # least mean bytes of a body's parts, once it has more parts than the second
 SMALLEST_CHUNK, FREE_CHUNKS = 64, 1000
+# parts of a body that are read in one turn of the loop: Uvicorn joins those of a turn by copying
+CHUNKS_PER_TURN = 256
 REFUSALS = Refusals()
 ARRIVED = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 BETWEEN = (h11.IDLE, h11.DONE)  # states of a caller that has sent nothing more
@@ -138,6 +140,7 @@ class LimitedProtocol(H11Protocol):
     request_s = 10.0
 
     chunks = size = 0  # of the body that is arriving
+    chunks_of_turn = 0
     # loop time of the first byte (or of the connection) of a request that is not whole yet
     began: float | None = None
 
@@ -155,9 +158,22 @@ class LimitedProtocol(H11Protocol):
             return
         if self.began is None:
             self.began = self.loop.time()
+        if self.chunks_of_turn < CHUNKS_PER_TURN:
+            self.chunks_of_turn = 0
         super().data_received(data)
         if self.conn.their_state in ARRIVED:
             self.began = None
+
+    def _go_on(self) -> None:
+        """Read what the last turn of the loop left."""
+        self.chunks_of_turn = 0
+        if self.transport.is_closing():
+            return
+        self.handle_events()
+        if self.conn.their_state in ARRIVED:
+            self.began = None
+        if self.chunks_of_turn < CHUNKS_PER_TURN and not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def _next_event(self) -> Any:
         """The next event of h11. Headers, and parts of a body, that would take too long to read are
@@ -167,6 +183,8 @@ class LimitedProtocol(H11Protocol):
         """
         if not self._received and self.conn.their_state in BETWEEN:
             return h11.NEED_DATA  # h11 would also find it, in more time
+        if self.chunks_of_turn >= CHUNKS_PER_TURN:
+            return h11.NEED_DATA  # the next turn goes on
         try:
             event = h11.Connection.next_event(self.conn)
         except TooLong:
@@ -183,6 +201,10 @@ class LimitedProtocol(H11Protocol):
             )
         if type(event) is h11.Data:  # isinstance takes an ABC's long way
             self.chunks, self.size = self.chunks + 1, self.size + len(event.data)
+            self.chunks_of_turn += 1
+            if self.chunks_of_turn == CHUNKS_PER_TURN:
+                self.transport.pause_reading()
+                self.loop.call_soon(self._go_on)
             if self.chunks > FREE_CHUNKS and self.size < SMALLEST_CHUNK * self.chunks:
                 return self._refused(
                     400,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from uvicorn.server import ServerState
 
 from equipoise import frames, hints
 from equipoise.access import bearer_token
@@ -28,7 +29,7 @@ from equipoise.serving.messages import Refused
 from equipoise.serving.sessions import Sessions
 from equipoise.serving.versions import Loaded
 from equipoise.serving.waiting import Turns
-from equipoise.web import fitting
+from equipoise.web import CHUNKS_PER_TURN, fitting
 from tests.outside.served import MOST_BODY, Line, Served, served
 from tests.outside.server_door import HELD_S, MODEL
 from tests.serving.servers import OBS, exchange, registry, serving
@@ -174,6 +175,7 @@ WORST = {
     "one header": (health(b"a: " + b"b" * 50_000 + b"\r\n"), 431),
     "a path": (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 431),
     "chunks": (chunked(b"1\r\n1\r\n" * 200_000), 400),
+    "chunks of 70": (chunked((b"46\r\n" + b"[" * 70 + b"\r\n") * 4000 + b"0\r\n\r\n"), 413),
     "trailers": (chunked(b"0\r\n" + b"a:b\r\n" * 50_000 + b"\r\n"), 431),
 }
 
@@ -208,6 +210,35 @@ def test_many_small_frames_take_turns(server: Served) -> None:
         assert server.frame(deep * 500)[0] == 400
         longest.append(server.loop.longest)
     assert min(longest) < HELD_S, longest
+
+
+def test_a_body_in_many_chunks_is_read_in_turns(server: Served) -> None:
+    body = json.dumps({"obs": MASKED}).encode().ljust(70 * 2500)
+    parts = b"".join(b"46\r\n%s\r\n" % body[at : at + 70] for at in range(0, len(body), 70))
+    sent = chunked(parts + b"0\r\n\r\n").replace(
+        b"\r\n", b"\r\nContent-Type: application/json\r\n", 1
+    )
+
+    async def ask() -> tuple[int, bytes]:
+        line = Line()
+        protocol: Any = server._config.http_protocol_class(
+            config=server._config, server_state=ServerState(), app_state={}
+        )  # type: ignore[call-arg]
+        protocol.connection_made(line)
+        protocol.data_received(sent)
+        assert protocol.chunks == CHUNKS_PER_TURN and line.paused
+        protocol.data_received(health(b""))  # what comes meanwhile waits
+        assert protocol.chunks == CHUNKS_PER_TURN
+        turns = 0
+        while line.got.count(b"HTTP/1.1 200") < 2 and not line.closed:
+            await asyncio.sleep(0)
+            turns += 1
+        protocol.connection_lost(None)
+        assert not line.paused and protocol.began is None
+        return turns, bytes(line.got)
+
+    turns, got = server.loop.run_until_complete(ask())
+    assert turns >= 2500 // CHUNKS_PER_TURN and got.count(b"HTTP/1.1 200") == 2, got
 
 
 def test_one_connection_has_a_bound_of_requests_that_wait(server: Served) -> None:
