@@ -6,6 +6,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # One more than there are cores: tests of processes wait for a third of their time.
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
+# test-all runs one in ONE_IN of the many cases of each parametrised test, and others after each commit.
+ONE_IN ?= 1
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 
 # Containers set PYTHONDONTWRITEBYTECODE. Without bytecode every process of the tests compiles the package again, and each
@@ -29,7 +31,7 @@ test: setup check ## the checks and the tests, without the many cases of the tho
 	@$(PYTEST) $(PARALLEL)
 
 test-all: setup check ## everything that has to pass before a change is merged (CI runs it)
-	@$(PYTEST) $(PARALLEL) -m "not slow and not gpu and not ray and not jax and not chaos and not bench and not browser and not clients"
+	@$(PYTEST) $(PARALLEL) --one-in $(ONE_IN) -m "not slow and not gpu and not ray and not jax and not chaos and not bench and not browser and not clients"
 
 check: setup ## ruff, mypy, the floors of the house
 	$(BIN)/ruff check .

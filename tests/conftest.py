@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -64,13 +65,32 @@ def pytest_unconfigure() -> None:
 # ---------------------------------------------------------------------------------- which tests run
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-in",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Run one in N of the thorough cases of each parametrised test; other ones per commit.",
+    )
+
+
+def number_of_commit() -> int:
+    """Number of commits up to this one, or 0 outside a clone."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return int(done.stdout or 0)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Make most cases of a parametrised test ``thorough``, so that ``make test`` has a few of each.
 
     A test that is marked ``few(n)`` keeps its first n; any other keeps the first and the last,
     since neighbours are alike. The house rules keep all: a page that was edited is to be checked.
     """
+    one_in, left_out = config.getoption("one_in"), set[pytest.Item]()
+    turn = number_of_commit() if one_in > 1 else 0
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if hasattr(item, "callspec"):
@@ -86,6 +106,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(of_it):
             if place not in kept:
                 item.add_marker("thorough")
+                if (place + turn) % one_in:
+                    left_out.add(item)
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 # ----------------------------------------------------------------------------------------- the seed
