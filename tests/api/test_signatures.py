@@ -133,7 +133,7 @@ def test_mypy_finds_wrong_names_and_types_in_a_users_file(tmp_path: Path) -> Non
         env={"PATH": "/usr/bin:/bin", "MYPYPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=850,
         check=False,
     )
     found: dict[int, list[str]] = {}
