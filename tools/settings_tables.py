@@ -132,7 +132,8 @@ def row(fact: Fact, *, kept: bool) -> str:
         if fact.default is dataclasses.MISSING or fact.default in ("", (), {})
         else as_text(fact.default)
     )
-    parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
+    parts = [f"{fact.help.removesuffix('.')}.", *([fact.more] if fact.more else [])]
+    parts += [f"Used {read}." for read in fact.reads]
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
     if kept and fact.rule == "kept":
