@@ -133,7 +133,8 @@ def row(fact: Fact, *, kept: bool) -> str:
         else as_text(fact.default)
     )
     parts = [f"{fact.help.removesuffix('.')}.", *([fact.more] if fact.more else [])]
-    parts += [f"Used {read}." for read in fact.reads]
+    if fact.reads:
+        parts.append(f"Used {' and '.join(map(str, fact.reads))}.")
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
     if kept and fact.rule == "kept":

@@ -168,7 +168,7 @@ class Read:
             return f"if `{self.setting}` is set"
         if all(value in UNSET for value in self.values) and not self.unless:
             return f"if `{self.setting}` is not set"
-        values = " or ".join(as_text(value) for value in self.values)
+        values = " or ".join(as_text(value) or "empty" for value in self.values)
         return (
             f"unless `{self.setting}={values}`" if self.unless else f"if `{self.setting}={values}`"
         )

@@ -53,8 +53,8 @@ class OffPolicyAlgorithm(Algorithm):
     encoder_rows: Annotated[
         NonNegativeInt,
         Help(
-            "First rows, which train only the encoder; 0 trains none",
-            "The replay stores the rows after them. With 0 the encoder stays as it is.",
+            "Rows that train only the encoder; 0 skips its training",
+            "They are the first rows of the run; the replay stores the later rows.",
         ),
         Read("torso", "vae", why="there is no encoder"),
         KEPT,

@@ -114,7 +114,7 @@ class PolicyText(TextLearns):
         Help(
             "Averaging of the loss over tokens and samples",
             "dapo: the mean over all tokens of the step. dr_grpo: the sum over "
-            "tokens, divided by the samples and the longest length. grpo: the mean "
+            "tokens, divided by samples times `max_completion`. grpo: the mean "
             "over samples of the mean in each.",
         ),
     ] = "dapo"
@@ -137,7 +137,7 @@ class PolicyText(TextLearns):
             "Correction for engine and learner that differ",
             "It weighs a token by the probability ratio of learner to engine. "
             "token_tis and sequence_tis truncate the ratio at `cap`. mask sets a "
-            "ratio outside 1/`cap` to `cap` to 0.",
+            "weight to 0 if the ratio is outside 1/`cap` to `cap`.",
         ),
         Read("anchor", "recomputed", why="the ratio is against the engine's policy already"),
     ] = "token_tis"
@@ -154,9 +154,7 @@ class PolicyText(TextLearns):
     kl: Annotated[
         Literal["k1", "k2", "k3"], Help("Estimator of the KL divergence"), Read("beta")
     ] = "k3"
-    kl_in: Annotated[
-        Literal["loss", "reward"], Help("Place of the KL term: loss or reward"), Read("beta")
-    ] = "loss"
+    kl_in: Annotated[Literal["loss", "reward"], Help("Place of the KL term"), Read("beta")] = "loss"
     kl_ratio: Annotated[
         bool,
         Help(

@@ -124,7 +124,7 @@ class SAC(OffPolicyAlgorithm):
         float | None,
         Help(
             "Target entropy in nats; none follows the action space",
-            "none: minus the dimensions of a Box, 0.98 log(actions) of a Discrete.",
+            "none uses minus the dimensions of a Box, 0.98 log(actions) of a Discrete.",
         ),
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None

@@ -72,7 +72,10 @@ class TD3(OffPolicyAlgorithm):
     delay: Annotated[PositiveInt, Help("Critic updates per actor update")] = 2
     noise: Annotated[
         NonNegativeFloat,
-        Help("Standard deviation of the exploration noise", "Its unit is half of the Box's range."),
+        Help(
+            "Standard deviation of the exploration noise",
+            "The unit is half of the range of the Box.",
+        ),
     ] = 0.1
     target_noise: Annotated[
         NonNegativeFloat, Help("Standard deviation of the target smoothing noise")

@@ -38,7 +38,7 @@ Callbacks = Annotated[
     typer.Option(
         "--callback",
         metavar="MODULE:OBJECT",
-        help="Callback object or class, such as my_module:Logger; repeatable",
+        help="Callback object, or its class; repeatable",
         rich_help_panel=OUT,
     ),
 ]

@@ -18,7 +18,7 @@ ClusterSettings = Annotated[
     typer.Option(
         "--cluster",
         metavar="KEY=VALUE",
-        help="Setting of the Ray cluster, such as home_actors=0; repeatable",
+        help="Setting of the cluster, such as home_actors=0; repeatable",
         rich_help_panel=WHERE,
     ),
 ]

@@ -31,7 +31,9 @@ def evaluate(
         str,
         typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME"),
     ],
-    episodes: Annotated[str, typer.Option(metavar="N", help="Episodes to play")] = "20",
+    episodes: Annotated[
+        str, typer.Option(metavar="N", help="Episodes to play ('train' has --evaluate-episodes)")
+    ] = "20",
     stochastic: Annotated[
         bool,
         typer.Option("--stochastic", help="Sample actions as in training"),

@@ -20,10 +20,6 @@ from equipoise.console.starting import Starting
 from equipoise.files import is_url
 from equipoise.types import OUT, WHAT, WHERE, On, Program
 
-ALGORITHMS = ", ".join(
-    sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py"))
-)
-
 
 @app.command(
     cls=TrainHelp,
@@ -191,8 +187,8 @@ def train(
 
     ENV is a Gymnasium id such as CartPole-v1, module:id, module:callable, an env that runs
     thousands of streams at once (device:NAME, jax:LIBRARY/NAME), worlds that connect to the run
-    (remote:tcp://HOST:PORT), or a task for a language model, such as sort. The run writes one
-    directory, which the other commands read.
+    (remote:tcp://HOST:PORT), or a task for a language model, such as sort. 'equipoise algorithms'
+    lists the algorithms. The run writes one directory, which the other commands read.
     """
     with Starting(quiet=quiet) as start:
         with plain_errors("equipoise train", debug):

@@ -32,7 +32,7 @@ class Cluster:
     ] = "local"
     home_actors: Annotated[
         Annotated[int, Range(0)] | None,
-        Help("Actors on the learner's machine; none fits the most"),
+        Help("Actors on the learner's machine; none uses all that fit"),
     ] = None
     labels: Annotated[
         Mapping[str, str],

@@ -80,8 +80,8 @@ class Optimizer:
         NonNegativeFloat,
         Help(
             "Weight decay",
-            "AdamW: decoupled, the share of the weights that a step of rate 1 takes. "
-            "Adam and RMSProp: added to the gradient.",
+            "AdamW takes this share of the weights in a step of rate 1. Adam and RMSProp add it "
+            "to the gradient, times the weights.",
         ),
     ] = 0.0
     max_grad_norm: Annotated[
@@ -121,7 +121,7 @@ class Rewards:
         bool,
         Help(
             "Divide rewards by the running deviation of the return",
-            "The return is discounted. A replay excludes it.",
+            "The return is discounted. It cannot be combined with a replay.",
         ),
         KEPT,
     ] = False
@@ -176,7 +176,7 @@ class Learns(ABC):
         Fraction,
         Help(
             "Polyak coefficient of a target copy; 1 copies fully",
-            "A soft target has 0.005 with target_every 1.",
+            "A soft update uses 0.005 with target_every 1.",
         ),
         Read("target_every", why="there is no target network"),
     ] = 1.0

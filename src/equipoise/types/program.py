@@ -85,7 +85,7 @@ class ReplaySettings:
     alpha: Annotated[UnitInterval, Help("Exponent of priorities"), Prioritized] = 0.6
     epsilon: Annotated[
         NonNegativeFloat,
-        Help("Constant added to each priority", "So every item is sampled again."),
+        Help("Constant added to each priority", "It keeps the chance of every item above 0."),
         Prioritized,
     ] = 1e-6
     beta: Annotated[
@@ -97,7 +97,7 @@ class ReplaySettings:
     ] = 0.4
     relabel: Annotated[
         UnitInterval,
-        Help("Share of items relabelled with another goal (HER)", "For goal envs."),
+        Help("Share of items relabelled with another goal (HER)", "It needs a goal env."),
     ] = 0.0
     strategy: Annotated[
         Literal["future", "final", "episode"],
@@ -203,7 +203,8 @@ class Placement:
         NonNegativeInt | None,
         Help(
             "Staleness limit in policy versions; 0 is lockstep",
-            "0: reproducible. Higher: actors and learner overlap. none: no limit.",
+            "A run in lockstep is reproducible. A higher limit lets actors and learner overlap. "
+            "none sets no limit.",
         ),
         Flag(WHERE, "K|none"),
     ] = 0
@@ -211,9 +212,8 @@ class Placement:
         Balance,
         Help(
             "Automatic adaptation of actors and staleness",
-            "auto: during the run, fewer actors act and rows are fresher if that is "
-            "as fast; more act if that is faster. `actors` and `max_lag` are the "
-            "limits.",
+            "With auto fewer actors act, on fresher rows, if that is as fast; more actors act, "
+            "on older rows, if that is faster. `actors` and `max_lag` are the limits.",
         ),
         ReadsEnv,
         Flag(WHERE, "off|auto"),
@@ -381,7 +381,7 @@ class Placement:
     give_up_s: Annotated[
         PositiveFloat,
         Help(
-            "Seconds without learning that end a failing run",
+            "Seconds without learning after which a failing run ends",
             "The run ends only if workers are killed from outside.",
         ),
         FREE,
@@ -435,14 +435,17 @@ class Schedule:
         PositiveInt | None,
         Help(
             "Env steps of the schedules; none uses the run's steps",
-            "The steps that the run began with.",
+            "A resume with other `--steps` does not change them.",
         ),
         FREE,
     ] = None
     seed: Annotated[NonNegativeInt, Help("Seed of every random number"), Flag(WHAT)] = 0
     checkpoint_every: Annotated[
         NonNegativeInt | None,
-        Help("Env steps between checkpoints; 0 saves at the end only", "none: every two minutes."),
+        Help(
+            "Env steps between checkpoints; 0 saves at the end only",
+            "none saves every two minutes.",
+        ),
         Flag(OUT, "STEPS"),
         FREE,
     ] = None
@@ -456,7 +459,7 @@ class EvaluationSettings:
         float | None,
         Help(
             "Mean return at which the run stops",
-            "An evaluation reaches it, and so does another one of 100 episodes.",
+            "An evaluation has to reach it, and then another evaluation of 100 episodes.",
         ),
         Flag(LONG, "RETURN"),
         FREE,
@@ -464,7 +467,7 @@ class EvaluationSettings:
     ] = None
     episodes: Annotated[
         NonNegativeInt,
-        Help("Episodes per evaluation", "`equipoise evaluate` has its own `--episodes`."),
+        Help("Episodes per evaluation ('evaluate' has --episodes)"),
         Flag(LONG, name="evaluate-episodes"),
         FREE,
     ] = 20
@@ -481,7 +484,7 @@ class EvaluationSettings:
         PositiveInt | None,
         Help(
             "Env steps between evaluations",
-            "none: when the goal of `--stop-at` is near, and at the end.",
+            "none evaluates near the goal of `--stop-at`, and at the end.",
         ),
         Flag(LONG, "STEPS", name="evaluate-every"),
         FREE,

@@ -170,21 +170,21 @@ class TaskSource(SourceSettings):
         tuple[str, ...],
         Help(
             "Arguments of the task, as KEY=VALUE[,...]",
-            "Settings of a reasoning-gym data set, or held_out=FILE for a file.",
+            "They are settings of a reasoning-gym data set, or held_out=FILE for a file.",
         ),
     ] = ()
     model: Annotated[
         str,
         Help(
             "Language model: tiny, a directory or a hub id",
-            "tiny may also be llama:hidden_size=48,... and a directory has "
-            "config.json and safetensors.",
+            "llama:hidden_size=48,... is a new model of that size. A directory has config.json "
+            "and safetensors.",
         ),
         Flag(WHAT, "MODEL"),
     ] = "tiny"
     reward: Annotated[
         str,
-        Help("Reward functions, as module:function[,...]", "Empty: the task's own."),
+        Help("Reward functions, as module:function[,...]", "Empty uses the task's own functions."),
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[
@@ -197,7 +197,7 @@ class TaskSource(SourceSettings):
         tuple[str, ...],
         Help(
             "Arguments of the chat template, as KEY=VALUE[,...]",
-            "Such as enable_thinking=false. A column of a row takes precedence.",
+            "An example is enable_thinking=false. A column of the row takes precedence.",
         ),
     ] = ()
     prompt_tokens: Annotated[
