@@ -132,7 +132,9 @@ def row(fact: Fact, *, kept: bool) -> str:
         if fact.default is dataclasses.MISSING or fact.default in ("", (), {})
         else as_text(fact.default)
     )
-    parts = [fact.help, *(f"Read {read}." for read in fact.reads)]
+    parts = [f"{fact.help.removesuffix('.')}.", *([fact.more] if fact.more else [])]
+    if fact.reads:
+        parts.append(f"Used {' and '.join(map(str, fact.reads))}.")
     if fact.flag is not None:
         parts.append(f"`--{fact.flag.name or fact.name.replace('_', '-')}`.")
     if kept and fact.rule == "kept":

@@ -875,12 +875,10 @@ def main(given: list[str] | None = None) -> int:
     is 1. The exit code is 2 if there is no artifact, or if no process reads the actions.
     """
     parser = argparse.ArgumentParser("edge.py", description=main.__doc__)
-    parser.add_argument("artifact", help="folder that 'equipoise export' made")
-    parser.add_argument("--log", help="file to which each decision is added, as a line of JSON")
-    parser.add_argument(
-        "--draw", action="store_true", help="draw actions as in training, instead of the best ones"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument("artifact", help="Folder that 'equipoise export' wrote")
+    parser.add_argument("--log", help="File to add each decision to, as a line of JSON")
+    parser.add_argument("--draw", action="store_true", help="Sample actions as in training")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the sampling")
     options, wrong = parser.parse_args(given), 0
     try:
         policy = EdgePolicy(options.artifact, seed=options.seed, log=options.log)

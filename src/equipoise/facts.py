@@ -1,11 +1,11 @@
 """Facts about a setting, written in the annotation of its field, and the one function that reads
 them.
 
-    entropy: Annotated[float, Range(0), Help("Weight of the policy's entropy.")] = 0.0
+    entropy: Annotated[float, Range(0), Help("Entropy coefficient")] = 0.0
     clip_obs: Annotated[
         float,
         Range(0, above=True),
-        Help("Bound of a normalised number."),
+        Help("Clip limit of normalised observations", "In deviations."),
         Read("normalize_obs"),
     ] = 10.0
 
@@ -88,9 +88,13 @@ NonNegativeInt = Annotated[int, Range(0)]
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """The meaning of a setting, in a sentence for a user."""
+    """The meaning of a setting: a noun phrase of at most 60 characters, for one line of a help.
+
+    ``more``: sentences that only a page and Python's help add, such as the meaning of each value.
+    """
 
     text: str
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +165,12 @@ class Read:
 
     def __str__(self) -> str:
         if self.values == UNSET:
-            return f"where `{self.setting}` is set"
+            return f"if `{self.setting}` is set"
         if all(value in UNSET for value in self.values) and not self.unless:
-            return f"where `{self.setting}` is not set"
-        values = " or ".join(as_text(value) for value in self.values)
+            return f"if `{self.setting}` is not set"
+        values = " or ".join(as_text(value) or "empty" for value in self.values)
         return (
-            f"unless `{self.setting}={values}`"
-            if self.unless
-            else f"where `{self.setting}={values}`"
+            f"unless `{self.setting}={values}`" if self.unless else f"if `{self.setting}={values}`"
         )
 
 
@@ -203,6 +205,7 @@ class Fact:
     annotated: Any  # with them
     default: Any  # ``dataclasses.MISSING`` if there is none
     help: str
+    more: str  # sentences that a page adds to the help
     reads: tuple[Read, ...]
     rule: Literal["free", "kept"] | None  # for a resume; None: not given
     flag: Flag | None
@@ -269,6 +272,7 @@ def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
         default=default,
         reads=tuple(said_by.get(Read, ())),
         help=next((one.text for one in said_by.get(Help, ())), ""),
+        more=next((one.more for one in said_by.get(Help, ())), ""),
         flag=next(iter(said_by.get(Flag, ())), None),
         rule=next((one.rule for one in said_by.get(OnResume, ())), None),
         auto=Auto in said_by,

@@ -496,8 +496,8 @@ def test_help_is_for_a_newcomer():
         "How long:",
         "What comes out:",
         "Examples:",
-        "a2c, a3c, apex_dqn, appo, bc, crossq, dqn,",
-        "A Gymnasium id such as CartPole-v1",
+        "'equipoise algorithms'",
+        "a Gymnasium id such as CartPole-v1",
         "  equipoise train CartPole-v1 --stop-at 475        until it is solved\n",
     ):
         assert part in text, part
@@ -530,15 +530,15 @@ def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
     text = " ".join(run("train", "--help-all").stdout.split())
     assert (
         "Other settings, by --set KEY=VALUE: source.task" in text
-        and "placement.least_actors Actors that act at least" in text
-        and "placement.deadline_s Kill and replace a worker that did nothing" in text
+        and "placement.least_actors Fewest actors that act" in text
+        and "placement.deadline_s Seconds without work until a worker is replaced" in text
     )
     assert "algorithm.gamma Discount" not in text
     for arguments in (("--algorithm", "dqn", "--help-all"), ("--help-all", "--algorithm=dqn")):
         text = " ".join(run("train", *arguments).stdout.split())
-        assert "--gamma X Discount of a step (0 to 1; default: 0.99)" in text
-        assert "--error VALUE Function of the TD error (huber or mse; default: huber)" in text
-        assert "replay.alpha Power of a priority" in text
+        assert "--gamma X Discount factor (0 to 1; default: 0.99)" in text
+        assert "--error VALUE Loss function of the TD error (huber or mse; default: huber)" in text
+        assert "replay.alpha Exponent of priorities" in text
     assert "replay.alpha" not in run("train", "--algorithm", "ppo", "--help-all").stdout
     unknown = run("train", "--algorithm", "dqnn", "--help")
     assert unknown.exit_code == 2 and "did you mean 'dqn'?" in unknown.stderr

@@ -135,7 +135,7 @@ def test_a_field_of_an_algorithm_is_one_line() -> None:
     (policy,) = learning(made).values()
     assert policy.algorithm == Warm(warmth=1.5, normalize_obs=True, minibatches=32)
     assert (
-        "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Read where `normalize_obs` is set. A "
+        "| `warmth` | 0.5 | 0 to 2 | Warmth of the policy. Used if `normalize_obs` is set. A "
         "resume keeps it. |" in (settings_tables.table(Warm))
     )
     with pytest.raises(ValueError, match=r"algorithm\.warmth: expected 0 to 2, got 3\.0"):
@@ -184,7 +184,7 @@ def test_a_field_of_placement_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_page_that_is_not_current_is_seen() -> None:
     page = Path(settings_tables.ROOT, "docs/reference/algorithms/ppo.md").read_text()
-    assert settings_tables.current(page.replace("Lambda of GAE.", "Something.")) == page
+    assert settings_tables.current(page.replace("GAE lambda.", "Something.")) == page
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES, ids="-".join)

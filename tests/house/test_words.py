@@ -6,10 +6,18 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 import words
+from build_docs import Command
+from typer.core import TyperGroup
+
+from equipoise.cli import app
+from equipoise.console.groups import GROUPS
+from equipoise.console.options import SHORT
 
 SOURCE = Path(__file__).parents[2] / "src" / "equipoise"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -52,18 +60,7 @@ def test_sentences_name_their_subject(path: Path) -> None:
 
 # Sentences that may have a pattern beyond ``words.LIMIT`` of their corpus. A number may only fall:
 # ``python tools/words.py`` counts, ``--list`` prints the sentences.
-MOST: dict[str, dict[str, int]] = {
-    "help": {
-        "where": 12,
-        "what": 6,
-        "those": 5,
-        "none": 5,
-        "so many": 9,
-        "too": 7,
-        "anew": 5,
-        "say": 7,
-    }
-}
+MOST: dict[str, dict[str, int]] = {}
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +141,112 @@ def test_texts_are_sorted_into_corpora(tmp_path: Path) -> None:
         ("comments", 2, "a comment of x"),
         ("comments", 3, "one comment of two lines"),
     ]
+
+
+# --- help texts: "Noun phrase (default: X)"
+
+LONGEST = 60  # characters before the default
+HELP = re.compile(r"\(default: [^)]*\)$")
+VALUE = re.compile(r"\b(?:0|none|[Ee]mpty): ")  # "0: not" in place of "0 turns it off"
+
+
+def faults(text: str, longest: int = LONGEST) -> list[str]:
+    """What is wrong with the help of an option, without what a page adds to it."""
+    said = HELP.sub("", text).strip()
+    found = {
+        f"{len(said)} characters, at most {longest}": len(said) > longest,
+        "no capital at the start": not said[:1].isupper(),
+        "no subject": said.split(maxsplit=1)[0] in RIDDLES if said else True,
+        "a sentence, no phrase": said.endswith(".") or ". " in said,
+        "a default beside that of the option": "default" in said.lower(),
+        "a value before its meaning": bool(VALUE.search(said)),
+    }
+    return [one for one, wrong in found.items() if wrong]
+
+
+def helps_of_fields(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, help, sentences of a page) of each field: the arguments of ``Help``."""
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "Help"
+        ):
+            said, more, *_ = *(words.as_text(one) or "" for one in node.args), ""
+            yield node.lineno, said, more
+
+
+def helps_of_commands(found: Command, name: str) -> Iterator[tuple[str, str, str]]:
+    """(command and option, help, line of the printed help) of each option of each command."""
+    if isinstance(found, TyperGroup):
+        for word, command in found.commands.items():
+            assert isinstance(command, Command)
+            yield from helps_of_commands(command, f"{name} {word}")
+    context = found.make_context(name, [], resilient_parsing=True)
+    for param in found.params:
+        if (record := param.get_help_record(context)) is not None:
+            yield f"{name} {param.name}", getattr(param, "help", None) or "", record[1]
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "Of the episodes",
+        "Those that wait",
+        "Whose rows are kept",
+        "seed of the episodes",
+        "Batch size. With a replay it is items",
+        "Batch size.",
+        "Seconds to wait. 0: not",
+        "Rows to keep; 0: all of them",
+        "Directory of the rows (default: memory) and more",
+        "Seconds in which a worker that was killed from outside has to begin",
+        "",
+    ],
+)
+def test_a_bad_help_is_found(planted: str) -> None:
+    assert faults(planted)
+
+
+def test_a_good_help_is_fine() -> None:
+    assert not faults("Learner threads (default: 1)")
+    assert not faults("Gradient norm limit per group; 0 turns clipping off")
+    assert not faults("New directory (default: runs/ENV-ALGORITHM-SEED-TIME, which is long enough)")
+    assert list(helps_of_fields('x = Help("Of it", "More")\ny = Help(f"a {b}")')) == [
+        (1, "Of it", "More"),
+        (2, "a CODE", ""),
+    ]
+
+
+def test_helps_of_settings_are_short_phrases() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}: {text!r}: {', '.join(wrong)}"
+        for path in FILES
+        for line, text, more in helps_of_fields(path.read_text())
+        if (wrong := faults(text) + SENTENCE.findall(more))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_helps_of_options_are_short_phrases() -> None:
+    root = typer.main.get_group(app)
+    helps = [*helps_of_commands(root, "equipoise")]
+    helps += [(name, text, "") for some in SHORT.values() for name, text in some.items() if text]
+    assert len(helps) > 200
+    found = [
+        f"{name}: {text!r}: {', '.join(wrong)}"
+        for name, text, line in helps
+        if (wrong := faults(text) + ["two defaults"] * (line.count("default: ") > 1))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_each_command_begins_with_a_verb_and_has_one_line() -> None:
+    lines = {name: text for some in GROUPS.values() for name, text in some.items()}
+    assert all(text[0].isupper() and len(text) <= LONGEST for text in lines.values())
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    for name, command in root.commands.items():
+        first = (command.help or "").split("\n\n", maxsplit=1)[0]
+        assert first.endswith(".") and len(" ".join(first.split())) <= 100, f"{name}: {first}"
+        assert not riddles(f'"""{first}"""'), name

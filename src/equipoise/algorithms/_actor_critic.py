@@ -53,41 +53,52 @@ class PolicyAlgorithm(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
-    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (64, 64)
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
-        "tanh"
-    )
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers"), KEPT] = (64, 64)
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers")] = "tanh"
     shared: Annotated[
-        bool, Help("One torso for policy and value; images always share theirs."), KEPT
+        bool,
+        Help(
+            "One torso (feature extractor) for policy and value",
+            "Networks for images always share it.",
+        ),
+        KEPT,
     ] = False
     torso: Torso = "auto"
     squash: Annotated[
-        bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")
+        bool,
+        Help(
+            "Squash Box actions with tanh instead of clipping them",
+            "The tanh maps them into their bounds.",
+        ),
     ] = False
     log_std: Annotated[
         float,
         Help(
-            "Logarithm of the deviation of Box actions, at first; with sde_every of the weights of "
-            "their noise."
+            "Initial log standard deviation of Box actions",
+            "With `sde_every` it is that of the noise weights.",
         ),
     ] = 0.0
     sde_every: Annotated[
         NonNegativeInt,
         Help(
-            "Box: steps of a stream for which the noise is one function of the state (gSDE). 0: "
-            "each step has its own noise."
+            "Env steps between new gSDE noise; 0 turns gSDE off",
+            "For Box actions: the noise is one function of the state for this many "
+            "steps of an env.",
         ),
         KEPT,
     ] = 0
-    gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
+    gamma: Annotated[UnitInterval, Help("Discount factor")] = 0.99
     normalize_obs: Annotated[
         bool,
-        Help("Normalise observations by the running mean and deviation of each number of a Box."),
+        Help(
+            "Normalise observations by their running mean and deviation",
+            "It applies to each number of a Box.",
+        ),
         KEPT,
     ] = False
     clip_obs: Annotated[
         PositiveFloat,
-        Help("Bound of a normalised observation, in deviations."),
+        Help("Clip limit of normalised observations, in deviations"),
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
 

@@ -12,27 +12,27 @@ from equipoise.types import NonNegativeInt, PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class Remembers:
-    core: Annotated[CoreKind, Help("Memory, between one torso and the heads."), KEPT] = "none"
+    core: Annotated[CoreKind, Help("Memory between the torso and the heads"), KEPT] = "none"
     core_size: Annotated[
-        PositiveInt, Help("Size of the memory's state."), Read("core", "none", unless=True), KEPT
+        PositiveInt, Help("Size of the memory's state"), Read("core", "none", unless=True), KEPT
     ] = 64
     core_span: Annotated[
         NonNegativeInt,
-        Help("Rows that a fresh memory remembers, about. 0: two or three."),
+        Help("Steps that a new memory spans; 0 is about 2 or 3", "Other values are at least 3."),
         Read("core", "lstm", "gru", "mingru"),
     ] = 0
     core_layers: Annotated[
-        PositiveInt, Help("Layers of the memory."), Read("core", "mingru", "gtrxl"), KEPT
+        PositiveInt, Help("Layers of the memory"), Read("core", "mingru", "gtrxl"), KEPT
     ] = 1
     core_heads: Annotated[
         PositiveInt,
-        Help("Attention heads of a layer; a divisor of core_size."),
+        Help("Attention heads per layer; must divide core_size"),
         Read("core", "gtrxl"),
         KEPT,
     ] = 4
     core_window: Annotated[
         PositiveInt,
-        Help("Rows before its own that a row attends to, in each layer."),
+        Help("Past steps that each layer attends to"),
         Read("core", "gtrxl"),
         KEPT,
     ] = 64

@@ -44,35 +44,36 @@ class OffPolicyAlgorithm(Algorithm):
         schedule="constant", epsilon=1e-8, max_grad_norm=0.0
     )
 
-    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers"), KEPT] = (
         256,
         256,
     )
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
-        "relu"
-    )
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers")] = "relu"
     torso: Torso = "auto"
     encoder_rows: Annotated[
         NonNegativeInt,
         Help(
-            "First rows of the run, which the encoder of torso=vae learns from; a replay has the "
-            "later ones. 0: as it is."
+            "Rows that train only the encoder; 0 skips its training",
+            "They are the first rows of the run; the replay stores the later rows.",
         ),
         Read("torso", "vae", why="there is no encoder"),
         KEPT,
     ] = 20_000
-    gamma: Annotated[UnitInterval, Help("Discount of a step.")] = 0.99
+    gamma: Annotated[UnitInterval, Help("Discount factor")] = 0.99
     n_step: Annotated[
         PositiveInt,
-        Help(
-            "Rewards of the return before it goes on with a value; it ends where the episode does."
-        ),
+        Help("Steps of the n-step return", "The return ends early if the episode does."),
         KEPT,
     ] = 1
     epochs: Annotated[
-        int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")
+        int,
+        Range(1, 1),
+        Help(
+            "Passes over a batch; always 1 here",
+            "`replay.updates` sets how often rows are learned from.",
+        ),
     ] = 1
-    minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
+    minibatches: Annotated[int, Range(1, 1), Help("Minibatches per pass; always 1 here")] = 1
 
     @property
     def item_rows(self) -> int | None:

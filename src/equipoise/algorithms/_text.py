@@ -69,11 +69,14 @@ class TextLearns(Learns):
 
     micro_batch: Annotated[
         NonNegativeInt,
-        Help("Tokens of the parts that a step is gone over in, at most. 0: all at once."),
+        Help("Most tokens per micro-batch; 0 takes all at once"),
     ] = 0
     temperature: Annotated[
         PositiveFloat,
-        Help("Temperature at which tokens are drawn, and all probabilities are taken."),
+        Help(
+            "Sampling temperature of tokens",
+            "The loss takes all probabilities at this temperature.",
+        ),
     ] = 1.0
 
     def network(self, spec: TextSpec) -> nn.Module:
@@ -97,88 +100,89 @@ class PolicyText(TextLearns):
 
     has_target: ClassVar[bool] = True
 
-    num_generations: Annotated[PositiveInt, Help("Samples of a prompt: the size of a group.")] = 8
+    num_generations: Annotated[PositiveInt, Help("Completions per prompt (group size)")] = 8
     epsilon: Annotated[
-        NonNegativeFloat, Help("How far below 1 the ratio counts. 0: it is not clipped.")
+        NonNegativeFloat, Help("Clip range of the ratio below 1; 0 turns clipping off")
     ] = 0.2
     epsilon_high: Annotated[
         NonNegativeFloat | None,
-        Help("How far above 1 the ratio counts. none: as far as below."),
+        Help("Clip range of the ratio above 1; none uses epsilon"),
         Read("epsilon"),
     ] = None
     loss_type: Annotated[
         Literal["dapo", "dr_grpo", "grpo"],
         Help(
-            "Mean over the step's tokens; sum over samples of the longest length; mean over "
-            "samples of the mean in each."
+            "Averaging of the loss over tokens and samples",
+            "dapo: the mean over all tokens of the step. dr_grpo: the sum over "
+            "tokens, divided by samples times `max_completion`. grpo: the mean "
+            "over samples of the mean in each.",
         ),
     ] = "dapo"
     max_completion: Annotated[
         NonNegativeInt,
-        Help("The longest length of dr_grpo. 0: what a completion may have."),
+        Help("Length that dr_grpo divides by; 0 uses the token limit"),
         Read("loss_type", "dr_grpo"),
     ] = 0
     anchor: Annotated[
         Literal["engine", "recomputed"],
         Help(
-            "Denominator of the ratio: the policy that drew the token, or the learner's at the "
-            "start of the step."
+            "Old policy in the probability ratio",
+            "engine: the policy that drew the token. recomputed: the learner's policy "
+            "at the start of the step.",
         ),
     ] = "engine"
     correction: Annotated[
         Literal["none", "token_tis", "sequence_tis", "mask"],
         Help(
-            "Weight for start against engine: none, truncated by token or by sample, or 0 beyond "
-            "the cap on either side."
+            "Correction for engine and learner that differ",
+            "It weighs a token by the probability ratio of learner to engine. "
+            "token_tis and sequence_tis truncate the ratio at `cap`. mask sets a "
+            "weight to 0 if the ratio is outside 1/`cap` to `cap`.",
         ),
         Read("anchor", "recomputed", why="the ratio is against the engine's policy already"),
     ] = "token_tis"
     cap: Annotated[
-        PositiveFloat, Help("Greatest weight of the correction."), Read("anchor", "recomputed")
+        PositiveFloat, Help("Upper limit of the correction's weight"), Read("anchor", "recomputed")
     ] = 2.0
     beta: Annotated[
         NonNegativeFloat,
         Help(
-            "Weight of the divergence from the reference: the first policy, or with target_every "
-            "its last copy."
+            "KL coefficient against the reference; 0 turns it off",
+            "The reference is the first policy or, with `target_every`, its last copy.",
         ),
     ] = 0.0
-    kl: Annotated[Literal["k1", "k2", "k3"], Help("Estimator of the divergence."), Read("beta")] = (
-        "k3"
-    )
-    kl_in: Annotated[
-        Literal["loss", "reward"], Help("Where the divergence counts."), Read("beta")
-    ] = "loss"
+    kl: Annotated[
+        Literal["k1", "k2", "k3"], Help("Estimator of the KL divergence"), Read("beta")
+    ] = "k3"
+    kl_in: Annotated[Literal["loss", "reward"], Help("Place of the KL term"), Read("beta")] = "loss"
     kl_ratio: Annotated[
         bool,
         Help(
-            "Weigh the divergence by the ratio, so that k3 has the gradient of KL(policy || "
-            "reference)."
+            "Weigh the KL term by the probability ratio",
+            "k3 then has the gradient of KL(policy || reference).",
         ),
         Read("kl_in", "loss"),
     ] = False
-    entropy: Annotated[
-        NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")
-    ] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient, per token")] = 0.0
     equal_groups: Annotated[
         Literal["keep", "skip"],
-        Help("Groups whose rewards are all equal: keep, or skip, so that they count in no mean."),
+        Help(
+            "Treatment of groups whose rewards are all equal",
+            "keep: they count in every mean. skip: they count in no mean.",
+        ),
     ] = "keep"
     mask_truncated_completions: Annotated[
         bool,
         Help(
-            "Learn from no token of a completion that the limit cut; its reward counts in its "
-            "group's mean."
+            "Ignore completions cut by the token limit in the loss",
+            "Their rewards still count in the group's mean.",
         ),
     ] = False
     refills: Annotated[
         NonNegativeInt,
-        Help(
-            "How often a group whose rewards are all equal is dropped and another one written, at "
-            "most."
-        ),
+        Help("Most replacements of a group with equal rewards"),
     ] = 0
-    force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1.")] = False
+    force: Annotated[bool, Help("Allow an unclipped loss with max_lag above 1")] = False
 
     @property
     def group_size(self) -> int:

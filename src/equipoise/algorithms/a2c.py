@@ -28,8 +28,6 @@ class A2C(A3C):
     max_sensible_lag: ClassVar[float | None] = 1.0
     defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 5, "placement.max_lag": 0}
 
-    lambda_: Annotated[
-        UnitInterval, Help("Lambda of GAE. 1: n-step returns to the end of the unroll.")
-    ] = 1.0
+    lambda_: Annotated[UnitInterval, Help("GAE lambda; 1 gives n-step returns")] = 1.0
     entropy: NonNegativeFloat = 0.0
     value: NonNegativeFloat = 1.0

@@ -33,11 +33,9 @@ class A3C(ActorCriticAlgorithm):
     max_sensible_lag: ClassVar[float | None] = 16.0
     defaults: ClassVar[Mapping[str, object]] = {"policy.unroll": 8, "placement.max_lag": None}
 
-    lambda_: Annotated[
-        UnitInterval, Help("Lambda of the returns. 1: the paper's n-step returns.")
-    ] = 1.0
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
+    lambda_: Annotated[UnitInterval, Help("Lambda of the returns; 1 gives n-step returns")] = 1.0
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Value loss coefficient")] = 0.5
 
     def loss(
         self,

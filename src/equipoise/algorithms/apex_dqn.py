@@ -58,13 +58,24 @@ class ApexDQN(DQN):
     n_step: PositiveInt = 3
     epsilon: Annotated[
         UnitInterval,
-        Help("Share of random actions in the first env; the other envs' shares are powers of it."),
+        Help(
+            "Share of random actions (epsilon) in the first env",
+            "Env i of N explores with epsilon^(1 + epsilon_alpha i / (N - 1)).",
+        ),
     ] = 0.4
-    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = (
-        7.0
-    )
+    epsilon_alpha: Annotated[
+        NonNegativeFloat,
+        Help(
+            "Exponent of epsilon in the last env, minus 1",
+            "Env i of N explores with epsilon^(1 + epsilon_alpha i / (N - 1)).",
+        ),
+    ] = 7.0
     epsilon_steps: Annotated[
-        NonNegativeInt, Help("Env steps from epsilon_start to the env's own share, linearly.")
+        NonNegativeInt,
+        Help(
+            "Env steps until each env reaches its own epsilon",
+            "The share falls linearly from `epsilon_start`.",
+        ),
     ] = 0
     target_every: PositiveInt = 2500
 

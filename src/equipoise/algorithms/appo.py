@@ -52,33 +52,29 @@ class APPO(ActorCriticAlgorithm):
     has_target: ClassVar[bool] = True
     max_sensible_lag: ClassVar[float | None] = 16.0
 
-    lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 0.95
-    clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
+    lambda_: Annotated[UnitInterval, Help("V-trace lambda")] = 0.95
+    clip: Annotated[NonNegativeFloat, Help("Clip range of the probability ratio")] = 0.2
     clip_rho: Annotated[
-        NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")
+        NonNegativeFloat, Help("Clip limit of rho, the V-trace weight of a TD error")
     ] = 1.0
-    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = (
+    clip_c: Annotated[NonNegativeFloat, Help("Clip limit of c, the V-trace weight of a trace")] = (
         1.0
     )
     clip_worker: Annotated[
         float,
         Range(1),
-        Help(
-            "How much likelier than under the target policy an action that was taken may count as."
-        ),
+        Help("Clip limit of the ratio of acting to target policy"),
     ] = 2.0
     kl: Annotated[
         NonNegativeFloat,
         Help(
-            "Weight of the KL divergence from the target policy; above 0 it costs a pass of the "
-            "target network."
+            "KL coefficient against the target policy; 0 turns it off",
+            "Above 0 it costs a forward pass of the target network.",
         ),
     ] = 0.0
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
-    normalize_advantage: Annotated[
-        bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")
-    ] = True
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Value loss coefficient")] = 0.5
+    normalize_advantage: Annotated[bool, Help("Normalise the advantages of a batch")] = True
     target_every: PositiveInt = 1
     epochs: PositiveInt = 2
     minibatches: PositiveInt = 4

@@ -46,33 +46,43 @@ class BC(PolicyAlgorithm):
     reads_rewards: ClassVar[bool] = False
     default_optimizer: ClassVar[Optimizer] = Optimizer(schedule="constant", epsilon=1e-8)
 
-    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers."), KEPT] = (
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers"), KEPT] = (
         256,
         256,
     )
-    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers.")] = (
-        "relu"
-    )
+    activation: Annotated[Literal["tanh", "relu"], Help("Activation of the hidden layers")] = "relu"
     torso: Torso = "auto"
     squash: Annotated[
-        bool, Help("Box actions by tanh into their bounds, instead of clipped to them.")
+        bool,
+        Help(
+            "Squash Box actions with tanh instead of clipping them",
+            "The tanh maps them into their bounds.",
+        ),
     ] = False
-    log_std: Annotated[float, Help("Logarithm of the deviation of Box actions, at first.")] = 0.0
+    log_std: Annotated[float, Help("Initial log standard deviation of Box actions")] = 0.0
     normalize_obs: Annotated[
         bool,
-        Help("Normalise observations by the running mean and deviation of each number of a Box."),
+        Help(
+            "Normalise observations by their running mean and deviation",
+            "It applies to each number of a Box.",
+        ),
         KEPT,
     ] = False
     clip_obs: Annotated[
         PositiveFloat,
-        Help("Bound of a normalised observation, in deviations."),
+        Help("Clip limit of normalised observations, in deviations"),
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient")] = 0.0
     epochs: Annotated[
-        int, Range(1, 1), Help("No other: how often rows are learned from is the replay's updates.")
+        int,
+        Range(1, 1),
+        Help(
+            "Passes over a batch; always 1 here",
+            "`replay.updates` sets how often rows are learned from.",
+        ),
     ] = 1
-    minibatches: Annotated[int, Range(1, 1), Help("No other.")] = 1
+    minibatches: Annotated[int, Range(1, 1), Help("Minibatches per pass; always 1 here")] = 1
 
     @property
     def item_rows(self) -> int | None:

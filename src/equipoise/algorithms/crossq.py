@@ -55,16 +55,17 @@ class CrossQ(SAC):
         SAC.default_optimizer, learning_rate=1e-3, betas=(0.5, 0.999)
     )
 
-    hidden: Annotated[
-        tuple[PositiveInt, ...], Help("Sizes of the actor's hidden layers."), KEPT
-    ] = (256, 256)
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the actor's hidden layers"), KEPT] = (
+        256,
+        256,
+    )
     critic_hidden: Annotated[
-        tuple[PositiveInt, ...], Help("Sizes of the critics' hidden layers."), KEPT
+        tuple[PositiveInt, ...], Help("Sizes of the critics' hidden layers"), KEPT
     ] = (1024, 1024)
-    delay: Annotated[
-        PositiveInt, Help("Updates of the critics to one of the actor and the temperature.")
-    ] = 3
-    target_every: Annotated[NonNegativeInt, Help("No other: there is no target network.")] = 0
+    delay: Annotated[PositiveInt, Help("Critic updates per update of actor and temperature")] = 3
+    target_every: Annotated[
+        NonNegativeInt, Help("Updates between target copies; always 0 (no target)")
+    ] = 0
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:
         bounds = Bounds(spec.action, "crossq")

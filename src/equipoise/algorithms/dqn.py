@@ -72,34 +72,36 @@ class DQN(OffPolicyAlgorithm):
     }
 
     double: Annotated[
-        bool, Help("The learning network chooses the action that the target network judges.")
+        bool,
+        Help(
+            "Double Q-learning",
+            "The learning network chooses the action that the target network evaluates.",
+        ),
     ] = True
-    dueling: Annotated[
-        bool, Help("A head for the state, and one for what actions add to it."), KEPT
-    ] = False
+    dueling: Annotated[bool, Help("Dueling heads: state value and advantages"), KEPT] = False
     distribution: Annotated[
         Literal["none", "c51", "quantile"],
-        Help("Learn the distribution of returns instead of their mean."),
+        Help("Distribution of returns to learn; none learns the mean"),
         KEPT,
     ] = "none"
-    atoms: Annotated[PositiveInt, Help("Atoms of the distribution."), C51, KEPT] = 51
-    v_min: Annotated[float, Help("The lowest return."), C51] = -10.0
-    v_max: Annotated[float, Help("The highest return."), C51] = 10.0
-    quantiles: Annotated[PositiveInt, Help("Quantiles of the distribution."), QUANTILE, KEPT] = 200
-    kappa: Annotated[PositiveFloat, Help("Where the Huber function becomes linear."), QUANTILE] = (
-        1.0
-    )
+    atoms: Annotated[PositiveInt, Help("Atoms of the C51 distribution"), C51, KEPT] = 51
+    v_min: Annotated[float, Help("Lowest return of the C51 distribution"), C51] = -10.0
+    v_max: Annotated[float, Help("Highest return of the C51 distribution"), C51] = 10.0
+    quantiles: Annotated[
+        PositiveInt, Help("Quantiles of the return distribution"), QUANTILE, KEPT
+    ] = 200
+    kappa: Annotated[PositiveFloat, Help("Threshold of the quantile Huber loss"), QUANTILE] = 1.0
     error: Annotated[
-        Literal["huber", "mse"], Help("Function of the TD error."), Read("distribution", "none")
+        Literal["huber", "mse"], Help("Loss function of the TD error"), Read("distribution", "none")
     ] = "huber"
     epsilon_start: Annotated[
         UnitInterval,
-        Help("Share of random actions at first."),
+        Help("Initial share of random actions (epsilon)"),
         Read("epsilon_steps", why="epsilon does not change"),
     ] = 1.0
-    epsilon: Annotated[UnitInterval, Help("Share of random actions at last, in every env.")] = 0.05
+    epsilon: Annotated[UnitInterval, Help("Final share of random actions (epsilon)")] = 0.05
     epsilon_steps: Annotated[
-        NonNegativeInt, Help("Env steps from the one share to the other, linearly.")
+        NonNegativeInt, Help("Env steps from epsilon_start to epsilon", "The share falls linearly.")
     ] = 50_000
     target_every: PositiveInt = 250
 

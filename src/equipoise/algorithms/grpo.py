@@ -37,14 +37,24 @@ class GRPO(PolicyText):
     num_generations: Annotated[int, Range(2)] = 8
     scale_rewards: Annotated[
         Literal["group", "batch", "none"],
-        Help("Deviation that divides the advantages: the group's, the batch's, or none."),
+        Help(
+            "Standard deviation that divides the advantages",
+            "group: of the group. batch: of the batch. none: no division.",
+        ),
     ] = "group"
     importance: Annotated[
         Literal["token", "sequence"],
-        Help("Ratio of each token, or one of the whole sample: the geometric mean (GSPO)."),
+        Help(
+            "Probability ratio per token or per sample",
+            "sequence: the geometric mean over the sample's tokens (GSPO).",
+        ),
     ] = "token"
     surrogate: Annotated[
-        Literal["ppo", "cispo"], Help("Clip the objective, or the weight of the log-probability.")
+        Literal["ppo", "cispo"],
+        Help(
+            "Clipped part of the loss",
+            "ppo: the objective. cispo: the weight of the log-probability.",
+        ),
     ] = "ppo"
 
     def advantage(

@@ -25,18 +25,16 @@ class IMPALA(ActorCriticAlgorithm):
     default_optimizer: ClassVar[Optimizer] = Optimizer(learning_rate=6e-4)
     max_sensible_lag: ClassVar[float | None] = 16.0
 
-    lambda_: Annotated[UnitInterval, Help("Lambda of the V-trace targets.")] = 1.0
+    lambda_: Annotated[UnitInterval, Help("V-trace lambda")] = 1.0
     clip_rho: Annotated[
-        NonNegativeFloat, Help("Bound of the importance weight of a row's error (rho).")
+        NonNegativeFloat, Help("Clip limit of rho, the V-trace weight of a TD error")
     ] = 1.0
-    clip_c: Annotated[NonNegativeFloat, Help("Bound of the importance weights of a trace (c).")] = (
+    clip_c: Annotated[NonNegativeFloat, Help("Clip limit of c, the V-trace weight of a trace")] = (
         1.0
     )
-    clip_pg_rho: Annotated[
-        NonNegativeFloat, Help("Bound of the importance weight of the policy's gradient.")
-    ] = 1.0
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.01
-    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
+    clip_pg_rho: Annotated[NonNegativeFloat, Help("Clip limit of rho in the policy gradient")] = 1.0
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient")] = 0.01
+    value: Annotated[NonNegativeFloat, Help("Value loss coefficient")] = 0.5
 
     def loss(
         self,

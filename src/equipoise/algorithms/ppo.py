@@ -51,27 +51,31 @@ class PPO(ActorCriticAlgorithm):
     minibatch_rows: ClassVar[int] = 64
     max_sensible_lag: ClassVar[float | None] = 8.0
 
-    lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
-    clip: Annotated[NonNegativeFloat, Help("Bound of the probability ratio, around 1.")] = 0.2
-    anneal_clip: Annotated[bool, Help("The clip goes to 0 with the learning rate's schedule.")] = (
+    lambda_: Annotated[UnitInterval, Help("GAE lambda")] = 0.95
+    clip: Annotated[NonNegativeFloat, Help("Clip range of the probability ratio")] = 0.2
+    anneal_clip: Annotated[bool, Help("Reduce the clip range linearly to 0 over the schedule")] = (
         False
     )
     value_clip: Annotated[
         NonNegativeFloat,
-        Help("Bound of a new value around the value at the start of the batch. 0: off."),
+        Help(
+            "Clip range of the value; 0 turns it off",
+            "It is relative to the value at the start of the batch.",
+        ),
     ] = 0.0
-    entropy: Annotated[NonNegativeFloat, Help("Weight of the policy's entropy.")] = 0.0
-    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
-    normalize_advantage: Annotated[
-        bool, Help("Scale the advantages of a batch to mean 0 and deviation 1.")
-    ] = True
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient")] = 0.0
+    value: Annotated[NonNegativeFloat, Help("Value loss coefficient")] = 0.5
+    normalize_advantage: Annotated[bool, Help("Normalise the advantages of a batch")] = True
     target_kl: Annotated[
         PositiveFloat | None,
-        Help("The rest of a batch is left out once approx_kl is 1.5 times as much. none: never."),
+        Help(
+            "KL limit that ends a batch early; none turns it off",
+            "The batch ends if approx_kl exceeds 1.5 times this limit.",
+        ),
     ] = None
     value_warmup: Annotated[
         NonNegativeInt,
-        Help("Updates at first that change the value alone. After a start from bc: 10."),
+        Help("First updates that train only the value", "Try 10 when you start from a bc run."),
     ] = 0
     epochs: PositiveInt = 10
     minibatches: PositiveInt = 4

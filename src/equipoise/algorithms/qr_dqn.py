@@ -29,6 +29,8 @@ class QRDQN(DQN):
     defaults: ClassVar[Mapping[str, object]] = {**DQN.defaults, "policy.batch": BATCH}
 
     double: bool = False
-    distribution: Annotated[Literal["quantile"], Help("No other."), KEPT] = "quantile"
+    distribution: Annotated[
+        Literal["quantile"], Help("Distribution of returns; always quantile here"), KEPT
+    ] = "quantile"
     epsilon: UnitInterval = 0.01
     target_every: PositiveInt = 2500

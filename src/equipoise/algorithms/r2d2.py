@@ -78,39 +78,49 @@ class R2D2(OffPolicyAlgorithm, Remembers):
     }
 
     hidden: tuple[PositiveInt, ...] = (128,)
-    dueling: Annotated[
-        bool, Help("A head for the state, and one for what actions add to it."), KEPT
-    ] = True
+    dueling: Annotated[bool, Help("Dueling heads: state value and advantages"), KEPT] = True
     core: CoreKind = "lstm"
     core_size: PositiveInt = 128
     burn_in: Annotated[
         NonNegativeInt,
-        Help("Rows of a window that only bring the recurrent state up to date."),
+        Help("Rows that only warm up the recurrent state"),
         KEPT,
     ] = 40
     length: Annotated[
         PositiveInt,
-        Help("Rows of a window that are learned from; windows begin every unroll rows."),
+        Help("Rows of a window that are learned from", "A window begins every `unroll` rows."),
         KEPT,
     ] = 80
     stored_state: Annotated[
-        bool, Help("Windows begin with the state that the actor had. false: with zeros.")
+        bool,
+        Help("Start windows with the actor's recurrent state", "false: windows start with zeros."),
     ] = True
     gamma: UnitInterval = 0.997
     n_step: PositiveInt = 5
-    target: Annotated[Literal["nstep", "retrace"], Help("The returns that are learned.")] = "nstep"
-    lambda_: Annotated[UnitInterval, Help("Lambda of Retrace."), Read("target", "retrace")] = 0.95
-    rescale: Annotated[bool, Help("Learn h(Q) in place of Q.")] = True
+    target: Annotated[Literal["nstep", "retrace"], Help("Kind of return to learn")] = "nstep"
+    lambda_: Annotated[UnitInterval, Help("Retrace lambda"), Read("target", "retrace")] = 0.95
+    rescale: Annotated[bool, Help("Rescale values: learn h(Q) instead of Q")] = True
     eta: Annotated[
-        UnitInterval, Help("Share of the greatest error in a priority; the rest is the mean's.")
+        UnitInterval,
+        Help(
+            "Weight of the largest error in a priority",
+            "The mean error has the rest of the weight.",
+        ),
     ] = 0.9
     epsilon: Annotated[
         UnitInterval,
-        Help("Share of random actions in the first env; the other envs' shares are powers of it."),
+        Help(
+            "Share of random actions (epsilon) in the first env",
+            "Env i of N explores with epsilon^(1 + epsilon_alpha i / (N - 1)).",
+        ),
     ] = 0.4
-    epsilon_alpha: Annotated[NonNegativeFloat, Help("The power of the last env is 1 and this.")] = (
-        7.0
-    )
+    epsilon_alpha: Annotated[
+        NonNegativeFloat,
+        Help(
+            "Exponent of epsilon in the last env, minus 1",
+            "Env i of N explores with epsilon^(1 + epsilon_alpha i / (N - 1)).",
+        ),
+    ] = 7.0
     target_every: PositiveInt = 2500
 
     @property

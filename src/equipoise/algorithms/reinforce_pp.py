@@ -29,9 +29,12 @@ from equipoise.types import Packed, Pool, Tree, UnitInterval
 class ReinforcePP(PolicyText):
     baseline: Annotated[
         Literal["none", "group"],
-        Help("Taken from a sample's reward: nothing, or the mean reward of its group."),
+        Help(
+            "Baseline subtracted from a sample's reward",
+            "group: the mean reward of its group. none: no baseline.",
+        ),
     ] = "group"
-    gamma: Annotated[UnitInterval, Help("Discount of a token.")] = 1.0
+    gamma: Annotated[UnitInterval, Help("Discount factor per token")] = 1.0
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"
 

@@ -31,10 +31,17 @@ class RLOO(PolicyText):
     num_generations: Annotated[int, Range(2)] = 8
     importance: Annotated[
         Literal["sequence", "token"],
-        Help("Ratio of the whole sample, the product of its tokens', or one of each token."),
+        Help(
+            "Probability ratio per sample or per token",
+            "sequence: the product over the sample's tokens.",
+        ),
     ] = "sequence"
     loss_type: Annotated[
-        Literal["grpo"], Help("No other: a sample counts once, however long it is.")
+        Literal["grpo"],
+        Help(
+            "Averaging of the loss; always grpo here",
+            "Each sample counts once, however long it is.",
+        ),
     ] = "grpo"
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"

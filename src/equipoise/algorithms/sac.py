@@ -111,34 +111,44 @@ class SAC(OffPolicyAlgorithm):
     defaults: ClassVar[Mapping[str, object]] = {"replay.updates": 1, "placement.envs_per_actor": 1}
 
     temperature: Annotated[
-        PositiveFloat, Help("Weight of the entropy at first; for good where it is not learned.")
+        PositiveFloat,
+        Help(
+            "Initial entropy coefficient (temperature)",
+            "It stays fixed if `learn_temperature` is false.",
+        ),
     ] = 1.0
     learn_temperature: Annotated[
-        bool, Help("Follow the target entropy with the temperature."), KEPT
+        bool, Help("Adapt the temperature to the target entropy"), KEPT
     ] = True
     target_entropy: Annotated[
         float | None,
-        Help("Entropy to aim at, in nats. none: -dim for a Box, 0.98 log(actions) for a Discrete."),
+        Help(
+            "Target entropy in nats; none follows the action space",
+            "none uses minus the dimensions of a Box, 0.98 log(actions) of a Discrete.",
+        ),
         Read("learn_temperature", why="the temperature stays as it is"),
     ] = None
-    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = (
-        1_000
-    )
+    random_steps: Annotated[
+        NonNegativeInt, Help("Env steps with uniformly random actions at the start")
+    ] = 1_000
     value_warmup: Annotated[
         NonNegativeInt,
-        Help("Updates at first that change the critics alone. After a start from bc: 5,000."),
+        Help(
+            "First updates that train only the critics", "Try 5,000 when you start from a bc run."
+        ),
     ] = 0
     sde_every: Annotated[
         NonNegativeInt,
         Help(
-            "Box: steps of a stream for which the noise is one function of the state (gSDE). 0: "
-            "each step has its own noise."
+            "Env steps between new gSDE noise; 0 turns gSDE off",
+            "For Box actions: the noise is one function of the state for this many "
+            "steps of an env.",
         ),
         KEPT,
     ] = 0
     sde_log_std: Annotated[
         float,
-        Help("Logarithm of the deviation of the weights of that function, at first."),
+        Help("Initial log standard deviation of the gSDE noise weights"),
         Read("sde_every", why="the noise is no function of the state"),
         KEPT,
     ] = -3.0

@@ -30,9 +30,7 @@ class SFT(TextLearns):
         "placement.envs_per_actor": 1
     }  # a completion is learned from once, not in a group
 
-    entropy: Annotated[
-        NonNegativeFloat, Help("Weight of the entropy of each token's distribution.")
-    ] = 0.0
+    entropy: Annotated[NonNegativeFloat, Help("Entropy coefficient, per token")] = 0.0
 
     def loss(
         self,

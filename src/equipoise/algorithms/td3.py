@@ -69,24 +69,30 @@ class ActorAndCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TD3(OffPolicyAlgorithm):
-    delay: Annotated[PositiveInt, Help("Updates of the critics to one of the actor.")] = 2
+    delay: Annotated[PositiveInt, Help("Critic updates per actor update")] = 2
     noise: Annotated[
-        NonNegativeFloat, Help("Deviation of the noise that explores, in halves of the Box.")
+        NonNegativeFloat,
+        Help(
+            "Standard deviation of the exploration noise",
+            "The unit is half of the range of the Box.",
+        ),
     ] = 0.1
     target_noise: Annotated[
-        NonNegativeFloat, Help("Deviation of the noise that smooths the target.")
+        NonNegativeFloat, Help("Standard deviation of the target smoothing noise")
     ] = 0.2
     noise_clip: Annotated[
         NonNegativeFloat,
-        Help("Bound of the noise that smooths the target."),
+        Help("Clip limit of the target smoothing noise"),
         Read("target_noise", why="there is none"),
     ] = 0.5
-    random_steps: Annotated[NonNegativeInt, Help("Env steps of uniform actions at the start.")] = (
-        1_000
-    )
+    random_steps: Annotated[
+        NonNegativeInt, Help("Env steps with uniformly random actions at the start")
+    ] = 1_000
     value_warmup: Annotated[
         NonNegativeInt,
-        Help("Updates at first that change the critics alone. After a start from bc: 5,000."),
+        Help(
+            "First updates that train only the critics", "Try 5,000 when you start from a bc run."
+        ),
     ] = 0
     target_every: PositiveInt = 2
     tau: Fraction = 0.005

@@ -59,18 +59,23 @@ class Critic(nn.Module):
 class TokenPPO(PolicyText):
     critic: Annotated[
         Literal["head", "own"],
-        Help("The critic: a head on the policy, or a network of its own with its own optimiser."),
+        Help(
+            "Critic: a head on the policy or a network of its own",
+            "The network of its own has its own optimiser.",
+        ),
         KEPT,
     ] = "head"
-    gamma: Annotated[UnitInterval, Help("Discount of a token.")] = 1.0
-    lambda_: Annotated[UnitInterval, Help("Lambda of GAE.")] = 0.95
-    value: Annotated[NonNegativeFloat, Help("Weight of the value loss.")] = 0.5
+    gamma: Annotated[UnitInterval, Help("Discount factor per token")] = 1.0
+    lambda_: Annotated[UnitInterval, Help("GAE lambda")] = 0.95
+    value: Annotated[NonNegativeFloat, Help("Value loss coefficient")] = 0.5
     value_clip: Annotated[
-        NonNegativeFloat, Help("Bound of a new value around that at the start of the step. 0: off.")
+        NonNegativeFloat,
+        Help(
+            "Clip range of the value; 0 turns it off",
+            "It is relative to the value at the start of the step.",
+        ),
     ] = 0.0
-    normalize_advantage: Annotated[
-        bool, Help("Scale the advantages of a step to mean 0 and deviation 1.")
-    ] = True
+    normalize_advantage: Annotated[bool, Help("Normalise the advantages of a step")] = True
     kl: Literal["k1", "k2", "k3"] = "k1"
     kl_in: Literal["loss", "reward"] = "reward"
 

@@ -32,11 +32,14 @@ from equipoise.types import Batch, EnvSpec, LossOutput, NonNegativeInt, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class TQC(SAC):
-    critics: Annotated[PositiveInt, Help("Critics."), KEPT] = 2
-    quantiles: Annotated[PositiveInt, Help("Quantiles of a critic."), KEPT] = 25
+    critics: Annotated[PositiveInt, Help("Number of critics"), KEPT] = 2
+    quantiles: Annotated[PositiveInt, Help("Quantiles per critic"), KEPT] = 25
     drop: Annotated[
         NonNegativeInt,
-        Help("Quantiles a critic, of all critics' largest, that a target leaves out."),
+        Help(
+            "Largest quantiles that a target drops, per critic",
+            "They are dropped from the pooled quantiles of all critics.",
+        ),
     ] = 2
 
     def network(self, spec: EnvSpec) -> SoftActorCritic:

@@ -48,148 +48,148 @@ class Fields(TypedDict, total=False):
     """Settings by key: ``{"algorithm.gamma": 0.98}``."""
     # <fields of a run>
     steps: int | None
-    """Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset
-    (default: 500000)."""
+    """Env steps in all, such as 500k or 1M (default: 500000). They count after frame skip. With
+    `--dataset` they are updates, and on text they are samples."""
     seed: int | None
     """Seed of every random number (default: 0)."""
     actors: int | Literal["auto"] | None
-    """Workers that step envs and choose actions (default: 1)."""
+    """Workers (actors) that step envs (default: 1). With local inference they also choose the
+    actions."""
     envs_per_actor: int | Literal["auto"] | None
-    """Envs that an actor steps side by side (default: 16)."""
+    """Envs per actor (default: 16)."""
     action_mask: str | None
-    """Where the allowed actions stand: auto (the observation's key action_mask, if any), info,
-    obs/KEY or none (default: auto)."""
+    """Action mask: auto, info, obs/KEY or none (default: auto). auto: the observation's key
+    action_mask, if it has one."""
     dataset: str | None
-    """Learn from the recorded rows of a Minari data set alone, by its id or directory."""
+    """Minari data set to learn from alone, by id or directory."""
     model: str | None
-    """The language model: tiny, llama:hidden_size=48,..., a directory with config.json and
-    safetensors, or a hub id (default: tiny)."""
+    """Language model: tiny, a directory or a hub id (default: tiny). llama:hidden_size=48,... is
+    a new model of that size. A directory has config.json and safetensors."""
     reward: Reward | None
-    """Functions that judge completions, as module:function[,...]. Empty: the task's own (default:
-    none)."""
+    """Reward functions, as module:function[,...] (default: none). Empty uses the task's own
+    functions."""
     max_completion_length: int | None
-    """Tokens of a completion at most. 0: as the task says, else 256 (default: 0)."""
+    """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
+    has 256."""
     unroll: int | None
-    """Steps of an env that go to the learner together."""
+    """Rollout length: env steps per unroll."""
     batch: int | None
-    """Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a replay:
-    sampled items."""
+    """Batch size, in rollouts or sampled items. On policy: unrolls per update, a multiple of
+    `--envs-per-actor`. With a replay: sampled items."""
     replay_memory: int | None
-    """Bytes of a replay's rows at most, such as 2GiB, instead of replay.capacity. 0: not set
-    (default: 0)."""
+    """Replay size in bytes, such as 2GiB; 0 uses capacity (default: 0). It replaces
+    `replay.capacity`."""
     on_nonfinite: Literal["stop", "drop", "clamp"] | None
-    """What happens at a nan or infinity from an env: stop the run, drop the episode, or clamp the
-    value (default: stop)."""
+    """Reaction to nan or infinity from an env (default: stop). stop: end the run. drop: drop the
+    episode. clamp: clamp the value."""
     max_lag: int | None
-    """How many versions old experience may be: 0 is lockstep (reproducible), more lets actors and
-    learner overlap, none is unbounded (default: 0)."""
+    """Staleness limit in policy versions; 0 is lockstep (default: 0). A run in lockstep is
+    reproducible. A higher limit lets actors and learner overlap. none sets no limit."""
     balance: Literal["off", "auto"] | None
-    """auto: while the run goes on, fewer actors act and rows grow less old where that is as fast,
-    and more where it is faster; actors and max_lag are the limits (default: off)."""
+    """Automatic adaptation of actors and staleness (default: off). With auto fewer actors act, on
+    fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
+    and `max_lag` are the limits."""
     learners: int | Literal["auto"] | None
-    """Learners that share each batch, with actors of their own (default: 1)."""
+    """Learners that share each batch (default: 1). Each learner has actors of its own."""
     inference: Literal["local", "central"] | Literal["auto"] | None
-    """Where actions are chosen: in each actor (local), or in workers for all of them (central)
-    (default: local)."""
+    """Inference in each actor (local) or in workers (central) (default: local)."""
     partial_streams: int | None
-    """An actor acts once so many of its streams have answered, for those; slow ones hold nobody
-    up. 0: all of them (default: 0)."""
+    """Env answers that an actor waits for; 0 waits for all (default: 0). It then acts for the
+    envs that have answered, so slow envs do not delay the others."""
     device: str | Literal["auto"] | None
     """Device of the learner (default: cpu)."""
     precision: Literal["fp32", "medium", "tf32", "bf16", "fp16"] | Literal["auto"] | None
-    """Numbers of convolutions and matrix products, in learner and actors. On new processors
-    medium pays for wide MLPs, bf16 for images. tf32 and fp16 are for GPUs (default: fp32)."""
+    """Number format of network computations (default: fp32). It applies to convolutions and
+    matrix products, in learner and actors. On new processors medium pays for wide MLPs, bf16 for
+    images. tf32 and fp16 are for GPUs."""
     threads: int | Literal["auto"] | None
     """Learner threads (each actor uses one) (default: 1)."""
     stop_at: float | None
-    """Stop when an evaluation reaches this mean return, and another one of 100 episodes does, too
-    (default: none)."""
+    """Mean return at which the run stops (default: none). An evaluation has to reach it, and then
+    another evaluation of 100 episodes."""
     evaluate_episodes: int | None
-    """Fresh episodes of an evaluation; 'evaluate' has --episodes (default: 20)."""
+    """Episodes per evaluation ('evaluate' has --episodes) (default: 20)."""
     on_alarm: Literal["warn", "stop"] | None
-    """What an alarm does, a sign that the run goes nowhere: it is said, or it ends the run as
-    well (default: warn)."""
+    """Reaction to an alarm, a sign that learning fails (default: warn). warn: print it. stop:
+    print it and end the run."""
     evaluate_every: int | None
-    """Evaluate that often, beside training. none: near --stop-at, and at the end (default:
-    none)."""
+    """Env steps between evaluations (default: none). none evaluates near the goal of `--stop-at`,
+    and at the end."""
     metrics: Sequence[str] | None
-    """Numbers of the env's info to report: keys, or paths of keys such as episode/r (default:
-    none)."""
+    """Env info to report: keys, or paths such as episode/r (default: none)."""
     checkpoint_every: int | None
-    """Save the whole run that often. 0: at the end only. none: every two minutes (default:
-    none)."""
+    """Env steps between checkpoints; 0 saves at the end only (default: none). none saves every
+    two minutes."""
     task: str | Callable[..., object] | None
-    """Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or
-    module:callable."""
+    """Prompts: a task, a file, reasoning_gym:NAME or a callable. A file is JSONL or parquet; a
+    callable is module:callable."""
     arguments: Sequence[str] | None
-    """Arguments of the task, as KEY=VALUE: settings of a data set of reasoning-gym, held_out=FILE
-    of a file (default: none)."""
+    """Arguments of the task, as KEY=VALUE[,...] (default: none). They are settings of a
+    reasoning-gym data set, or held_out=FILE for a file."""
     reward_weights: Sequence[float] | None
-    """Factors of the rewards, in their order. Empty: 1 each (default: none)."""
+    """Weights of the rewards, in order; empty weighs each by 1 (default: none)."""
     reward_deadline_s: float | None
-    """Seconds in which a reward has to judge a group (default: 60.0)."""
+    """Seconds for a reward to judge a group (default: 60.0)."""
     chat_template_kwargs: Sequence[str] | None
-    """Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; a
-    row's column wins (default: none)."""
+    """Arguments of the chat template, as KEY=VALUE[,...] (default: none). An example is
+    enable_thinking=false. A column of the row takes precedence."""
     prompt_tokens: int | None
-    """Tokens of a prompt at most; longer ones are left out, and counted (default: 512)."""
+    """Longest prompt in tokens; longer ones are left out (default: 512). The run reports how many
+    prompts are left out."""
     stop: Sequence[str] | None
-    """Texts that end a completion, beside the model's own end; they are part of it (default:
-    none)."""
+    """Texts that end a completion (default: none). They are part of the completion. The model's
+    own end also ends it."""
     samples_at_once: int | None
-    """Completions that a generator writes side by side (default: 256)."""
+    """Completions that a generator writes at the same time (default: 256)."""
     on_update: Literal["keep", "recompute", "finish"] | None
-    """What a generator does with running completions when new weights come: keep what it knows of
-    them (the KV cache), compute that anew, or finish them first (default: keep)."""
+    """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
+    recompute: compute the cache again. finish: finish the completions first."""
     weights: Literal["fp32", "bf16"] | None
-    """How generators and evaluations get the weights: bf16 is half as many bytes, rounded; the
-    learner's stay fp32 (default: fp32)."""
+    """Number format of the weights that generators get (default: fp32). Evaluations get the same.
+    bf16 takes half the bytes; the learner keeps fp32."""
     weight_buffers: int | None
-    """Versions that memory has room for: generators read one while others are written (default:
-    3)."""
+    """Versions of the weights that memory has room for (default: 3). Generators read one version
+    while the learner writes others."""
     least_actors: int | None
-    """Actors that act at least (default: 1)."""
+    """Fewest actors that act (default: 1)."""
     shard: Literal["none", "fsdp", "tensor"] | None
-    """What each learner stores: the whole network (none), a slice of all parameters (fsdp), or a
-    slice of wide layers (tensor) (default: none)."""
+    """Part of the network that each learner stores (default: none). none: the whole network.
+    fsdp: a slice of all parameters. tensor: a slice of wide layers."""
     gradient_checkpointing: bool | None
-    """Keep no more than the inputs of a network's blocks for backward, and compute the rest anew
-    there (default: false)."""
+    """Recompute activations in backward to save memory (default: false). Only the inputs of a
+    network's blocks are stored."""
     inference_workers: int | None
-    """Inference workers; the actors are dealt to them evenly (default: 1)."""
+    """Inference workers (default: 1). The actors are divided among them evenly."""
     inference_batch: int | None
-    """Streams that an inference worker acts for at once, at most. 0: all that wait (default:
-    0)."""
+    """Most streams per inference batch; 0 takes all waiting (default: 0)."""
     inference_wait_ms: float | None
-    """How long an inference worker waits for half of its env groups before it acts. 0: act at
-    once (default: 0.0)."""
+    """Wait in ms for half of the env groups; 0 turns it off (default: 0.0)."""
     acting_precision: Literal["fp32", "bf16", "int8"] | None
-    """Weights that actors act with are rounded to this; reports say what it changes (default:
-    fp32)."""
+    """Number format of the weights that actors act with (default: fp32). Reports show what the
+    rounding changes."""
     compile: bool | None
-    """Compile torsos of images, and their loss, with torch.compile: a minute at the start
-    (default: false)."""
+    """Compile image torsos and their loss with torch.compile (default: false). It takes a minute
+    at the start."""
     graphs: bool | None
-    """On a GPU: record whole updates of the learner as CUDA graphs, which are replayed (default:
-    false)."""
+    """Record learner updates as CUDA graphs (GPU only) (default: false)."""
     auto: Sequence[str] | None
-    """Settings of these that are measured when the run begins, as --set placement.threads=auto
-    says of one (default: none)."""
+    """Placement settings to measure when the run begins (default: none). `--set
+    placement.threads=auto` adds threads."""
     deadline_s: float | None
-    """Kill and replace a worker that did nothing for this many seconds (default: 120.0)."""
+    """Seconds without work until a worker is replaced (default: 120.0)."""
     give_up_s: float | None
-    """End a run in which workers are killed from outside and nothing was learned for so many
-    seconds (default: 600.0)."""
+    """Seconds without learning after which a failing run ends (default: 600.0). The run ends only
+    if workers are killed from outside."""
     trace_s: float | None
-    """Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none (default:
-    0.0)."""
+    """Seconds of work kept for 'equipoise trace'; 0 is off (default: 0.0)."""
     nvtx: bool | None
-    """Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with
-    CUDA (default: false)."""
+    """Mark each worker's work with NVTX for NVIDIA's profilers (default: false). It needs a torch
+    with CUDA."""
     schedule_steps: int | None
-    """Env steps over which schedules run. none: steps, as the run began with (default: none)."""
+    """Env steps of the schedules; none uses the run's steps (default: none). A resume with other
+    `--steps` does not change them."""
     publish_every: int | None
-    """Updates from one published version to the next; with a replay: rounds (default: 1)."""
+    """Updates between published versions (default: 1). With a replay: rounds."""
     # </fields of a run>
 
 
@@ -262,86 +262,85 @@ class ResumeOptions(TypedDict, total=False):
     """Show the run while it trains (default: true)."""
     # <fields of a resume>
     steps: int | None
-    """Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with --dataset
-    (default: 500000)."""
+    """Env steps in all, such as 500k or 1M (default: 500000). They count after frame skip. With
+    `--dataset` they are updates, and on text they are samples."""
     balance: Literal["off", "auto"] | None
-    """auto: while the run goes on, fewer actors act and rows grow less old where that is as fast,
-    and more where it is faster; actors and max_lag are the limits (default: off)."""
+    """Automatic adaptation of actors and staleness (default: off). With auto fewer actors act, on
+    fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
+    and `max_lag` are the limits."""
     learners: int | Literal["auto"] | None
-    """Learners that share each batch, with actors of their own (default: 1)."""
+    """Learners that share each batch (default: 1). Each learner has actors of its own."""
     device: str | Literal["auto"] | None
     """Device of the learner (default: cpu)."""
     precision: Literal["fp32", "medium", "tf32", "bf16", "fp16"] | Literal["auto"] | None
-    """Numbers of convolutions and matrix products, in learner and actors. On new processors
-    medium pays for wide MLPs, bf16 for images. tf32 and fp16 are for GPUs (default: fp32)."""
+    """Number format of network computations (default: fp32). It applies to convolutions and
+    matrix products, in learner and actors. On new processors medium pays for wide MLPs, bf16 for
+    images. tf32 and fp16 are for GPUs."""
     threads: int | Literal["auto"] | None
     """Learner threads (each actor uses one) (default: 1)."""
     stop_at: float | None
-    """Stop when an evaluation reaches this mean return, and another one of 100 episodes does, too
-    (default: none)."""
+    """Mean return at which the run stops (default: none). An evaluation has to reach it, and then
+    another evaluation of 100 episodes."""
     evaluate_episodes: int | None
-    """Fresh episodes of an evaluation; 'evaluate' has --episodes (default: 20)."""
+    """Episodes per evaluation ('evaluate' has --episodes) (default: 20)."""
     on_alarm: Literal["warn", "stop"] | None
-    """What an alarm does, a sign that the run goes nowhere: it is said, or it ends the run as
-    well (default: warn)."""
+    """Reaction to an alarm, a sign that learning fails (default: warn). warn: print it. stop:
+    print it and end the run."""
     evaluate_every: int | None
-    """Evaluate that often, beside training. none: near --stop-at, and at the end (default:
-    none)."""
+    """Env steps between evaluations (default: none). none evaluates near the goal of `--stop-at`,
+    and at the end."""
     checkpoint_every: int | None
-    """Save the whole run that often. 0: at the end only. none: every two minutes (default:
-    none)."""
+    """Env steps between checkpoints; 0 saves at the end only (default: none). none saves every
+    two minutes."""
     reward_deadline_s: float | None
-    """Seconds in which a reward has to judge a group (default: 60.0)."""
+    """Seconds for a reward to judge a group (default: 60.0)."""
     samples_at_once: int | None
-    """Completions that a generator writes side by side (default: 256)."""
+    """Completions that a generator writes at the same time (default: 256)."""
     on_update: Literal["keep", "recompute", "finish"] | None
-    """What a generator does with running completions when new weights come: keep what it knows of
-    them (the KV cache), compute that anew, or finish them first (default: keep)."""
+    """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
+    recompute: compute the cache again. finish: finish the completions first."""
     weights: Literal["fp32", "bf16"] | None
-    """How generators and evaluations get the weights: bf16 is half as many bytes, rounded; the
-    learner's stay fp32 (default: fp32)."""
+    """Number format of the weights that generators get (default: fp32). Evaluations get the same.
+    bf16 takes half the bytes; the learner keeps fp32."""
     weight_buffers: int | None
-    """Versions that memory has room for: generators read one while others are written (default:
-    3)."""
+    """Versions of the weights that memory has room for (default: 3). Generators read one version
+    while the learner writes others."""
     least_actors: int | None
-    """Actors that act at least (default: 1)."""
+    """Fewest actors that act (default: 1)."""
     shard: Literal["none", "fsdp", "tensor"] | None
-    """What each learner stores: the whole network (none), a slice of all parameters (fsdp), or a
-    slice of wide layers (tensor) (default: none)."""
+    """Part of the network that each learner stores (default: none). none: the whole network.
+    fsdp: a slice of all parameters. tensor: a slice of wide layers."""
     gradient_checkpointing: bool | None
-    """Keep no more than the inputs of a network's blocks for backward, and compute the rest anew
-    there (default: false)."""
+    """Recompute activations in backward to save memory (default: false). Only the inputs of a
+    network's blocks are stored."""
     inference_batch: int | None
-    """Streams that an inference worker acts for at once, at most. 0: all that wait (default:
-    0)."""
+    """Most streams per inference batch; 0 takes all waiting (default: 0)."""
     inference_wait_ms: float | None
-    """How long an inference worker waits for half of its env groups before it acts. 0: act at
-    once (default: 0.0)."""
+    """Wait in ms for half of the env groups; 0 turns it off (default: 0.0)."""
     acting_precision: Literal["fp32", "bf16", "int8"] | None
-    """Weights that actors act with are rounded to this; reports say what it changes (default:
-    fp32)."""
+    """Number format of the weights that actors act with (default: fp32). Reports show what the
+    rounding changes."""
     compile: bool | None
-    """Compile torsos of images, and their loss, with torch.compile: a minute at the start
-    (default: false)."""
+    """Compile image torsos and their loss with torch.compile (default: false). It takes a minute
+    at the start."""
     graphs: bool | None
-    """On a GPU: record whole updates of the learner as CUDA graphs, which are replayed (default:
-    false)."""
+    """Record learner updates as CUDA graphs (GPU only) (default: false)."""
     auto: Sequence[str] | None
-    """Settings of these that are measured when the run begins, as --set placement.threads=auto
-    says of one (default: none)."""
+    """Placement settings to measure when the run begins (default: none). `--set
+    placement.threads=auto` adds threads."""
     deadline_s: float | None
-    """Kill and replace a worker that did nothing for this many seconds (default: 120.0)."""
+    """Seconds without work until a worker is replaced (default: 120.0)."""
     give_up_s: float | None
-    """End a run in which workers are killed from outside and nothing was learned for so many
-    seconds (default: 600.0)."""
+    """Seconds without learning after which a failing run ends (default: 600.0). The run ends only
+    if workers are killed from outside."""
     trace_s: float | None
-    """Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none (default:
-    0.0)."""
+    """Seconds of work kept for 'equipoise trace'; 0 is off (default: 0.0)."""
     nvtx: bool | None
-    """Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch with
-    CUDA (default: false)."""
+    """Mark each worker's work with NVTX for NVIDIA's profilers (default: false). It needs a torch
+    with CUDA."""
     schedule_steps: int | None
-    """Env steps over which schedules run. none: steps, as the run began with (default: none)."""
+    """Env steps of the schedules; none uses the run's steps (default: none). A resume with other
+    `--steps` does not change them."""
     # </fields of a resume>
 
 

@@ -36,7 +36,7 @@ def _place(name: str, fact: Fact) -> tuple[int, int]:
 
 def described(fact: Fact) -> str:
     """The help of a field with its default; a recipe or an algorithm may have another one."""
-    text = fact.help.removesuffix(".")
+    text, more = fact.help.removesuffix("."), f" {fact.more}" if fact.more else ""
     if fact.default is MISSING or "(default" in text:
-        return f"{text}."
-    return f"{text} (default: {as_text(fact.default) or 'none'})."
+        return f"{text}.{more}"
+    return f"{text} (default: {as_text(fact.default) or 'none'}).{more}"

@@ -16,7 +16,7 @@ def show_help(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COMMAND | TOPIC]", help="Command, or the topic at the end of an error."
+            metavar="[COMMAND | TOPIC]", help="Command, or the topic at the end of an error"
         ),
     ] = None,
 ) -> None:

@@ -30,7 +30,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="A module or module:callable of a file that may run; OLD=NEW if it was renamed.",
+        help="Module that a file may run; OLD=NEW if it was renamed",
     ),
 ]
 Callbacks = Annotated[
@@ -38,7 +38,7 @@ Callbacks = Annotated[
     typer.Option(
         "--callback",
         metavar="MODULE:OBJECT",
-        help="A callback: an object with on_report, on_evaluation or on_checkpoint, or its class.",
+        help="Callback object, or its class; repeatable",
         rich_help_panel=OUT,
     ),
 ]
@@ -46,12 +46,11 @@ Prometheus = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
-        help='Serve metrics for Prometheus (extra "prometheus"), on this machine alone where no '
-        "HOST is named.",
+        help='Port of the metrics for Prometheus (extra "prometheus")',
         rich_help_panel=OUT,
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the Python traceback of an error")]
 
 
 def _version(asked: bool) -> None:
@@ -71,12 +70,10 @@ def _version(asked: bool) -> None:
 def equipoise(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version")
     ] = False,
 ) -> None:
-    """Reinforcement learning: actors make experience, learners consume it, and the two are kept in
-    balance.
-    """
+    """Train RL agents and language models: actors make experience, and learners learn from it."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 

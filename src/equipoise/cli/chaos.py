@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 )
 def chaos(
     faults: Annotated[
-        str, typer.Option(metavar="A,B", help="Which ones, by name. Default: all.")
+        str, typer.Option(metavar="A,B", help="Names of the faults (default: all)")
     ] = "",
     seconds: Annotated[
-        str, typer.Option(metavar="S", help="How long a fault that comes again is kept up.")
+        str, typer.Option(metavar="S", help="Seconds for which a repeated fault continues")
     ] = "4",
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the matrix there as well.")
+        Path | None, typer.Option("--json", metavar="FILE", help="File for the results")
     ] = None,
     inference: Annotated[
-        str, typer.Option(metavar="local|central", help="Where actions are chosen in those runs.")
+        str, typer.Option(metavar="local|central", help="Place of inference in the test runs")
     ] = "local",
-    list_: Annotated[bool, typer.Option("--list", help="Name the faults and end.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the faults and exit")] = False,
     debug: Debug = False,
 ) -> None:
-    """Do to real runs what machines do to them, and prove what became of every row.
+    """Inject faults into test runs and verify that no data is lost.
 
-    Each fault gets a run of its own, of an env whose rows prove where they belong. Ends with 1
-    unless all pass.
+    Each fault has a run of its own. The rows of its env prove their place. The exit code is 1
+    unless all runs pass.
     """
     with plain_errors("equipoise chaos", debug):
         from equipoise.programs.settings import convert

@@ -22,35 +22,31 @@ from equipoise.console.help import Sections, plain_errors
 def check(
     env: Annotated[
         str,
-        typer.Argument(
-            metavar="ENV", help="As for train: a Gymnasium id, or module:id, or module:callable."
-        ),
+        typer.Argument(metavar="ENV", help="Gymnasium id, module:id or module:callable"),
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="env.KEY=VALUE", help="An argument of the env, as often as you like."
-        ),
+        typer.Option("--set", metavar="env.KEY=VALUE", help="Argument of the env; repeatable"),
     ] = None,
     steps: Annotated[
-        str | None, typer.Option(metavar="N", help="Steps of each of several walks. Default 1500.")
+        str | None, typer.Option(metavar="N", help="Steps of each walk (default: 1500)")
     ] = None,
     seconds: Annotated[
-        str | None, typer.Option(metavar="N", help="Seconds for all walks together. Default 60.")
+        str | None, typer.Option(metavar="N", help="Seconds for all walks together (default: 60)")
     ] = None,
     seed: Annotated[
-        str, typer.Option(metavar="N", help="Seed of the env and of the random actions.")
+        str, typer.Option(metavar="N", help="Seed of the env and of the random actions")
     ] = "0",
     debug: Debug = False,
 ) -> None:
-    """Find out what is wrong with ENV before training does, and what it will cost.
+    """Look for mistakes in an env before training, and for its costs.
 
-    A child process steps the env, so that an env that crashes, ends its process or hangs is a
-    finding. A slow env is stepped less often, and the report says what was not looked at for want
-    of time. Ctrl-C prints what was found up to then.
+    A child process steps the env, so an env that crashes, ends its process or hangs is a finding. A
+    slow env is stepped less often, and the report lists the checks that ran out of time. Ctrl-C
+    prints the findings up to then.
 
     ENV may also be a PettingZoo env. The exit code is 1 if training or a resume would go wrong. It
-    is 0 where there are only notes: things that cost something. It is 130 after Ctrl-C.
+    is 0 if there are only notes, which name costs. It is 130 after Ctrl-C.
     """
     with plain_errors("equipoise check", debug):
         from equipoise.programs.settings import at_least, convert, env_of

@@ -7,22 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise.console.options import described, option_of
+from equipoise.console.options import option_of
 from equipoise.facts import facts
 from equipoise.programs.cluster import Cluster
 from equipoise.types import WHERE
 
-FIELDS = dict(facts(Cluster))
-ADDRESS = FIELDS.pop("address")
-Address = Annotated[str | None, option_of(ADDRESS)]
+Address = Annotated[str | None, option_of(facts(Cluster)["address"])]
 ClusterSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--cluster",
         metavar="KEY=VALUE",
-        help="How a run is placed, with --on ray; as often as you like. "
-        + " ".join(f"{name}: {described(one)}." for name, one in FIELDS.items())
-        + " They may change on a resume (docs/guides/cluster.md).",
+        help="Setting of the cluster, such as home_actors=0; repeatable",
         rich_help_panel=WHERE,
     ),
 ]

@@ -23,34 +23,32 @@ if TYPE_CHECKING:
 )
 def collect(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+        Path, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
     ],
     dataset: Annotated[
         str,
         typer.Option(
             metavar="ID|DIR",
-            help="A Minari id such as cartpole/expert-v0, or a new directory, for the data set.",
+            help="Minari id or new directory of the data set",
         ),
     ],
-    episodes: Annotated[str, typer.Option(metavar="N", help="Fresh episodes to play.")] = "100",
+    episodes: Annotated[str, typer.Option(metavar="N", help="Episodes to play")] = "100",
     deterministic: Annotated[
         bool,
         typer.Option(
             "--deterministic",
-            help="The most likely action, not one drawn as at the end of training.",
+            help="Take the most likely actions instead of sampling",
         ),
     ] = False,
-    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the episodes")] = "0",
     best: Annotated[
         bool,
-        typer.Option(
-            "--best", help="The weights of the run's best evaluation, not its newest ones."
-        ),
+        typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
     ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Save episodes of a run's policy as a Minari data set, which 'train --dataset' learns from."""
+    """Save episodes of a run's policy as a Minari data set for 'train --dataset'."""
     with plain_errors("equipoise collect", debug):
         from equipoise.programs.settings import at_least, convert
 

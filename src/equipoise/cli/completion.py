@@ -20,10 +20,10 @@ SHELLS = ("bash", "zsh", "fish")
   fish   equipoise completion fish > ~/.config/fish/completions/equipoise.fish""",
 )
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="Name of the shell")],
     debug: Debug = False,
 ) -> None:
-    """Print what makes a shell complete commands and options."""
+    """Print the script that makes a shell complete commands and options."""
     with plain_errors("equipoise completion", debug):
         from typer.completion import get_completion_script  # type: ignore[attr-defined]
 

@@ -16,7 +16,9 @@ PIN = re.compile(r"([\w.-]+)==(\S+)(?: *; *(.+))?")  # a line of the lock: name,
 NAMED = 5  # changes of `make setup` that are printed; the others are counted
 
 
-@app.command(cls=Sections, epilog="Paste it into a report: it names no user, no host and no path.")
+@app.command(
+    cls=Sections, epilog="Paste it into a bug report: it has no name of a user, host or path."
+)
 def doctor(debug: Debug = False) -> None:
     """Print the machine, its limits and the versions of packages, for a bug report."""
     with plain_errors("equipoise doctor", debug):

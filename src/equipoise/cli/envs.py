@@ -28,15 +28,15 @@ SHOWN = 6  # ids of a group, where all groups are shown
 )
 def envs(
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="A part of the ids that are listed.")
+        str | None, typer.Argument(metavar="[TEXT]", help="Text that the listed ids contain")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Older versions of an id as well.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include older versions of the ids")] = False,
     modules: Annotated[
         list[str] | None,
         typer.Option(
             "--import",
             metavar="MODULE",
-            help="A module of yours, or of a package, that registers ids.",
+            help="Module that registers further ids",
         ),
     ] = None,
     debug: Debug = False,

@@ -29,57 +29,51 @@ if TYPE_CHECKING:
 def evaluate(
     directory: Annotated[
         str,
-        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+        typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME"),
     ],
     episodes: Annotated[
-        str, typer.Option(metavar="N", help="Fresh episodes; 'train' has --evaluate-episodes.")
+        str, typer.Option(metavar="N", help="Episodes to play ('train' has --evaluate-episodes)")
     ] = "20",
     stochastic: Annotated[
         bool,
-        typer.Option("--stochastic", help="Draw actions as in training, not the most likely one."),
+        typer.Option("--stochastic", help="Sample actions as in training"),
     ] = False,
-    seed: Annotated[str, typer.Option(metavar="N", help="Of the episodes.")] = "0",
+    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the episodes")] = "0",
     best: Annotated[
         bool,
-        typer.Option(
-            "--best", help="The weights of the run's best evaluation, not its newest ones."
-        ),
+        typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
     ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="env.KEY=VALUE",
-            help="Another argument of the env than in training; its spaces stay.",
+            help="Argument of the env; its spaces must stay the same",
         ),
     ] = None,
     video: Annotated[
         bool,
-        typer.Option(
-            "--video", help='Also write a video into DIR/videos (needs the extra "video").'
-        ),
+        typer.Option("--video", help='Write a video into DIR/videos (extra "video")'),
     ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|ID",
-            help="Play recorded observations instead of episodes: an npz file with obs [N, ...] "
-            "(action, first), or a Minari "
-            "data set. The env's package is not needed.",
+            help="Recorded observations to act on: npz or Minari id",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --recorded: write the actions there, as npz."),
+        typer.Option(metavar="FILE", help="File for the actions (npz), with --recorded"),
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the return only, not how far it is.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the return only")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Play fresh episodes with the newest weights of a run, or those that solved it, and print
-    their return.
+    """Play fresh episodes with the policy of a run and print their return.
+
+    The weights are the newest, or the weights that solved the task. With --recorded the policy acts
+    on an npz file with obs [N, ...] (action, first) or on a Minari data set, without the env.
     """
     if recorded is not None:
         if settings:

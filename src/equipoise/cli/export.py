@@ -28,42 +28,40 @@ from equipoise.console.place import say
 def export(
     directory: Annotated[
         str,
-        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+        typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME"),
     ],
-    to: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory.")],
+    to: Annotated[Path, typer.Argument(metavar="OUT", help="New directory")],
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which policy of several.")
+        str | None, typer.Option(metavar="NAME", help="Policy to export, if the run has several")
     ] = None,
     best: Annotated[
         bool,
-        typer.Option(
-            "--best", help="The weights of the run's best evaluation, not its newest ones."
-        ),
+        typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
     ] = False,
     recorded: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|ID",
-            help="Observations to compare on, as for evaluate: an npz file or a Minari data set. "
-            "By default the policy plays "
-            "in the run's env.",
+            help="Recorded observations for the check: npz or Minari id",
         ),
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(metavar="N", help="Observations to compare on. Default 10000.")
+        str | None, typer.Option(metavar="N", help="Observations in the check (default: 10000)")
     ] = None,
     no_graph: Annotated[
         bool,
         typer.Option(
-            "--no-graph", help="Weights alone, for a server with torch.", show_default=False
+            "--no-graph",
+            help="Write weights without a graph, for a server with torch",
+            show_default=False,
         ),
     ] = False,
     trust: Trust = None,
 ) -> None:
-    """Save a policy as data: policy.onnx, weights, spec, edge.py and hashes.
+    """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
 
-    The graph is compared with torch, and refused where it differs. A run on text gives its model,
-    as transformers loads it.
+    The graph is compared with torch, on observations of the run's env or on --recorded ones, and
+    refused if it differs. For a run on text, write a model that transformers loads.
     """
     from equipoise import api
     from equipoise.programs.settings import at_least

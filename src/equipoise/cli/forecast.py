@@ -22,29 +22,31 @@ from equipoise.console.help import Sections, plain_errors
 )
 def forecast(
     cluster: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The machines, in TOML (docs/guides/balance.md).")
+        Path, typer.Argument(metavar="FILE", help="Machines, as TOML (docs/guides/balance.md)")
     ],
     run: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="DIR",
-            help="A run on processes, whose workers measured what the work costs.",
+            help="Run on processes that measured the costs of the work",
         ),
     ] = None,
     curve: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw steps/s from one machine of each kind to 10,000 actors: .svg, .png or .pdf.",
+            help="Picture of steps/s by machines: .svg, .png or .pdf",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Forecast steps/s, lag, load and price of a run on a cluster, by simulating the ring on its
-    machines and links.
+    """Predict steps/s, lag, load and price of a run on other machines.
+
+    The command simulates actors, queue and learner on the machines and links of FILE. --curve draws
+    steps/s from one machine of each kind to 10,000 actors.
     """
     with plain_errors("equipoise forecast", debug):
         from equipoise.api import forecasting

@@ -12,10 +12,10 @@ from equipoise.console.place import printable
 
 Best = Annotated[
     bool,
-    typer.Option("--best", help="The weights of the run's best evaluation, not its newest ones."),
+    typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
 ]
 Directory = Annotated[
-    str, typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL.")
+    str, typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME")
 ]
 
 
@@ -31,23 +31,25 @@ def generate(
     directory: Directory,
     prompt: Annotated[
         list[str],
-        typer.Option(metavar="TEXT", help="A prompt, or JSON of messages; as often as you like."),
+        typer.Option(metavar="TEXT", help="Prompt, or JSON of messages; repeatable"),
     ],
-    samples: Annotated[str, typer.Option(metavar="N", help="Completions of each prompt.")] = "1",
+    samples: Annotated[str, typer.Option(metavar="N", help="Completions per prompt")] = "1",
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="The likeliest token each time, instead of drawing.")
+        bool, typer.Option("--greedy", help="Take the likeliest tokens instead of sampling")
     ] = False,
     limit: Annotated[
         str | None,
-        typer.Option("--max-tokens", metavar="N", help="Tokens of a completion at most."),
+        typer.Option(
+            "--max-tokens", metavar="N", help="Most tokens of a completion (default: the run's)"
+        ),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="N", help="Of what is drawn.")] = "0",
+    seed: Annotated[str, typer.Option(metavar="N", help="Seed of the sampling")] = "0",
     best: Best = False,
     trust: Trust = None,
 ) -> None:
-    """Have the model of a run on text answer prompts.
+    """Answer prompts with the model of a run on text.
 
-    A model that was trained on messages gets its chat template: a prompt is the user's message, or
+    A model that was trained on messages uses its chat template: a prompt is the user's message, or
     JSON of all messages.
     """
     from equipoise.programs.settings import at_least

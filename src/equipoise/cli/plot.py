@@ -27,31 +27,31 @@ def plot(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Runs, folders with runs, or NAME=RUN. Runs of one name, or that differ in the "
-            "seed alone, are one curve.",
+            help="Runs, folders with runs, or NAME=RUN",
         ),
     ],
-    x: Annotated[
-        str, typer.Option(metavar="steps|wall|updates", help="The horizontal axis.")
-    ] = "steps",
+    x: Annotated[str, typer.Option(metavar="steps|wall|updates", help="Horizontal axis")] = "steps",
     y: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="return, evaluation, length, steps_per_s, learner/METRIC or info/NAME, as "
-            "TensorBoard has them.",
+            help="Vertical axis, such as evaluation or learner/entropy",
         ),
     ] = "return",
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="The picture: .svg, .png or .pdf; a file that is there is replaced.",
+            help="Picture: .svg, .png or .pdf; an old one is replaced",
         ),
     ] = Path("curves.svg"),
     debug: Debug = False,
 ) -> None:
-    """Draw learning curves; needs the extra "plot"."""
+    """Draw learning curves of runs (needs the extra "plot").
+
+    Runs of one name, or that differ in the seed alone, are one curve. --y takes return, evaluation,
+    length, steps_per_s, learner/METRIC or info/NAME, as TensorBoard names them.
+    """
     with plain_errors("equipoise plot", debug):
         from equipoise.console.curves import curves, drawn, save
 

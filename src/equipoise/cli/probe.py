@@ -21,28 +21,25 @@ from equipoise.console.place import say
 )
 def probe(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+        str, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
     ],
-    top: Annotated[str, typer.Option(metavar="N", help="How many of the changes are tried.")] = "3",
+    top: Annotated[str, typer.Option(metavar="N", help="Number of changes to try")] = "3",
     seconds: Annotated[
         str | None,
         typer.Option(
             metavar="S",
-            help="Seconds of each run, on a busy machine too. Default: 15, on an idle one.",
+            help="Seconds of each run, even on a busy machine (default: 15)",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print what came of it only.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the results only")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Try the changes that are predicted to help a run most, each in a short run, and print what
-    was predicted and measured.
+    """Measure the changes that may help a run most, each in a short run.
 
-    The run itself is not touched. It takes about 30 s for each, half of it for the run as it is, in
-    turns.
+    The command prints predictions and measurements, and leaves the run as it is. A change takes
+    about 30 s, half of it for the unchanged settings, in turns.
     """
     with plain_errors("equipoise probe", debug):
         from equipoise.api.probing import probed

@@ -20,14 +20,17 @@ from equipoise.console.place import say
 )
 def recipes(
     env: Annotated[
-        str | None, typer.Argument(metavar="[ENV]", help="The env whose recipes are shown whole.")
+        str | None, typer.Argument(metavar="[ENV]", help="Env to show the recipes of, in full")
     ] = None,
     algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only those of this algorithm.")
+        str | None, typer.Option(metavar="NAME", help="Algorithm to show the recipes of")
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """List the tuned settings that 'train' takes by itself; --no-recipe leaves them out."""
+    """List the tuned settings, by env.
+
+    'train' uses them by itself, unless it has --no-recipe.
+    """
     with plain_errors("equipoise recipes", debug):
         from equipoise.hints import hint
         from equipoise.programs.program import to_plain

@@ -29,7 +29,7 @@ registry = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Keep versions of policies: name them, go back, check them.",
+    help="Keep versions of policies, with aliases.",
     epilog="""Examples:
   equipoise registry add artifact cartpole --alias champion
   equipoise registry show cartpole
@@ -74,18 +74,18 @@ At = Annotated[
     typer.Option(
         "--registry",
         metavar="DIR",
-        help="The folder of the registry. Default registry.",
+        help="Folder of the registry (default: registry)",
         show_default=False,
     ),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of the policy.", autocompletion=_names)
+    str, typer.Argument(metavar="NAME", help="Name of the policy", autocompletion=_names)
 ]
 Which = Annotated[
     str,
     typer.Argument(
         metavar="VERSION",
-        help="The first digits of a version, or an alias.",
+        help="Alias, or first digits of a version",
         autocompletion=_versions,
     ),
 ]
@@ -93,11 +93,11 @@ Expect = Annotated[
     str | None,
     typer.Option(
         metavar="VERSION",
-        help="Only if the alias is there now, at least six digits; 'none': if it is not set.",
+        help="Version that the alias must name now, or none",
     ),
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the audit.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the audit")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 
 @registry.command(
@@ -110,13 +110,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @field_options(Settings, only=TRIAL)
 def add(
     artifact: Annotated[
-        Path, typer.Argument(metavar="ARTIFACT", help="The folder that 'equipoise export' wrote.")
+        Path, typer.Argument(metavar="ARTIFACT", help="Folder that 'equipoise export' wrote")
     ],
     name: Name,
     alias: Annotated[
         str | None,
         typer.Option(
-            metavar="ALIAS", help="Move this alias to the version, too.", autocompletion=_aliases
+            metavar="ALIAS", help="Alias to move to the new version", autocompletion=_aliases
         ),
     ] = None,
     reason: Reason = "",
@@ -125,11 +125,11 @@ def add(
     debug: Debug = False,
     **given: Any,
 ) -> None:
-    """Copy an artifact into the registry, as a version of NAME.
+    """Add an artifact to the registry, as a version of NAME.
 
-    A registry is made where there is none. The version is a hash of all of the artifact. An
-    artifact that is in the registry already is not copied again. A graph is first tried on recorded
-    observations, in a process of its own.
+    A missing registry is created. The version is a hash of the whole artifact. An artifact that the
+    registry already has is not copied again. A graph is first tried on recorded observations, in a
+    process of its own.
     """
     with plain_errors("equipoise registry add", debug):
         from equipoise.registry import Registry, check_alias
@@ -201,7 +201,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="[VERSION]",
-            help="The first digits of a version, or an alias.",
+            help="Alias, or first digits of a version",
             autocompletion=_versions,
         ),
     ] = None,
@@ -211,8 +211,8 @@ def show(
 ) -> None:
     """Show a policy, or one version of it.
 
-    For a policy: aliases, the newest versions, and what was done to it last; --json has all
-    versions and the whole audit. For a version: lineage, files and aliases.
+    For a policy, print aliases, the newest versions and the last records; --json has all versions
+    and the whole audit. For a version, print lineage, files and aliases.
     """
     with plain_errors("equipoise registry show", debug):
         from equipoise.registry import RegistryReader
@@ -246,14 +246,14 @@ def alias(
     alias: Annotated[
         str,
         typer.Argument(
-            metavar="ALIAS", help="champion, candidate or shadow.", autocompletion=_aliases
+            metavar="ALIAS", help="Alias: champion, candidate or shadow", autocompletion=_aliases
         ),
     ],
     which: Annotated[
         str,
         typer.Argument(
             metavar="VERSION",
-            help="The first digits of a version, or an alias; none takes the alias away.",
+            help="Alias or first digits of a version; none removes the alias",
             autocompletion=_versions,
         ),
     ],
@@ -262,11 +262,11 @@ def alias(
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Move an alias to a version. A server that serves the policy takes the new champion between
-    two batches.
+    """Move an alias to a version.
 
-    With --expect the alias is moved only if nobody moved it meanwhile; the exit code is 1 where
-    somebody did. What was champion becomes previous.
+    A server of the policy takes the new champion between two batches, and the old champion becomes
+    previous. With --expect (six digits or more, or none for an alias that is not set) the exit code
+    is 1 if the alias has moved meanwhile.
     """
     with plain_errors("equipoise registry alias", debug):
         from equipoise.registry import Registry
@@ -292,8 +292,8 @@ def rollback(
 ) -> None:
     """Make the previous champion the champion again.
 
-    Once more goes back further. With --expect only if the champion is that version; the exit code
-    is 1 where it is another one.
+    The next rollback goes back further. With --expect the exit code is 1 if the champion is another
+    version.
     """
     with plain_errors("equipoise registry rollback", debug):
         from equipoise.registry import Registry
@@ -313,8 +313,9 @@ def rollback(
   equipoise registry verify --registry /mnt/policies --json""",
 )
 def verify(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
-    """Compare every file with its hash. The exit code is 1 where one is damaged, missing or not
-    expected.
+    """Compare every file with its hash.
+
+    The exit code is 1 if a file is damaged, missing or not expected.
     """
     with plain_errors("equipoise registry verify", debug):
         from equipoise.registry import Registry
@@ -351,22 +352,21 @@ def gc(
         str,
         typer.Option(
             metavar="DAYS",
-            help="Only versions that were added so long ago. Default 7.",
+            help="Least age in days of a removed version (default: 7)",
             show_default=False,
         ),
     ] = "7",
     dry: Annotated[
-        bool, typer.Option("--dry", help="Remove nothing; print what would go.")
+        bool, typer.Option("--dry", help="Print what would be removed; remove nothing")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without a question")] = False,
     as_json: Json = False,
     at: At = PLACE,
     debug: Debug = False,
 ) -> None:
-    """Remove versions that nothing names, after a question.
+    """Remove versions without an alias, after a question.
 
-    A version stays that an alias or the lineage of another one names. The audit keeps what was
-    removed.
+    A version in the lineage of another one also stays. The audit keeps a record of each removal.
     """
     with plain_errors("equipoise registry gc", debug):
         from equipoise.console.place import in_ci

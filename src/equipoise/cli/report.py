@@ -21,20 +21,18 @@ from equipoise.console.help import Sections, plain_errors
 )
 def report(
     places: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs.")
+        list[Path], typer.Argument(metavar="DIR...", help="Runs, or folders with runs")
     ],
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="The page, a .html file; an earlier report is replaced, no other file is.",
+            help="HTML file; an earlier report is replaced",
         ),
     ] = Path("report.html"),
     debug: Debug = False,
 ) -> None:
-    """Write one HTML page about runs: verdicts, the ring, curves with intervals, lag, workers over
-    time, settings.
-    """
+    """Write an HTML page about runs: bottlenecks, curves with intervals, lag, workers, settings."""
     with plain_errors("equipoise report", debug):
         from equipoise.console.place import printable, say
         from equipoise.report.page import check_out, page, write

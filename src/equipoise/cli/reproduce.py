@@ -25,18 +25,18 @@ from equipoise.console.place import printable
 def reproduce(
     path: Annotated[
         Path,
-        typer.Argument(metavar="CAPSULE|RUN", help="A capsule of a run, or a run: its newest one."),
+        typer.Argument(metavar="CAPSULE|RUN", help="Capsule, or a run for its newest capsule"),
     ],
     pdb: Annotated[
-        bool, typer.Option("--pdb", help="Enter Python's debugger where the env fails.")
+        bool, typer.Option("--pdb", help="Start Python's debugger at the failure")
     ] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Do again what an env did up to its failure, in this process, or a reward, in one of its own;
-    its module is imported.
+    """Repeat what an env did up to its failure, or the call of a reward that failed.
 
-    Exit code 1: the same failure came again. 3: it did not.
+    The env's module is imported into this process; a reward runs in a process of its own. The exit
+    code is 1 if the same failure comes again, and 3 if it does not.
     """
     with plain_errors("equipoise reproduce", debug):
         path = newest(path)

@@ -27,31 +27,29 @@ from equipoise.types import On
   equipoise resume runs/NAME --steps 2M  further than it was to go
   equipoise resume runs/NAME --on serial --debug""",
 )
-@settings_options(resume=True, change="A setting to change, such as algorithm.entropy=0.")
+@settings_options(resume=True, change="Setting to change, such as algorithm.entropy=0")
 @leaving()
 def resume(
     directory: Annotated[
         str,
-        typer.Argument(metavar="DIR|URL", help="A run directory, such as runs/NAME, or its URL."),
+        typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME"),
     ],
     on: Annotated[
         str | None,
-        typer.Option(
-            metavar="serial|process|ray", help="Where it runs. Default: where it ran before."
-        ),
+        typer.Option(metavar="serial|process|ray", help="Runtime (default: the run's last one)"),
     ] = None,
     address: Address = None,
     cluster: ClusterSettings = None,
     callbacks: Callbacks = None,
     prometheus: Prometheus = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only")] = False,
     trust: Trust = None,
     debug: Debug = False,
     **options: str | list[str] | None,
 ) -> None:
-    """Go on with a run that was interrupted, killed or has ended, from its newest checkpoint.
+    """Continue a run from its newest checkpoint, whether it was interrupted, killed or has ended.
 
-    The schedules keep the length that the run began with. What changed is listed; what cannot
+    The schedules keep the length that the run began with. Changes are listed; a setting that cannot
     change is refused.
     """
     with Starting(quiet=quiet) as start:

@@ -42,17 +42,15 @@ runs = typer.Typer(
 )
 app.add_typer(runs)
 
-Place = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder with the runs.")]
+Place = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder with the runs")]
 Where = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="Condition on the runs, also KEY>NUMBER and KEY<NUMBER. Keys: name, env, algorithm, "
-        "seed, status, steps, steps_per_s, return_mean, evaluation, verdict, wall_s, size, "
-        "changed, and settings as --set names them.",
+        help="Condition: KEY=VALUE, KEY<NUMBER or KEY>NUMBER; repeatable",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON in place of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text")]
 
 
 @runs.command("list", cls=Sections)
@@ -60,12 +58,16 @@ def list_runs(
     place: Place = PLACE,
     where: Where = None,
     sort: Annotated[
-        str, typer.Option(metavar="KEY", help="Column to sort by; -KEY sorts downwards.")
+        str, typer.Option(metavar="KEY", help="Column to sort by; -KEY sorts downwards")
     ] = "changed",
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """List the runs of a folder: env, algorithm, status, steps, return and bottleneck."""
+    """List the runs of a folder, with status and return.
+
+    The keys of --where and --sort are name, env, algorithm, seed, status, steps, steps_per_s,
+    return_mean, evaluation, verdict, wall_s, size, changed, and settings as --set names them.
+    """
     with plain_errors("equipoise runs list", debug):
         from equipoise.files import json_bytes
 
@@ -78,11 +80,11 @@ def list_runs(
 
 @runs.command("show", cls=Sections)
 def show_run(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run")],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show a run: its state, its results and its settings."""
+    """Show the state, the results and the settings of a run."""
     with plain_errors("equipoise runs show", debug):
         from equipoise.console.place import printable, say
         from equipoise.facts import as_text
@@ -106,10 +108,10 @@ def show_run(
 def remove_runs(
     place: Place = PLACE,
     where: Where = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without a question")] = False,
     debug: Debug = False,
 ) -> None:
-    """Remove the run at DIR, or the runs in it, after a question."""
+    """Remove a run, or the runs in a folder, after a question."""
     with plain_errors("equipoise runs rm", debug):
         from equipoise.console.place import in_ci
         from equipoise.record import listing

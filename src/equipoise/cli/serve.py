@@ -29,18 +29,16 @@ Ask it:
 )
 @field_options(Settings, Rules)
 def serve(
-    registry: Annotated[
-        Path, typer.Argument(metavar="REGISTRY", help="A folder that 'equipoise registry' made.")
-    ],
+    registry: Annotated[Path, typer.Argument(metavar="REGISTRY", help="Folder of the registry")],
     uds: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Listen on a unix socket too (framed msgpack)."),
+        typer.Option(metavar="PATH", help="Unix socket to listen on too (framed msgpack)"),
     ] = None,
     decisions: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Where decisions and outcomes are kept (SQLite), or none. Default NAME.decisions.",
+            help="SQLite file of decisions, or none (default: NAME.decisions)",
         ),
     ] = None,
     trust: Trust = None,
@@ -48,18 +46,19 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"File with the token that requests must carry, or set {TOKEN}.",
+            help=f"File with the token of requests (default: ${TOKEN})",
             rich_help_panel=WHO,
         ),
     ] = None,
     debug: Debug = False,
     **given: Any,
 ) -> None:
-    """Serve the champion of a policy: /v1/act and /v1/outcome, /v2 (Open Inference Protocol),
-    /readyz, /metrics, /openapi.json.
+    """Serve the champion of a policy over HTTP.
 
-    The process needs no torch and no env. An alias that moves in the registry is followed without
-    losing a request; an episode stays with its version. SIGTERM: answers what was asked, then ends.
+    The paths are /v1/act, /v1/outcome, /v2 (Open Inference Protocol), /readyz, /metrics and
+    /openapi.json. The process needs no torch and no env. If the champion changes in the registry,
+    the server follows without losing a request, and an episode stays with its version. After
+    SIGTERM it answers the open requests and ends.
     """
     with plain_errors("equipoise serve", debug):
         from equipoise.hints import install

@@ -21,21 +21,20 @@ from equipoise.console.help import Sections, plain_errors
 )
 def trace(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+        Path, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
     ],
-    seconds: Annotated[str, typer.Option(metavar="N", help="The last N seconds.")] = "10",
+    seconds: Annotated[
+        str, typer.Option(metavar="N", help="Seconds to write, up to the last one")
+    ] = "10",
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json", help="Where the trace is written. Default: trace.json in DIR."
-        ),
+        typer.Option(metavar="FILE.json", help="File for the trace (default: trace.json in DIR)"),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write what each worker of a run last did as a trace, which ui.perfetto.dev and
-    chrome://tracing show.
+    """Write the last seconds of each worker as a trace for ui.perfetto.dev or chrome://tracing.
 
-    A run keeps it where --set placement.trace_s=N asks for that, at its start or as it is resumed.
+    A run keeps them if it is started or resumed with --set placement.trace_s=N.
     """
     with plain_errors("equipoise trace", debug):
         from equipoise.files import write_atomic

@@ -20,10 +20,6 @@ from equipoise.console.starting import Starting
 from equipoise.files import is_url
 from equipoise.types import OUT, WHAT, WHERE, On, Program
 
-ALGORITHMS = ", ".join(
-    sorted(file.stem for file in Path(__file__).parents[1].glob("algorithms/[!_]*.py"))
-)
-
 
 @app.command(
     cls=TrainHelp,
@@ -43,17 +39,14 @@ def train(
         str | None,
         typer.Argument(
             metavar="ENV",
-            help="A Gymnasium id such as CartPole-v1, or module:id, or module:callable; "
-            "device:NAME or jax:LIBRARY/NAME, "
-            "thousands of streams at once; a task such as sort; "
-            "remote:tcp://HOST:PORT, to which worlds connect.",
+            help="Gymnasium id, module:callable, device:NAME or a task",
         ),
     ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"{ALGORITHMS}, or module:Class for your own. Default ppo.",
+            help="Algorithm, or module:Class of your own (default: ppo)",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -62,9 +55,7 @@ def train(
         typer.Option(
             "--policy",
             metavar="NAME=ALGORITHM",
-            help="One of several policies of a PettingZoo env; NAME=past:OTHER plays past versions "
-            "of OTHER. Agents go to "
-            "--set route.AGENT=NAME, else to main.",
+            help="Policy of some agents; --set route.AGENT=NAME assigns them",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -73,8 +64,7 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any setting, as often as you like: algorithm.gamma=0.98, policy.publish_every=2, "
-            "env.max_episode_steps=200.",
+            help="Any other setting, such as algorithm.core=lstm; repeatable",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -82,8 +72,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="All settings of a run, in place of ENV: TOML, JSON, or the run.json of a run. "
-            "Options and --set win over it.",
+            help="File with all settings, in place of ENV",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -93,7 +82,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write all settings into FILE (.toml or .json), for --config, and train nothing.",
+            help="File to write all settings to; nothing is trained",
             rich_help_panel=OUT,
         ),
     ] = None,
@@ -101,17 +90,17 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print all settings and the files of the run; train and write nothing.",
+            help="Print all settings and files; train nothing",
             rich_help_panel=OUT,
         ),
     ] = False,
     help_all: Annotated[
-        bool, typer.Option("--help-all", help="Show each option and each setting.")
+        bool, typer.Option("--help-all", help="Show each option and each setting")
     ] = False,
     recipe: Annotated[
         bool,
         typer.Option(
-            help="Begin with the tuned settings for this env, where there are some.",
+            help="Use the tuned settings for this env, if there are any",
             rich_help_panel=WHAT,
         ),
     ] = True,
@@ -119,9 +108,7 @@ def train(
         str,
         typer.Option(
             metavar="serial|process|ray",
-            help="serial: all in one thread. process: each actor in a process of its own. ray: the "
-            "same, with actors on the "
-            'machines of a Ray cluster, too (extra "ray"; see --address).',
+            help="One thread, processes, or a Ray cluster",
             rich_help_panel=WHERE,
         ),
     ] = "process",
@@ -131,7 +118,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Begin with the weights of that run, or checkpoint.",
+            help="Run or checkpoint to take the first weights from",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -139,8 +126,7 @@ def train(
         str,
         typer.Option(
             metavar="weights|learner",
-            help="What --init-from takes: the weights alone, or the optimiser, target network, "
-            "statistics and schedule, too.",
+            help="Parts to take: the weights, or the learner's whole state",
             rich_help_panel=WHAT,
         ),
     ] = "weights",
@@ -148,8 +134,7 @@ def train(
         str | None,
         typer.Option(
             metavar="DIR|URL",
-            help="A new directory for the run; at a URL, a copy of it. Default: "
-            "runs/ENV-ALGORITHM-SEED-TIME.",
+            help="New directory, or URL of a copy (default: runs/ENV-ALGORITHM-SEED-TIME)",
             rich_help_panel=OUT,
         ),
     ] = None,
@@ -157,39 +142,41 @@ def train(
         bool,
         typer.Option(
             "--or-resume",
-            help="Go on with the run that is at --out, if there is one.",
+            help="Continue the run at --out, if there is one",
             rich_help_panel=OUT,
         ),
     ] = False,
     tensorboard: Annotated[
-        bool, typer.Option(help="Write event files into DIR.", rich_help_panel=OUT)
+        bool,
+        typer.Option(
+            help="Write TensorBoard event files into the run's directory", rich_help_panel=OUT
+        ),
     ] = True,
     wandb: Annotated[
         str | None,
         typer.Option(
             metavar="PROJECT",
-            help='Report to Weights & Biases as well (needs the extra "wandb").',
+            help='Project of Weights & Biases to report to (extra "wandb")',
             rich_help_panel=OUT,
         ),
     ] = None,
     callbacks: Callbacks = None,
     prometheus: Prometheus = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the summary only.", rich_help_panel=OUT)
+        bool, typer.Option("--quiet", "-q", help="Print the summary only", rich_help_panel=OUT)
     ] = False,
     seeds: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="Train N runs with as many seeds, from --seed on, and print their mean with its "
-            "interval.",
+            help="Number of runs, with a seed each from --seed on",
             rich_help_panel=WHAT,
         ),
     ] = None,
     jobs: Annotated[
         str,
         typer.Option(
-            metavar="J", help="With --seeds: runs that go on side by side.", rich_help_panel=WHERE
+            metavar="J", help="Runs at the same time, with --seeds", rich_help_panel=WHERE
         ),
     ] = "1",
     trust: Trust = None,
@@ -198,7 +185,10 @@ def train(
 ) -> None:
     """Train a policy on ENV; Ctrl-C saves and stops.
 
-    Everything the run leaves behind is in one directory, which the other commands read.
+    ENV is a Gymnasium id such as CartPole-v1, module:id, module:callable, an env that runs
+    thousands of streams at once (device:NAME, jax:LIBRARY/NAME), worlds that connect to the run
+    (remote:tcp://HOST:PORT), or a task for a language model, such as sort. 'equipoise algorithms'
+    lists the algorithms. The run writes one directory, which the other commands read.
     """
     with Starting(quiet=quiet) as start:
         with plain_errors("equipoise train", debug):

@@ -28,34 +28,32 @@ NICE = 5  # runs on the same machine go first
 )
 def watch(
     place: Annotated[
-        Path, typer.Argument(metavar="[RUNS]", help="A folder with runs, or one run.")
+        Path, typer.Argument(metavar="[RUNS]", help="Folder with runs, or one run")
     ] = PLACE,
     registry: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A registry, whose versions the page shows and moves."),
+        typer.Option(metavar="DIR", help="Registry whose versions the page shows and moves"),
     ] = None,
     port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes a free one")
     ] = PORT,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="ADDRESS", help="Where to listen. Beyond this machine it needs a token."
-        ),
+        typer.Option(metavar="ADDRESS", help="Address to listen on; other machines need a token"),
     ] = "127.0.0.1",
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the token that a viewer from elsewhere, and whoever moves a version, "
-            "must say; by default "
-            "$EQUIPOISE_WATCH_TOKEN, or a new one.",
+            help="File with the token (default: $EQUIPOISE_WATCH_TOKEN or new)",
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Show runs and versions on one live page in a browser, from their files alone;
-    Ctrl-C ends it.
+    """Show runs and versions on a live page in a browser; Ctrl-C ends it.
+
+    The page reads files only. A viewer on another machine needs the token, and so does a move of a
+    version.
     """
     with plain_errors("equipoise watch", debug):
         from equipoise.hints import install

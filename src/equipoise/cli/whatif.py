@@ -33,22 +33,21 @@ PREDICTED = (
 )
 @settings_options(
     only=PREDICTED,
-    change="A setting to change, such as algorithm.epochs=2 or replay.updates=4.",
+    change="Setting to change, such as algorithm.epochs=2",
 )
 def whatif(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A run directory, such as runs/NAME.")
+        str, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
     trust: Trust = None,
     debug: Debug = False,
     **options: str | list[str] | None,
 ) -> None:
-    """Predict steps/s, lag and shares of a run with other settings. Nothing is run: a model of the
-    ring is asked.
+    """Predict steps/s, lag and shares of time of a run with other settings, without running it.
 
-    The model knows what a piece of work took in this run, and how the queue, the lag and the cores
-    hold workers back.
+    The prediction uses the costs that this run measured, and how the queue, the lag and the cores
+    hold workers back. An option that you leave out keeps the run's value.
     """
     with plain_errors("equipoise whatif", debug):
         given, settings = read(options)

@@ -18,6 +18,7 @@ import typer
 
 from equipoise.console.help import Context, Formatter, Sections, plain_errors
 from equipoise.facts import Fact, as_text, facts
+from equipoise.programs.cluster import Cluster
 from equipoise.programs.fields import rooms
 from equipoise.types import LONG, OUT, WHAT, WHERE, Algorithm, Optimizer, ReplaySettings
 
@@ -62,7 +63,8 @@ def settings_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A command with an option for each setting that has a flag; ``resume``: for those that a run
     may change as it goes on; ``only``: for those with these keys. ``change``: the help of
-    ``--set``, which takes every other setting; "": the command declares ``--set`` itself.
+    ``--set``, which takes every other setting of the run that the command is given, whose settings
+    are the defaults; "": the command declares ``--set`` itself.
 
     The command takes them as keywords, as texts, None where an option was not given. Options are
     grouped by their sections.
@@ -76,7 +78,7 @@ def settings_options(
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         made = [
-            _option(name, fact)
+            _option(name, fact, default="the run's" if change else "")
             for name, (fact, key) in flags().items()
             if (not resume or fact.rule == "free") and (not only or key in only)
         ]
@@ -117,20 +119,22 @@ def _set(help_: str) -> inspect.Parameter:
     )
 
 
-def option_of(fact: Fact) -> typer.models.OptionInfo:
-    """The option of a setting with a ``Flag``, without its default."""
+def option_of(fact: Fact, default: str = "") -> typer.models.OptionInfo:
+    """The option of a setting with a ``Flag``, without its default; ``default`` names another one
+    in the help.
+    """
     assert fact.flag is not None
     option: typer.models.OptionInfo = typer.Option(
         f"--{_name(fact)}",
         metavar=fact.flag.metavar,
-        help=phrase(fact),
+        help=phrase(fact, default),
         rich_help_panel=fact.flag.section or None,
     )
     return option
 
 
-def _option(name: str, fact: Fact) -> inspect.Parameter:
-    kind = Annotated[str | None, option_of(fact)]
+def _option(name: str, fact: Fact, *, default: str) -> inspect.Parameter:
+    kind = Annotated[str | None, option_of(fact, default)]
     return inspect.Parameter(
         name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
     )
@@ -179,7 +183,10 @@ def _field_option(fact: Fact) -> inspect.Parameter:
         kind, default = str, f"{default:g}" if isinstance(default, float) else str(default)
     metavar = None if kind is bool else fact.flag.metavar
     option = typer.Option(
-        *names, metavar=metavar, help=fact.help, rich_help_panel=fact.flag.section or None
+        *names,
+        metavar=metavar,
+        help=fact.help.removesuffix("."),
+        rich_help_panel=fact.flag.section or None,
     )
     return inspect.Parameter(
         name.replace("-", "_"),
@@ -348,9 +355,7 @@ class TrainHelp(OwnOptions):
         else:
             for title, some in SHORT.items():
                 with formatter.section(title):
-                    formatter.write_dl(
-                        [(name, _with_default_of(name, text)) for name, text in some.items()]
-                    )
+                    formatter.write_dl([_short(name, text) for name, text in some.items()])
         for title, records in _records(algorithms, whole=whole).items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
@@ -362,46 +367,42 @@ class TrainHelp(OwnOptions):
             formatter.write(f"\n{SHORT_END}\n")
 
 
-SHORT = {  # what most people need, a line each; test_groups compares the defaults
+SHORT = {  # what most people need, a line each; "": the help of the setting with this option
     "Train a policy on ENV; Ctrl-C saves and stops": {
         "ENV": "Gymnasium id, module:callable, device:NAME or a task",
         "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
-        "--steps N": "Env steps in all, such as 500k or 1M",
-        "--stop-at RETURN": "Mean return at which the run stops",
-        "--seed N": "Seed of every random number",
+        "--steps N": "",
+        "--stop-at RETURN": "",
+        "--seed N": "",
         "--seeds N": "Number of runs, with a seed each",
-        "--init-from DIR": "Run or checkpoint whose weights to begin with",
+        "--init-from DIR": "Run or checkpoint to take the first weights from",
         "--config FILE": "File with all settings, in place of ENV",
     },
     "Algorithm": {
         "--lr X": "Learning rate (default: the algorithm's)",
-        "--gamma X": "Discount of later rewards (default: the algorithm's)",
-        "--unroll T": "Steps of an env per rollout",
-        "--batch B": "Batch size, in rollouts or sampled items",
+        "--gamma X": "Discount factor (default: the algorithm's)",
+        "--unroll T": "",
+        "--batch B": "",
         "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
-        "--no-recipe": "No tuned settings for this env",
+        "--no-recipe": "Use no tuned settings for this env",
     },
     "Machine": {
-        "--on serial|process|ray": "One thread, processes, or a cluster (default: process)",
-        "--actors N|auto": "Workers that step envs",
-        "--envs-per-actor N|auto": "Envs of each worker",
-        "--max-lag K|none": "Most versions that experience may be old",
-        "--device DEVICE": "Device of the learner",
+        "--on serial|process|ray": "One thread, processes, or a Ray cluster (default: process)",
+        "--actors N|auto": "",
+        "--envs-per-actor N|auto": "",
+        "--max-lag K|none": "",
+        "--device DEVICE": "",
     },
     "Output": {
         "--out DIR|URL": "New directory (default: runs/ENV-ALGORITHM-SEED-TIME)",
-        "--evaluate-every STEPS": "Env steps between evaluations",
-        "--evaluate-episodes N": "Episodes of an evaluation",
+        "--evaluate-every STEPS": "",
+        "--evaluate-episodes N": "",
         "--wandb PROJECT": "Project of Weights & Biases to report to",
         "--dry-run": "Print all settings and files; train nothing",
         "-q, --quiet": "Print the summary only",
     },
 }
-TEXT = {
-    "--model MODEL": "Language model: tiny, a directory or a hub id",
-    "--reward MODULE:FUNCTION": "Functions that judge completions",
-    "--max-completion-length N": "Most tokens of a completion",
-}
+TEXT = ("--model MODEL", "--reward MODULE:FUNCTION", "--max-completion-length N")
 SHORT_END = """With --algorithm NAME, --help lists its fields, which are options.
 --help-all lists each option and each setting.
 
@@ -410,12 +411,12 @@ Examples:
   equipoise train my_package.envs:make_env --algorithm sac --gamma 0.98"""
 
 
-def _with_default_of(option: str, text: str) -> str:
-    """The text with the default of the setting that has this option."""
-    fact, _ = flags().get(option.split(maxsplit=1)[0].removeprefix("--"), (None, ""))
-    if fact is None or "default" in text:
-        return text
-    return phrase(dataclasses.replace(fact, help=text))
+def _short(option: str, text: str = "") -> tuple[str, str]:
+    """A line of the short help; without a text: help and default of the option's setting."""
+    if text:
+        return option, text
+    fact, _ = flags()[option.split(maxsplit=1)[0].removeprefix("--")]
+    return option, phrase(fact)
 
 
 def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[str, str]]]:
@@ -423,7 +424,7 @@ def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[
     found: dict[str, list[tuple[str, str]]] = {}
     classes = _classes(algorithms) if algorithms else {}
     if any(cls.needs_task for cls in classes.values()) and not whole:
-        found["Text"] = [(name, _with_default_of(name, text)) for name, text in TEXT.items()]
+        found["Text"] = [_short(name) for name in TEXT]
     for name, cls in classes.items():
         found[f"Options of {name}"] = [_own_record(fact) for fact in facts(cls).values()]
         if whole:
@@ -442,6 +443,9 @@ def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[
             (key, described(fact))
             for key, fact in _others()
             if not (classes and key.startswith("optimizer."))
+        ]
+        found["Settings of a Ray cluster, by --cluster KEY=VALUE"] = [
+            (key, described(fact)) for key, fact in facts(Cluster).items() if fact.flag is None
         ]
     return found
 
@@ -469,10 +473,12 @@ def _metavar(fact: Fact) -> str:
     return "N" if int in kinds and float not in kinds else "X" if float in kinds else "VALUE"
 
 
-def phrase(fact: Fact) -> str:
-    """Help and default of an option: "Noun phrase (default: X)"."""
+def phrase(fact: Fact, default: str = "") -> str:
+    """Help and default of an option: "Noun phrase (default: X)"; ``default`` names another X."""
     if fact.default is dataclasses.MISSING:
-        return f"{fact.help.removesuffix('.')} (default: the algorithm's)"
+        default = default or "the algorithm's"
+    if default:
+        return f"{fact.help.removesuffix('.')} (default: {default})"
     return described(fact, limits=False)
 
 

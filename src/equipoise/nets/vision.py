@@ -44,7 +44,12 @@ IMAGES: dict[str, Callable[..., object]] = {
 }
 KINDS = ("auto", "mlp", *list(IMAGES)[1:])
 Torso = Annotated[
-    str, Help(f"Torso: {', '.join(KINDS)}, or module:Class for one of your own."), KEPT
+    str,
+    Help(
+        "Torso (feature extractor), or module:Class of your own",
+        f"Built in: {', '.join(KINDS)}.",
+    ),
+    KEPT,
 ]
 
 

@@ -23,33 +23,39 @@ class Cluster:
     address: Annotated[
         str,
         Help(
-            "Which Ray cluster, with --on ray. auto: the one that RAY_ADDRESS names, or that runs "
-            "on this machine. HOST:PORT: the one whose head is there. local (default): a new one "
-            "on this machine, for this run alone."
+            "Ray cluster; local starts a new one for this run",
+            "auto: the cluster that RAY_ADDRESS names or that runs on this machine. "
+            "HOST:PORT: the cluster with its head there. local: a new cluster on this "
+            "machine.",
         ),
         Flag(WHERE, "auto|HOST:PORT|local"),
     ] = "local"
     home_actors: Annotated[
         Annotated[int, Range(0)] | None,
-        Help("actors on this machine, with the learner; none: as many as fit"),
+        Help("Actors on the learner's machine; none uses all that fit"),
     ] = None
     labels: Annotated[
         Mapping[str, str],
-        Help("Ray labels that a machine of actors must have, as KEY=VALUE,KEY=VALUE"),
+        Help("Ray labels of actor machines, as KEY=VALUE,KEY=VALUE"),
     ] = field(default_factory=dict)
-    autoscale: Annotated[bool, Help("wait for machines that an autoscaler adds")] = False
-    inference_at: Annotated[At, Help("with --inference central, where actions are chosen")] = (
-        "actors"
-    )
+    autoscale: Annotated[bool, Help("Wait for machines that an autoscaler adds")] = False
+    inference_at: Annotated[At, Help("Machines of central inference workers")] = "actors"
     learners_at: Annotated[
-        At, Help("where further learners are; actors: with the actors that feed them")
+        At,
+        Help(
+            "Machines of all learners but the first",
+            "actors: each learner runs with the actors that feed it.",
+        ),
     ] = "home"
     shards_at: Annotated[
-        At, Help("where a replay's shards are; actors: with the actors that feed them")
+        At,
+        Help(
+            "Machines of the replay shards", "actors: each shard runs with the actors that feed it."
+        ),
     ] = "home"
     # a machine sends a beat twice a second
     link_deadline_s: Annotated[
-        float, Range(2, 3600), Help("seconds after which a silent machine counts as gone")
+        float, Range(2, 3600), Help("Seconds of silence until a machine counts as lost")
     ] = 5.0
 
 

@@ -30,21 +30,21 @@ class Rules:
     action.
     """
 
-    low: Annotated[Json, Help("Lowest action, a number or a list."), Flag(SAFE, "JSON")] = None
-    high: Annotated[Json, Help("Highest action."), Flag(SAFE, "JSON")] = None
+    low: Annotated[Json, Help("Lowest action, as a number or a list"), Flag(SAFE, "JSON")] = None
+    high: Annotated[Json, Help("Highest action, as a number or a list"), Flag(SAFE, "JSON")] = None
     margin: Annotated[
         Amount | None,
-        Help("How far observations may be out of their quantiles, times the quantiles' range."),
+        Help("Slack around observation quantiles, in quantile ranges"),
         Flag(SAFE, "X"),
     ] = None
     fallback: Annotated[
         Literal["best", "safe"],
-        Help("Take the policy's best action if it passes, or always the safe one."),
+        Help("Replacement of a refused action: best if it passes, or safe"),
         Flag(SAFE, "best|safe"),
     ] = "best"
     safe: Annotated[
         Json,
-        Help("Default: mid of the space, or the first action."),
+        Help("Safe action (default: middle of a Box or first allowed)"),
         Flag(SAFE, "JSON", "safe-action"),
     ] = None
 
@@ -53,63 +53,75 @@ class Rules:
 class Settings:
     """The settings of ``equipoise serve``. Times in seconds, sizes in bytes."""
 
-    policy: Annotated[str, Help("The policy to serve."), Flag(HERE, "NAME")]
+    policy: Annotated[str, Help("Policy to serve"), Flag(HERE, "NAME")]
     port: Annotated[
         Annotated[int, Range(0, 65535)] | None,
-        Help("TCP port; 0 takes a free one, none listens on no port."),
+        Help("TCP port; 0 takes a free one, none opens no port"),
         Flag(HERE),
     ] = 8000
     uds: Path | None = None
     decisions: Path | None = None
-    observations: Annotated[bool, Help("Keep observations beside their decisions."), Flag(HERE)] = (
+    observations: Annotated[bool, Help("Store observations with their decisions"), Flag(HERE)] = (
         True
     )
     backend: Annotated[
-        Backend, Help("torch: for policies that ONNX cannot say."), Flag(HERE, "onnx|torch")
+        Backend,
+        Help("Inference library; torch also serves weights alone"),
+        Flag(HERE, "onnx|torch"),
     ] = "onnx"
     trusted: tuple[str, ...] = ()
-    threads: Annotated[Count, Help("Threads of the model."), Flag(HERE)] = 1
-    batch: Annotated[
-        int, Range(1, 4096), Help("Most rows that the model gets at once."), Flag(HERE)
-    ] = 64
+    threads: Annotated[Count, Help("Threads of the model"), Flag(HERE)] = 1
+    batch: Annotated[int, Range(1, 4096), Help("Most rows per forward pass"), Flag(HERE)] = 64
     seed: Annotated[
         Annotated[int, Range(0, (1 << 62) - 1)] | None,
-        Help("Seed of exploring actions. Default: random."),
+        Help("Seed of sampled actions (default: random)"),
         Flag(HERE),
     ] = None
     host: Annotated[
-        str, Help("Address; any but this machine's own needs a token."), Flag(WHO, "<str>")
+        str, Help("Address to listen on; other machines need a token"), Flag(WHO, "<str>")
     ] = "127.0.0.1"
     token: str | None = None
     hosts: Annotated[
         tuple[str, ...],
-        Help("A name by which callers call this server."),
+        Help("Name by which callers reach this server; repeatable"),
         Flag(WHO, "NAME", "allow-host"),
     ] = ()
     origins: Annotated[
         tuple[str, ...],
-        Help("An origin whose web pages may ask."),
+        Help("Origin of web pages that may send requests; repeatable"),
         Flag(WHO, "URL", "allow-origin"),
     ] = ()
     session_timeout_s: Annotated[
-        Amount, Help("An episode without requests ends."), Flag(HOW, "S", "session-timeout")
+        Amount,
+        Help("Seconds without a request that end an episode"),
+        Flag(HOW, "S", "session-timeout"),
     ] = 600.0
-    most_sessions: Annotated[Count, Help("Open episodes."), Flag(HOW, "N", "max-sessions")] = 10_000
-    most_body: Annotated[Count, Help("Of a request."), Flag(HOW, "BYTES", "max-body")] = 8 << 20
+    most_sessions: Annotated[Count, Help("Most open episodes"), Flag(HOW, "N", "max-sessions")] = (
+        10_000
+    )
+    most_body: Annotated[Count, Help("Most bytes of a request"), Flag(HOW, "BYTES", "max-body")] = (
+        8 << 20
+    )
     most_connections: Annotated[
-        Count, Help("Of HTTP, and of the socket."), Flag(HOW, "N", "max-connections")
+        Count,
+        Help("Most connections, over HTTP and over the socket each"),
+        Flag(HOW, "N", "max-connections"),
     ] = 1024
     request_s: Annotated[
-        Amount, Help("For a request to arrive."), Flag(HOW, "S", "request-timeout")
+        Amount, Help("Seconds for a request to arrive"), Flag(HOW, "S", "request-timeout")
     ] = 10.0
-    drain_s: Annotated[Amount, Help("For answers after SIGTERM."), Flag(HOW, "S", "drain")] = 10.0
+    drain_s: Annotated[
+        Amount, Help("Seconds for open answers after SIGTERM"), Flag(HOW, "S", "drain")
+    ] = 10.0
     trial_s: Annotated[
-        Amount, Help("Processor time of a new version's trial."), Flag(HOW, "S", "trial-time")
+        Amount, Help("Processor seconds of a new version's trial"), Flag(HOW, "S", "trial-time")
     ] = CPU_S
     trial_memory: Annotated[
-        int, Range(1e6, 1e15), Help("Memory of a new version's trial."), Flag(HOW, "BYTES")
+        int, Range(1e6, 1e15), Help("Bytes of memory of a new version's trial"), Flag(HOW, "BYTES")
     ] = MEMORY
     deadline_ms: Annotated[
-        Amount | None, Help("Latest answer, unless a request says another."), Flag(SAFE, "MS")
+        Amount | None,
+        Help("Deadline of an answer, unless the request has its own"),
+        Flag(SAFE, "MS"),
     ] = None
     rules: Rules = field(default_factory=Rules)

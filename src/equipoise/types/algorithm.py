@@ -46,46 +46,46 @@ class LossOutput:
 class Optimizer:
     """How gradients become steps. Each group of ``Algorithm.groups`` has its own optimiser."""
 
-    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Kind of the optimiser."), KEPT] = (
-        "adam"
-    )
-    learning_rate: Annotated[Rate, Help("Learning rate where the schedule begins.")] = 3e-4
+    name: Annotated[Literal["adam", "adamw", "rmsprop"], Help("Optimiser"), KEPT] = "adam"
+    learning_rate: Annotated[Rate, Help("Learning rate at the start of the schedule")] = 3e-4
     rates: Annotated[
         Mapping[str, Rate],
         Help(
-            "Learning rates of single groups of parameters: optimizer.rates.actor=1e-4; others "
-            "have learning_rate."
+            "Learning rates by parameter group, as rates.actor=1e-4",
+            "Other groups use `learning_rate`.",
         ),
     ] = field(default_factory=dict)
     schedule: Annotated[
         Literal["linear", "constant", "cosine"],
-        Help("How the rates change: to 0 over schedule_steps (by default: steps)."),
+        Help(
+            "Learning rate schedule",
+            "linear and cosine reach 0 after `schedule_steps` (by default: `steps`).",
+        ),
     ] = "linear"
     warmup: Annotated[
-        UnitInterval, Help("Share of the schedule in which the rates rise from 0.")
+        UnitInterval, Help("Share of the schedule in which the rate rises from 0")
     ] = 0.0
-    epsilon: Annotated[NonNegativeFloat, Help("Number added to the root of the second moment.")] = (
-        1e-5
-    )
+    epsilon: Annotated[NonNegativeFloat, Help("Epsilon added to the denominator of a step")] = 1e-5
     betas: Annotated[
         tuple[UnitInterval, UnitInterval],
-        Help("Smoothing constants of Adam's two moments."),
+        Help("Decay rates of Adam's two moments"),
         Read("name", "rmsprop", unless=True),
     ] = (0.9, 0.999)
     decay: Annotated[
         UnitInterval,
-        Help("Smoothing constant of RMSProp's second moment."),
+        Help("Decay rate of RMSProp's second moment"),
         Read("name", "rmsprop"),
     ] = 0.99
     weight_decay: Annotated[
         NonNegativeFloat,
         Help(
-            "AdamW: share of the weights that a step of rate 1 takes; Adam, RMSProp: added to the "
-            "gradient."
+            "Weight decay",
+            "AdamW takes this share of the weights in a step of rate 1. Adam and RMSProp add it "
+            "to the gradient, times the weights.",
         ),
     ] = 0.0
     max_grad_norm: Annotated[
-        NonNegativeFloat, Help("The gradient of a group is scaled down to this norm. 0: never.")
+        NonNegativeFloat, Help("Gradient norm limit per group; 0 turns clipping off")
     ] = 0.5
 
     def rate(self, group: str, progress: float) -> float:
@@ -107,26 +107,30 @@ class Rewards:
 
     scale: Annotated[
         PositiveFloat,
-        Help("Factor of the rewards that are learned from."),
+        Help("Factor of the rewards to learn from"),
         Read("normalize", False, why="rewards are normalised"),
     ] = 1.0
     clip: Annotated[
         NonNegativeFloat,
         Help(
-            "Learn from rewards within this of 0, scaled or normalised. 0: off, but 10 where "
-            "normalised."
+            "Largest absolute reward to learn from; 0 turns it off",
+            "It applies after scaling or normalisation. With `normalize`, 0 means 10.",
         ),
     ] = 0.0
     normalize: Annotated[
         bool,
         Help(
-            "Divide rewards by the running deviation of the discounted return. Not with a replay."
+            "Divide rewards by the running deviation of the return",
+            "The return is discounted. It cannot be combined with a replay.",
         ),
         KEPT,
     ] = False
     parts: Annotated[
         tuple[str, ...],
-        Help("Parts of your own, module:Class each, whose rewards are asked for before the scale."),
+        Help(
+            "Reward parts of your own, as module:Class[,...]",
+            "Each part changes the rewards before they are scaled.",
+        ),
         KEPT,
     ] = ()
 
@@ -156,24 +160,24 @@ class Learns(ABC):
     # rows of a minibatch at least, if a large batch is cut into more of them; 0: never
     minibatch_rows: ClassVar[int] = 0
 
-    epochs: Annotated[PositiveInt, Help("Passes over a batch.")] = 1
+    epochs: Annotated[PositiveInt, Help("Passes over a batch")] = 1
     minibatches: Annotated[
         PositiveInt,
         Help(
-            "Parts of a pass, an optimiser step each: rows, or whole windows where there is a "
-            "recurrent state."
+            "Minibatches per pass, with one optimiser step each",
+            "With a recurrent state they hold whole windows, otherwise rows.",
         ),
     ] = 1
     target_every: Annotated[
         NonNegativeInt,
-        Help(
-            "Updates from one copy of the network into the target network to the next. 0: there is "
-            "no target network."
-        ),
+        Help("Updates between target network copies; 0 turns it off"),
     ] = 0
     tau: Annotated[
         Fraction,
-        Help("How far a copy goes: 1 all the way, 0.005 for a soft target with target_every 1."),
+        Help(
+            "Polyak coefficient of a target copy; 1 copies fully",
+            "A soft update uses 0.005 with target_every 1.",
+        ),
         Read("target_every", why="there is no target network"),
     ] = 1.0
 

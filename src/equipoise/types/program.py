@@ -46,15 +46,14 @@ class ReplaySettings:
 
     capacity: Annotated[
         PositiveInt,
-        Help("Rows that are kept, of all streams together."),
+        Help("Replay size in rows, over all streams"),
         ReadsEnv,
         Read("memory", 0, why="as many rows are kept as fit"),
     ] = 1_000_000
     memory: Annotated[
         NonNegativeInt,
         Help(
-            "Bytes of a replay's rows at most, such as 2GiB, instead of replay.capacity. 0: not "
-            "set."
+            "Replay size in bytes, such as 2GiB; 0 uses capacity", "It replaces `replay.capacity`."
         ),
         ReadsEnv,
         Flag(WHAT, "BYTES", name="replay-memory"),
@@ -62,68 +61,64 @@ class ReplaySettings:
     file: Annotated[
         str,
         Help(
-            "A directory for the rows, mapped into memory, where they are more than memory holds. "
-            "Empty: memory."
+            "Directory for rows beyond memory; empty uses memory",
+            "The rows are mapped into memory.",
         ),
     ] = ""
     codec: Annotated[
         str,
         Help(
-            "How large leaves are encoded: delta, lz4 or zstd, or by path "
-            "(obs/image=delta,obs/map=zstd). Empty: not."
+            "Encoding of large leaves: delta, lz4 or zstd; empty is off",
+            "One codec for all leaves, or by path: obs/image=delta,obs/map=zstd.",
         ),
     ] = ""
     decode_threads: Annotated[
         PositiveInt,
-        Help("Threads that decode the rows of a batch."),
+        Help("Threads that decode a batch"),
         Read("codec", "", "none", unless=True, why="nothing is encoded"),
     ] = 2
-    starts_at: Annotated[NonNegativeInt, Help("Rows before the first update."), ReadsEnv] = 1_000
-    updates: Annotated[PositiveInt, Help("Updates of a round."), ReadsEnv] = 1
-    selector: Annotated[
-        Literal["uniform", "prioritized", "fifo"], Help("How the items of a batch are chosen.")
-    ] = "uniform"
-    alpha: Annotated[UnitInterval, Help("Power of a priority."), Prioritized] = 0.6
+    starts_at: Annotated[NonNegativeInt, Help("Rows before the first update"), ReadsEnv] = 1_000
+    updates: Annotated[PositiveInt, Help("Updates per round of fresh rows"), ReadsEnv] = 1
+    selector: Annotated[Literal["uniform", "prioritized", "fifo"], Help("Sampling of items")] = (
+        "uniform"
+    )
+    alpha: Annotated[UnitInterval, Help("Exponent of priorities"), Prioritized] = 0.6
     epsilon: Annotated[
         NonNegativeFloat,
-        Help("Number added to a priority, so that every item is seen again."),
+        Help("Constant added to each priority", "It keeps the chance of every item above 0."),
         Prioritized,
     ] = 1e-6
     beta: Annotated[
         UnitInterval,
-        Help("Power of the importance weights at first; linear to 1 over the run."),
+        Help(
+            "Initial exponent of importance weights; rises to 1", "It rises linearly over the run."
+        ),
         Prioritized,
     ] = 0.4
     relabel: Annotated[
         UnitInterval,
-        Help(
-            "Goal envs: share of the items that are learned from as if another goal had been "
-            "desired."
-        ),
+        Help("Share of items relabelled with another goal (HER)", "It needs a goal env."),
     ] = 0.0
     strategy: Annotated[
         Literal["future", "final", "episode"],
-        Help("Which of the goals that the episode achieved relabel draws from."),
+        Help("Source of relabelled goals in an episode"),
         Read("relabel", why="no goal becomes another"),
     ] = "future"
     dataset: Annotated[
         str,
-        Help(
-            "A Minari data set, by id or directory, whose rows are learned from as well. Empty: "
-            "none."
-        ),
+        Help("Minari data set to mix in, by id or directory; empty is off"),
     ] = ""
     dataset_share: Annotated[
         UnitInterval,
-        Help("Share of a batch that is the data set's."),
+        Help("Share of a batch from the data set"),
         Read("dataset", why="there is no data set"),
         ReadsEnv,
     ] = 0.5
     shards: Annotated[
         PositiveInt,
         Help(
-            "Workers that keep the rows, each of its own actors. 1: the learner's process keeps "
-            "them."
+            "Workers that store rows; 1 uses the learner's process",
+            "Each worker has the rows of its own actors.",
         ),
         ReadsEnv,
     ] = 1
@@ -146,20 +141,19 @@ class Policy:
     optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
     rewards: Rewards = field(default_factory=Rewards)
     # T
-    unroll: Annotated[
-        PositiveInt, Help("Steps of an env that go to the learner together."), Flag(WHAT, "T")
-    ]
+    unroll: Annotated[PositiveInt, Help("Rollout length: env steps per unroll"), Flag(WHAT, "T")]
     batch: Annotated[
         PositiveInt,
         Help(
-            "Batch size. On policy: unrolls per update, a multiple of --envs-per-actor. With a "
-            "replay: sampled items."
+            "Batch size, in rollouts or sampled items",
+            "On policy: unrolls per update, a multiple of `--envs-per-actor`. With a "
+            "replay: sampled items.",
         ),
         Flag(WHAT, "B"),
     ]
     replay: ReplaySettings | None = None  # None: a queue, and every row is learned from once
     publish_every: Annotated[
-        PositiveInt, Help("Updates from one published version to the next; with a replay: rounds.")
+        PositiveInt, Help("Updates between published versions", "With a replay: rounds.")
     ] = 1
 
     def __post_init__(self) -> None:
@@ -175,11 +169,9 @@ class Frozen:
     ``pool``, and one of the pool is drawn, each with the same chance. At first it is version 0.
     """
 
-    of: Annotated[str, Help("The policy whose past versions are played.")]
-    every: Annotated[
-        PositiveInt, Help("Updates from one version that joins the pool to the next.")
-    ] = 50
-    pool: Annotated[PositiveInt, Help("Versions in the pool.")] = 10
+    of: Annotated[str, Help("Policy to play past versions of")]
+    every: Annotated[PositiveInt, Help("Updates between versions that join the pool")] = 50
+    pool: Annotated[PositiveInt, Help("Versions in the pool")] = 10
 
 
 Central = Read("inference", "central")
@@ -199,29 +191,29 @@ class Placement:
 
     actors: Annotated[
         PositiveInt,
-        Help("Workers that step envs and choose actions."),
+        Help(
+            "Workers (actors) that step envs", "With local inference they also choose the actions."
+        ),
         ReadsEnv,
         Flag(WHERE, "N|auto"),
         AUTO,
     ] = 1
-    envs_per_actor: Annotated[
-        PositiveInt, Help("Envs that an actor steps side by side."), Flag(WHERE, "N|auto"), AUTO
-    ] = 16
+    envs_per_actor: Annotated[PositiveInt, Help("Envs per actor"), Flag(WHERE, "N|auto"), AUTO] = 16
     max_lag: Annotated[
         NonNegativeInt | None,
         Help(
-            "How many versions old experience may be: 0 is lockstep (reproducible), more lets "
-            "actors "
-            "and learner overlap, none is unbounded."
+            "Staleness limit in policy versions; 0 is lockstep",
+            "A run in lockstep is reproducible. A higher limit lets actors and learner overlap. "
+            "none sets no limit.",
         ),
         Flag(WHERE, "K|none"),
     ] = 0
     balance: Annotated[
         Balance,
         Help(
-            "auto: while the run goes on, fewer actors act and rows grow less old where that is as "
-            "fast, and more where it is "
-            "faster; actors and max_lag are the limits."
+            "Automatic adaptation of actors and staleness",
+            "With auto fewer actors act, on fresher rows, if that is as fast; more actors act, "
+            "on older rows, if that is faster. `actors` and `max_lag` are the limits.",
         ),
         ReadsEnv,
         Flag(WHERE, "off|auto"),
@@ -238,11 +230,11 @@ class Placement:
         ),
     ] = "off"
     least_actors: Annotated[
-        PositiveInt, Help("Actors that act at least."), Read("balance", "auto"), FREE
+        PositiveInt, Help("Fewest actors that act"), Read("balance", "auto"), FREE
     ] = 1
     learners: Annotated[
         PositiveInt,
-        Help("Learners that share each batch, with actors of their own."),
+        Help("Learners that share each batch", "Each learner has actors of its own."),
         ReadsEnv,
         Flag(WHERE, "L|auto"),
         FREE,
@@ -251,9 +243,9 @@ class Placement:
     shard: Annotated[
         Shard,
         Help(
-            "What each learner stores: the whole network (none), a slice of all parameters (fsdp), "
-            "or a slice "
-            "of wide layers (tensor)."
+            "Part of the network that each learner stores",
+            "none: the whole network. fsdp: a slice of all parameters. tensor: a "
+            "slice of wide layers.",
         ),
         Read("learners", 1, unless=True, why="one learner keeps all"),
         FREE,
@@ -267,17 +259,14 @@ class Placement:
     gradient_checkpointing: Annotated[
         bool,
         Help(
-            "Keep no more than the inputs of a network's blocks for backward, and compute the rest "
-            "anew there."
+            "Recompute activations in backward to save memory",
+            "Only the inputs of a network's blocks are stored.",
         ),
         FREE,
     ] = False
     inference: Annotated[
         Inference,
-        Help(
-            "Where actions are chosen: in each actor (local), or in workers for all of them "
-            "(central)."
-        ),
+        Help("Inference in each actor (local) or in workers (central)"),
         Flag(WHERE, "local|central|auto"),
         AUTO,
         Engines,
@@ -285,8 +274,8 @@ class Placement:
     partial_streams: Annotated[
         NonNegativeInt,
         Help(
-            "An actor acts once so many of its streams have answered, for those; slow ones hold "
-            "nobody up. 0: all of them."
+            "Env answers that an actor waits for; 0 waits for all",
+            "It then acts for the envs that have answered, so slow envs do not delay the others.",
         ),
         ReadsEnv,
         Flag(WHERE),
@@ -304,34 +293,32 @@ class Placement:
         Excludes("compile", why="with compile, whose torso has one number of rows"),
     ] = 0
     inference_workers: Annotated[
-        PositiveInt, Help("Inference workers; the actors are dealt to them evenly."), Central
+        PositiveInt, Help("Inference workers", "The actors are divided among them evenly."), Central
     ] = 1
     inference_batch: Annotated[
         NonNegativeInt,
-        Help("Streams that an inference worker acts for at once, at most. 0: all that wait."),
+        Help("Most streams per inference batch; 0 takes all waiting"),
         Central,
         Overlapping,
         FREE,
     ] = 0
     inference_wait_ms: Annotated[
         NonNegativeFloat,
-        Help(
-            "How long an inference worker waits for half of its env groups before it acts. 0: act "
-            "at once."
-        ),
+        Help("Wait in ms for half of the env groups; 0 turns it off"),
         Central,
         Overlapping,
         FREE,
     ] = 0.0
     device: Annotated[
-        str, Help("Device of the learner."), Flag(WHERE, "cpu|cuda[:N]|auto"), FREE, AUTO
+        str, Help("Device of the learner"), Flag(WHERE, "cpu|cuda[:N]|auto"), FREE, AUTO
     ] = "cpu"
     precision: Annotated[
         Precision,
         Help(
-            "Numbers of convolutions and matrix products, in learner and actors. On new processors "
-            "medium pays for "
-            "wide MLPs, bf16 for images. tf32 and fp16 are for GPUs."
+            "Number format of network computations",
+            "It applies to convolutions and matrix products, in learner and actors. "
+            "On new processors medium pays for wide MLPs, bf16 for images. tf32 and "
+            "fp16 are for GPUs.",
         ),
         Flag(WHERE, "fp32|medium|tf32|bf16|fp16|auto"),
         FREE,
@@ -339,7 +326,10 @@ class Placement:
     ] = "fp32"
     acting_precision: Annotated[
         ActingPrecision,
-        Help("Weights that actors act with are rounded to this; reports say what it changes."),
+        Help(
+            "Number format of the weights that actors act with",
+            "Reports show what the rounding changes.",
+        ),
         FREE,
         Engines,
         Excludes(
@@ -352,14 +342,15 @@ class Placement:
     compile: Annotated[
         bool,
         Help(
-            "Compile torsos of images, and their loss, with torch.compile: a minute at the start."
+            "Compile image torsos and their loss with torch.compile",
+            "It takes a minute at the start.",
         ),
         FREE,
         Engines,
     ] = False
     graphs: Annotated[
         bool,
-        Help("On a GPU: record whole updates of the learner as CUDA graphs, which are replayed."),
+        Help("Record learner updates as CUDA graphs (GPU only)"),
         FREE,
         Excludes("device", "cpu", why="with device=cpu, since CUDA graphs are of a GPU"),
         Excludes(
@@ -368,7 +359,7 @@ class Placement:
     ] = False
     threads: Annotated[
         PositiveInt,
-        Help("Learner threads (each actor uses one)."),
+        Help("Learner threads (each actor uses one)"),
         Flag(WHERE, "N|auto"),
         FREE,
         AUTO,
@@ -376,35 +367,35 @@ class Placement:
     auto: Annotated[
         tuple[str, ...],
         Help(
-            "Settings of these that are measured when the run begins, as --set "
-            "placement.threads=auto says of one."
+            "Placement settings to measure when the run begins",
+            "`--set placement.threads=auto` adds threads.",
         ),
         FREE,
         Excludes("source.task", why="with a task, of which nothing is measured at the start"),
     ] = ()
     deadline_s: Annotated[
         PositiveFloat,
-        Help("Kill and replace a worker that did nothing for this many seconds."),
+        Help("Seconds without work until a worker is replaced"),
         FREE,
     ] = 120.0
     give_up_s: Annotated[
         PositiveFloat,
         Help(
-            "End a run in which workers are killed from outside and nothing was learned for so "
-            "many seconds."
+            "Seconds without learning after which a failing run ends",
+            "The run ends only if workers are killed from outside.",
         ),
         FREE,
     ] = 600.0
     trace_s: Annotated[
         NonNegativeFloat,
-        Help("Seconds of its last work that each worker keeps for 'equipoise trace'. 0: none."),
+        Help("Seconds of work kept for 'equipoise trace'; 0 is off"),
         FREE,
     ] = 0.0
     nvtx: Annotated[
         bool,
         Help(
-            "Show the parts of each worker's work to NVIDIA's profilers, by NVTX. Needs a torch "
-            "with CUDA."
+            "Mark each worker's work with NVTX for NVIDIA's profilers",
+            "It needs a torch with CUDA.",
         ),
         FREE,
         Excludes(
@@ -433,21 +424,28 @@ class Schedule:
     steps: Annotated[
         PositiveInt,
         Help(
-            "Env steps in all, after frame skip, such as 500000, 500k or 1M; updates with "
-            "--dataset."
+            "Env steps in all, such as 500k or 1M",
+            "They count after frame skip. With `--dataset` they are updates, and on "
+            "text they are samples.",
         ),
         Flag(LONG),
         FREE,
     ] = 500_000
     schedule_steps: Annotated[
         PositiveInt | None,
-        Help("Env steps over which schedules run. none: steps, as the run began with."),
+        Help(
+            "Env steps of the schedules; none uses the run's steps",
+            "A resume with other `--steps` does not change them.",
+        ),
         FREE,
     ] = None
-    seed: Annotated[NonNegativeInt, Help("Seed of every random number."), Flag(WHAT)] = 0
+    seed: Annotated[NonNegativeInt, Help("Seed of every random number"), Flag(WHAT)] = 0
     checkpoint_every: Annotated[
         NonNegativeInt | None,
-        Help("Save the whole run that often. 0: at the end only. none: every two minutes."),
+        Help(
+            "Env steps between checkpoints; 0 saves at the end only",
+            "none saves every two minutes.",
+        ),
         Flag(OUT, "STEPS"),
         FREE,
     ] = None
@@ -460,8 +458,8 @@ class EvaluationSettings:
     stop_at: Annotated[
         float | None,
         Help(
-            "Stop when an evaluation reaches this mean return, and another one of 100 episodes "
-            "does, too."
+            "Mean return at which the run stops",
+            "An evaluation has to reach it, and then another evaluation of 100 episodes.",
         ),
         Flag(LONG, "RETURN"),
         FREE,
@@ -469,22 +467,25 @@ class EvaluationSettings:
     ] = None
     episodes: Annotated[
         NonNegativeInt,
-        Help("Fresh episodes of an evaluation; 'evaluate' has --episodes."),
+        Help("Episodes per evaluation ('evaluate' has --episodes)"),
         Flag(LONG, name="evaluate-episodes"),
         FREE,
     ] = 20
     on_alarm: Annotated[
         Literal["warn", "stop"],
         Help(
-            "What an alarm does, a sign that the run goes nowhere: it is said, or it ends the run "
-            "as well."
+            "Reaction to an alarm, a sign that learning fails",
+            "warn: print it. stop: print it and end the run.",
         ),
         Flag(LONG, "warn|stop"),
         FREE,
     ] = "warn"
     every: Annotated[
         PositiveInt | None,
-        Help("Evaluate that often, beside training. none: near --stop-at, and at the end."),
+        Help(
+            "Env steps between evaluations",
+            "none evaluates near the goal of `--stop-at`, and at the end.",
+        ),
         Flag(LONG, "STEPS", name="evaluate-every"),
         FREE,
         Needs("episodes", why="of at least 1"),

@@ -39,8 +39,8 @@ class EnvFactory:
     action_mask: Annotated[
         str,
         Help(
-            "Where the allowed actions stand: auto (the observation's key action_mask, if any), "
-            "info, obs/KEY or none."
+            "Action mask: auto, info, obs/KEY or none",
+            "auto: the observation's key action_mask, if it has one.",
         ),
         Flag(WHAT, "CHOICE"),
     ] = "auto"
@@ -70,8 +70,8 @@ class SourceSettings:
     on_nonfinite: Annotated[
         OnNonfinite,
         Help(
-            "What happens at a nan or infinity from an env: stop the run, drop the episode, or "
-            "clamp the value."
+            "Reaction to nan or infinity from an env",
+            "stop: end the run. drop: drop the episode. clamp: clamp the value.",
         ),
         Flag(WHERE, "stop|drop|clamp"),
     ] = "stop"
@@ -110,7 +110,7 @@ class EnvSource(SourceSettings):
     env: EnvFactory
     metrics: Annotated[
         tuple[str, ...],
-        Help("Numbers of the env's info to report: keys, or paths of keys such as episode/r."),
+        Help("Env info to report: keys, or paths such as episode/r"),
         Flag(OUT, "NAME[,NAME]"),
     ] = ()
 
@@ -135,7 +135,7 @@ class RecordedSource(SourceSettings):
 
     dataset: Annotated[
         str,
-        Help("Learn from the recorded rows of a Minari data set alone, by its id or directory."),
+        Help("Minari data set to learn from alone, by id or directory"),
         Flag(WHAT, "ID|DIR"),
     ]
     env: EnvFactory | None = None  # that evaluation plays; None: no evaluation
@@ -162,79 +162,93 @@ class TaskSource(SourceSettings):
     task: Annotated[
         str,
         Help(
-            "Prompts: a built-in task, a JSONL or parquet file, reasoning_gym:NAME or "
-            "module:callable."
+            "Prompts: a task, a file, reasoning_gym:NAME or a callable",
+            "A file is JSONL or parquet; a callable is module:callable.",
         ),
     ]
     arguments: Annotated[
         tuple[str, ...],
         Help(
-            "Arguments of the task, as KEY=VALUE: settings of a data set of reasoning-gym, "
-            "held_out=FILE of a file."
+            "Arguments of the task, as KEY=VALUE[,...]",
+            "They are settings of a reasoning-gym data set, or held_out=FILE for a file.",
         ),
     ] = ()
     model: Annotated[
         str,
         Help(
-            "The language model: tiny, llama:hidden_size=48,..., a directory with config.json and "
-            "safetensors, or a hub id."
+            "Language model: tiny, a directory or a hub id",
+            "llama:hidden_size=48,... is a new model of that size. A directory has config.json "
+            "and safetensors.",
         ),
         Flag(WHAT, "MODEL"),
     ] = "tiny"
     reward: Annotated[
         str,
-        Help("Functions that judge completions, as module:function[,...]. Empty: the task's own."),
+        Help("Reward functions, as module:function[,...]", "Empty uses the task's own functions."),
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[
-        tuple[float, ...], Help("Factors of the rewards, in their order. Empty: 1 each.")
+        tuple[float, ...], Help("Weights of the rewards, in order; empty weighs each by 1")
     ] = ()
     reward_deadline_s: Annotated[
-        PositiveFloat, Help("Seconds in which a reward has to judge a group."), FREE
+        PositiveFloat, Help("Seconds for a reward to judge a group"), FREE
     ] = 60.0
     chat_template_kwargs: Annotated[
         tuple[str, ...],
         Help(
-            "Arguments of the model's chat template, as KEY=VALUE, such as enable_thinking=false; "
-            "a row's column wins."
+            "Arguments of the chat template, as KEY=VALUE[,...]",
+            "An example is enable_thinking=false. A column of the row takes precedence.",
         ),
     ] = ()
     prompt_tokens: Annotated[
-        PositiveInt, Help("Tokens of a prompt at most; longer ones are left out, and counted.")
+        PositiveInt,
+        Help(
+            "Longest prompt in tokens; longer ones are left out",
+            "The run reports how many prompts are left out.",
+        ),
     ] = 512
     completion_tokens: Annotated[
         NonNegativeInt,
-        Help("Tokens of a completion at most. 0: as the task says, else 256."),
+        Help(
+            "Longest completion in tokens; 0 uses the task's limit",
+            "A task without a limit has 256.",
+        ),
         Flag(WHAT, "N", name="max-completion-length"),
     ] = 0
     stop: Annotated[
         tuple[str, ...],
-        Help("Texts that end a completion, beside the model's own end; they are part of it."),
+        Help(
+            "Texts that end a completion",
+            "They are part of the completion. The model's own end also ends it.",
+        ),
     ] = ()
     samples_at_once: Annotated[
-        PositiveInt, Help("Completions that a generator writes side by side."), FREE
+        PositiveInt, Help("Completions that a generator writes at the same time"), FREE
     ] = 256
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],
         Help(
-            "What a generator does with running completions when new weights come: keep what it "
-            "knows of them (the KV cache), "
-            "compute that anew, or finish them first."
+            "Treatment of running completions at new weights",
+            "keep: keep the KV cache. recompute: compute the cache again. finish: "
+            "finish the completions first.",
         ),
         FREE,
     ] = "keep"
     weights: Annotated[
         Literal["fp32", "bf16"],
         Help(
-            "How generators and evaluations get the weights: bf16 is half as many bytes, rounded; "
-            "the learner's stay fp32."
+            "Number format of the weights that generators get",
+            "Evaluations get the same. bf16 takes half the bytes; the learner keeps fp32.",
         ),
         FREE,
     ] = "fp32"
     weight_buffers: Annotated[
         int,
         Range(2, 16),
-        Help("Versions that memory has room for: generators read one while others are written."),
+        Help(
+            "Versions of the weights that memory has room for",
+            "Generators read one version while the learner writes others.",
+        ),
         FREE,
     ] = 3
 
