@@ -53,7 +53,11 @@ class Rules:
 class Settings:
     """The settings of ``equipoise serve``. Times in seconds, sizes in bytes."""
 
-    policy: Annotated[str, Help("The policy to serve."), Flag(HERE, "NAME")]
+    policy: Annotated[
+        str,
+        Help("The policy to serve; a run or artifact with one policy needs no name."),
+        Flag(HERE, "NAME"),
+    ] = ""
     port: Annotated[
         Annotated[int, Range(0, 65535)] | None,
         Help("TCP port; 0 takes a free one, none listens on no port."),
