@@ -1,9 +1,14 @@
-"""``equipoise serve``: a policy of a registry behind HTTP and a unix socket."""
+"""``equipoise serve``: a policy of a registry, a run or an artifact behind HTTP and a unix
+socket.
+"""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +16,12 @@ from equipoise.access import read_token
 from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.options import field_options, read_fields
+from equipoise.files import is_url
 from equipoise.serving.settings import WHO, Rules, Settings
+
+if TYPE_CHECKING:
+    from equipoise.api.served import Served
+    from equipoise.serving.versions import Source
 
 TOKEN = "EQUIPOISE_SERVE_TOKEN"
 
@@ -19,6 +29,7 @@ TOKEN = "EQUIPOISE_SERVE_TOKEN"
 @app.command(
     cls=Sections,
     epilog="""Examples:
+  equipoise serve runs/NAME                        a first try, without a registry
   equipoise serve registry --policy cartpole
   equipoise serve registry --policy cartpole --uds /run/cartpole.sock
   equipoise serve registry --policy arm --deadline-ms 5 --safe-action '[0, 0]'
@@ -29,7 +40,13 @@ Ask it:
 )
 @field_options(Settings, Rules)
 def serve(
-    registry: Annotated[Path, typer.Argument(metavar="REGISTRY", help="Folder of the registry")],
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="REGISTRY|RUN",
+            help="Folder of the registry; or a run or an exported policy",
+        ),
+    ],
     uds: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Unix socket to listen on too (framed msgpack)"),
@@ -53,12 +70,13 @@ def serve(
     debug: Debug = False,
     **given: Any,
 ) -> None:
-    """Serve the champion of a policy over HTTP.
+    """Serve the champion of a policy over HTTP, or a run for a first try.
 
     The paths are /v1/act, /v1/outcome, /v2 (Open Inference Protocol), /readyz, /metrics and
-    /openapi.json. The process needs no torch and no env. If the champion changes in the registry,
-    the server follows without losing a request, and an episode stays with its version. After
-    SIGTERM it answers the open requests and ends.
+    /openapi.json. A run is exported into its folder 'served' at the first start. From a registry
+    the process needs no torch and no env. If the champion changes in the registry, the server
+    follows without losing a request, and an episode stays with its version. After SIGTERM it
+    answers the open requests and ends.
     """
     with plain_errors("equipoise serve", debug):
         from equipoise.hints import install
@@ -74,20 +92,87 @@ def serve(
             raise ModuleNotFoundError(
                 f"'equipoise serve' needs {error.name}, which is not installed: {install('serve')}"
             ) from error
-        from equipoise.registry import RegistryReader
-
-        policy = given["policy"]
         settings = Settings(
             **read_fields(Settings, given),
             rules=Rules(**read_fields(Rules, given)),
             uds=uds,
             trusted=tuple(trust or ()),
             token=read_token(TOKEN, token_file, "--token-file"),
-            decisions=None if decisions == "none" else Path(decisions or f"{policy}.decisions"),
         )
+        server.guard_of(settings)
         logs.to_stderr()
+        source, policy, usual = _source(folder, settings)
+        file = None if decisions == "none" else Path(decisions or usual)
         server.serve(
-            RegistryReader(registry),
-            settings,
+            source,
+            replace(settings, policy=policy, decisions=file),
             lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True),
         )
+
+
+def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
+    """What a folder gives to serve, the policy, and where its decisions are kept by default."""
+    from equipoise.registry import RegistryReader
+    from equipoise.registry.artifacts import MANIFEST, SPEC
+    from equipoise.registry.reading import ABOUT
+    from equipoise.serving.alone import Alone
+
+    place, policy = Path(folder).expanduser(), settings.policy or None
+    if folder and (place / ABOUT).is_file():
+        registry = RegistryReader(place)
+        if policy is None:
+            names = registry.names()
+            raise ValueError(
+                f"--policy: must name a policy of {place}, got none; "
+                + (f"try --policy {' or '.join(names)}" if names else "'registry add' adds one")
+            )
+        return registry, policy, Path(f"{policy}.decisions")
+    from equipoise.record.paths import RUN, near_runs
+
+    if folder and (place / RUN).is_file():
+        from equipoise.api.served import of_run
+
+        found = of_run(
+            place,
+            policy,
+            graph=settings.backend == "onnx",
+            trust=settings.trusted,
+            begins=lambda name: print(f"exporting {name} of {folder} ...", file=sys.stderr),
+        )
+        kept = found.artifact.parent / f"{found.policy}.decisions"
+        print(_told(folder, found), flush=True)
+        if found.note:
+            print(
+                f"observations were made up, since there is no env to play: {found.note}",
+                file=sys.stderr,
+            )
+    elif folder and (place / MANIFEST).is_file() and (place / SPEC).is_file():
+        from equipoise.api.served import of_artifact
+
+        found = of_artifact(place, policy)
+        kept = Path(f"{found.policy}.decisions")
+    else:
+        got = (
+            "a URL; try 'equipoise export URL DIR'"
+            if is_url(folder)
+            else f"{'another folder' if place.is_dir() else 'a file'}{near_runs(place)}"
+            if folder and place.exists()
+            else f"nothing; 'equipoise registry add' makes a registry{near_runs(place)}"
+        )
+        raise ValueError(
+            f"{folder or repr('')}: must be a registry, a run or an artifact, got {got}"
+        )
+    return Alone(found.artifact, found.version), found.policy, kept
+
+
+def _told(run: str, found: Served) -> str:
+    """The line on the artifact of a run: what was exported, and what to do for real use."""
+    to = shlex.quote(str(found.artifact))
+    which = f"{found.policy} of {run} (step {found.step:,})"
+    done = f"exported {which} to" if found.fresh else f"{which} is in"
+    again = "; the run goes on, so another start may have newer weights" if found.goes_on else ""
+    return (
+        f"{done} {to}{again}. No registry is kept, so this version stays until the end. "
+        "For real use: equipoise registry add "
+        f"{to} {found.policy} --alias champion && equipoise serve registry --policy {found.policy}"
+    )

@@ -179,6 +179,8 @@ def _field_option(fact: Fact) -> inspect.Parameter:
         kind, default = list[str] | None, None
     elif default is dataclasses.MISSING:
         kind, default = str, inspect.Parameter.empty
+    elif default == "":
+        kind, default = str | None, None
     elif default is not None:
         kind, default = str, f"{default:g}" if isinstance(default, float) else str(default)
     metavar = None if kind is bool else fact.flag.metavar

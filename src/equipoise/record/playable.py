@@ -102,12 +102,23 @@ def from_json(
             f"{where}: expected a policy that acts in an env, got one that writes: 'equipoise "
             "generate' asks it"
         )
+    check_format(data, where)
     said = trust.renamed(check(data, SCHEMA, where), trusted)
     trust.check(*trust.of_program(said), said.get("signature"), trusted, where)
     return {
         name: _policy(one, f"{where}: policies.{name}", said["precision"])
         for name, one in said["policies"].items()
     }
+
+
+def check_format(data: object, file: Path | str) -> None:
+    """ValueError for a ``spec.json`` that a newer version wrote."""
+    said = data.get("format") if isinstance(data, Mapping) else None
+    if isinstance(said, int) and said > FORMAT:
+        raise ValueError(
+            f"{file}: format: must be {FORMAT}, got {said}, which a newer version of Equipoise "
+            "wrote; try 'pip install --upgrade equipoise'"
+        )
 
 
 TEXT: Schema = {

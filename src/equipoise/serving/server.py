@@ -45,6 +45,18 @@ class Server(web.Server):
         yield
 
 
+def guard_of(settings: Settings) -> Guard:
+    """The guard of the server; ValueError for places that it cannot listen at, without looking at
+    any policy.
+    """
+    guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
+    if settings.port is None and settings.uds is None:
+        raise ValueError(
+            "expected a port or a unix socket to listen on, got neither; --port N or --uds PATH"
+        )
+    return guard
+
+
 def serve(
     source: Source, settings: Settings, started: Callable[[list[str]], None] = lambda places: None
 ) -> None:
@@ -53,11 +65,7 @@ def serve(
     ValueError or OSError if that is impossible: no champion, a taken place, or other machines
     without a token.
     """
-    guard = Guard(settings.host, settings.token, hosts=settings.hosts, origins=settings.origins)
-    if settings.port is None and settings.uds is None:
-        raise ValueError(
-            "expected a port or a unix socket to listen on, got neither; --port N or --uds PATH"
-        )
+    guard = guard_of(settings)
     trial = Trial(
         settings.backend, settings.trusted, settings.batch, settings.trial_s, settings.trial_memory
     )

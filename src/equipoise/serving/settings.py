@@ -53,7 +53,9 @@ class Rules:
 class Settings:
     """The settings of ``equipoise serve``. Times in seconds, sizes in bytes."""
 
-    policy: Annotated[str, Help("Policy to serve"), Flag(HERE, "NAME")]
+    policy: Annotated[
+        str, Help("Policy to serve; may be left out if there is one"), Flag(HERE, "NAME")
+    ] = ""
     port: Annotated[
         Annotated[int, Range(0, 65535)] | None,
         Help("TCP port; 0 takes a free one, none opens no port"),
