@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from equipoise import recipes
+from equipoise.programs.program import algorithm_class
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -119,3 +123,87 @@ def test_the_readme_says_no_more_than_the_comparison() -> None:
         for said, known in zip(cells[1:], tables[1][short.get(name, name)][1:], strict=True):
             assert (said == "") == ("not checked" in known), (name, said, known)
             assert said != "yes" or not known.startswith(("no", "none")), (name, known)
+
+
+# ------------------------------------------------------------------------------------- the tuning
+
+TUNING = DOCS / "guides/tuning.md"
+OF_GROUP = {"all": tuple({algorithm for _, algorithm in recipes.RECIPES})}
+
+
+def of_recipes(setting: str, algorithms: tuple[str, ...]) -> Iterator[float]:
+    """The values of a setting in the recipes of some algorithms."""
+    for (_, algorithm), settings in recipes.RECIPES.items():
+        if algorithm not in algorithms:
+            continue
+        if setting == "unroll":
+            rows = settings.get("policy.unroll"), settings.get("policy.batch")
+            if None not in rows:
+                yield float(str(rows[0])) * float(str(rows[1]))
+        elif setting == "algorithm.hidden":
+            yield from map(float, re.findall(r"\d+", str(settings.get(setting, ""))))
+        elif setting in settings:
+            yield float(str(settings[setting]))
+
+
+def tuned(text: str) -> Mapping[str, tuple[tuple[float, float], tuple[float, float]]]:
+    """By setting: the range that the page has, and that of the recipes."""
+    table = text[text.index("| order |") : text.index("Change one at a time")]
+    found = {}
+    for row in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        if len(cells) != 5:
+            continue
+        setting = re.findall(r"`([\w.]+)`", cells[1])[0]
+        said = re.match(r"([\d.,]+) to ([\d.,]+) .*\((.*)\)", cells[4])
+        assert said is not None, row
+        names = tuple(name.lower() for name in said[3].split(", "))
+        values = [*of_recipes(setting, OF_GROUP.get(names[0], names))]
+        on_page = float(said[1].replace(",", "")), float(said[2].replace(",", ""))
+        found[setting] = on_page, (min(values), max(values))
+    return found
+
+
+def test_the_ranges_of_the_tuning_are_those_of_the_recipes() -> None:
+    ranges = tuned(TUNING.read_text())
+    assert len(ranges) == 7
+    assert {key: page for key, (page, _) in ranges.items()} == {
+        key: have for key, (_, have) in ranges.items()
+    }
+
+
+def test_a_wrong_range_is_found() -> None:
+    page, have = tuned(TUNING.read_text().replace("0.9 to 0.9999", "0.9 to 0.999"))[
+        "algorithm.gamma"
+    ]
+    assert page != have
+
+
+def metrics_of_the_table(text: str) -> set[str]:
+    """The metrics that the page of the tuning and that of the symptoms name."""
+    table = text[text.index("| you see |") :].split("\n\n", 1)[0]
+    first = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
+    return {name for name in re.findall(r"`([a-z_/]+)`", first) if "." not in name}
+
+
+def test_the_metrics_of_the_tuning_are_metrics() -> None:
+    source = "".join(file.read_text() for file in (ROOT / "src/equipoise").rglob("*.py"))
+    for name in metrics_of_the_table(TUNING.read_text()):
+        head, _, tail = name.partition("/")
+        found = re.search(rf"\b{name}\b[\"=:]", source) or (tail and f'f"{head}/{{' in source)
+        assert found, name
+
+
+def test_the_lag_of_the_tuning_is_the_limit_of_ppo() -> None:
+    limit = algorithm_class("ppo").max_sensible_lag
+    assert f"`lag_mean` above {limit:g} in PPO" in TUNING.read_text()
+
+
+def test_each_alarm_that_a_page_names_is_one() -> None:
+    alarms = set(
+        re.findall(r"^\| `([a-z ]+)` \|", (DOCS / "guides/alarms.md").read_text(), re.MULTILINE)
+    )
+    assert len(alarms) > 8
+    for place in (TUNING, DOCS / "guides/troubleshooting.md", DOCS / "guides/faq.md"):
+        named = re.findall(r"alarms? `([a-z ]+)`", place.read_text())
+        assert {*named} <= alarms, place
