@@ -226,7 +226,8 @@ def test_a_body_in_many_chunks_is_read_in_turns(server: Served) -> None:
         )  # type: ignore[call-arg]
         protocol.connection_made(line)
         protocol.data_received(sent)
-        assert protocol.chunks == CHUNKS_PER_TURN and line.paused
+        paused = line.paused
+        assert protocol.chunks == CHUNKS_PER_TURN and paused
         protocol.data_received(health(b""))  # what comes meanwhile waits
         assert protocol.chunks == CHUNKS_PER_TURN
         turns = 0
