@@ -27,5 +27,5 @@ def test_the_example_learns(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    mean = re.search(r"mean=([\d.]+)", done.stdout)
+    mean = re.search(r"<Evaluation ([\d.]+)", done.stdout)
     assert mean is not None and float(mean[1]) > 6.5, done.stdout
