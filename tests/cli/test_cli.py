@@ -529,7 +529,7 @@ def test_help_is_for_a_newcomer():
 def test_help_lists_what_is_set_by_key_and_with_an_algorithm_its_settings():
     text = " ".join(run("train", "--help-all").stdout.split())
     assert (
-        "Other settings, by --set KEY=VALUE: source.task" in text
+        "Other settings, by --set KEY=VALUE: placement.least_actors" in text
         and "placement.least_actors Fewest actors that act" in text
         and "placement.deadline_s Seconds without work until a worker is replaced" in text
     )

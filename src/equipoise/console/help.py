@@ -29,14 +29,14 @@ EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")  # what typer adds to a help: [default
 
 class Sections(TyperCommand):
     """A command whose options are listed under their ``rich_help_panel``, in the order of their
-    declaration.
+    declaration, without those that ``ctx.meta["hidden"]`` names.
     """
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and param.name not in ctx.meta.get("hidden", ()):
                 record = TYPE.sub("", record[0]), _with_default(record[1])
                 title = (
                     "Arguments"

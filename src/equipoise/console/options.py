@@ -352,6 +352,10 @@ class TrainHelp(OwnOptions):
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         algorithms, whole = ctx.meta["algorithms"], ctx.meta["all"]
+        if not any(cls.needs_task for cls in _classes(algorithms).values()):
+            ctx.meta["hidden"] = {
+                name.replace("-", "_") for name, (_, key) in flags().items() if _is_of_text(key)
+            }
         if whole:
             super().format_options(ctx, formatter)
         else:
@@ -364,6 +368,8 @@ class TrainHelp(OwnOptions):
 
     def format_epilog(self, ctx: Context, formatter: Formatter) -> None:
         if ctx.meta["all"]:
+            if "hidden" in ctx.meta:
+                formatter.write("\nWith --algorithm grpo, --help-all lists the settings of text.\n")
             super().format_epilog(ctx, formatter)
         else:
             formatter.write(f"\n{SHORT_END}\n")
@@ -425,7 +431,8 @@ def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[
     """What a help lists besides the options of the command, by the title of its section."""
     found: dict[str, list[tuple[str, str]]] = {}
     classes = _classes(algorithms) if algorithms else {}
-    if any(cls.needs_task for cls in classes.values()) and not whole:
+    on_text = any(cls.needs_task for cls in classes.values())
+    if on_text and not whole:
         found["Text"] = [_short(name) for name in TEXT]
     for name, cls in classes.items():
         found[f"Options of {name}"] = [_own_record(fact) for fact in facts(cls).values()]
@@ -444,12 +451,17 @@ def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[
         found["Other settings, by --set KEY=VALUE"] = [
             (key, described(fact))
             for key, fact in _others()
-            if not (classes and key.startswith("optimizer."))
+            if not (classes and key.startswith("optimizer.")) and (on_text or not _is_of_text(key))
         ]
         found["Settings of a Ray cluster, by --cluster KEY=VALUE"] = [
             (key, described(fact)) for key, fact in facts(Cluster).items() if fact.flag is None
         ]
     return found
+
+
+def _is_of_text(key: str) -> bool:
+    """Do only runs on text read this setting?"""
+    return key.startswith("source.")
 
 
 def _classes(names: Sequence[str]) -> dict[str, type[Algorithm]]:
