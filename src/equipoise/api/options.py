@@ -72,7 +72,7 @@ class Fields(TypedDict, total=False):
     """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
     has 256."""
     unroll: int | None
-    """Rollout length: env steps per unroll."""
+    """Rollout length in env steps."""
     batch: int | None
     """Batch size, in rollouts or sampled items. On policy: unrolls per update, a multiple of
     `--envs-per-actor`. With a replay: sampled items."""

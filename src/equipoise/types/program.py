@@ -141,7 +141,7 @@ class Policy:
     optimizer: Optimizer = None  # type: ignore[assignment]  # None: the algorithm's default_optimizer
     rewards: Rewards = field(default_factory=Rewards)
     # T
-    unroll: Annotated[PositiveInt, Help("Rollout length: env steps per unroll"), Flag(WHAT, "T")]
+    unroll: Annotated[PositiveInt, Help("Rollout length in env steps"), Flag(WHAT, "T")]
     batch: Annotated[
         PositiveInt,
         Help(
