@@ -18,6 +18,7 @@ import equipoise as eq
 from equipoise import publishing
 from equipoise.programs.program import algorithm_names
 from equipoise.run.governing import check_on
+from equipoise.types import Program
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/about/status.md"
@@ -287,7 +288,7 @@ def refused(attempt: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def made(*settings: str, env: str = "CartPole-v1") -> object:
+def made(*settings: str, env: str = "CartPole-v1") -> Program:
     return eq.program(env, "ppo", settings=list(settings), recipe=False)
 
 
@@ -373,6 +374,7 @@ def test_each_cell_that_says_no_is_tried() -> None:
          "`bf16` / Ray: tested without a test"),
         ("| `bf16` | measured", "| `bf16` | fine", "`bf16` / CPU: 'fine' is no word of the page"),
     ],
+    ids=["gpu", "figures", "ray", "word"],
 )  # fmt: skip
 def test_a_cell_that_says_too_much_is_found(cell: str, instead: str, found: str) -> None:
     text = PAGE.read_text()
