@@ -7,7 +7,7 @@ RUN pip install --no-cache-dir build && python -m build --wheel --outdir /dist .
 FROM python:3.12-slim
 COPY --from=build /dist/*.whl /tmp/
 RUN pip install --no-cache-dir torch --index-url https://download.pytorch.org/whl/cpu \
- && pip install --no-cache-dir "$(ls /tmp/*.whl)[tensorboard,atari,mujoco,minigrid,pettingzoo,plot]" && rm /tmp/*.whl
+ && pip install --no-cache-dir "$(ls /tmp/*.whl)[tensorboard,atari,mujoco,minigrid,pettingzoo,plot,serve]" && rm /tmp/*.whl
 RUN useradd --create-home rl
 USER rl
 WORKDIR /home/rl

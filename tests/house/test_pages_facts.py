@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from equipoise import recipes
 from equipoise.programs.program import algorithm_class
 
@@ -186,6 +188,7 @@ def metrics_of_the_table(text: str) -> set[str]:
     return {name for name in re.findall(r"`([a-z_/]+)`", first) if "." not in name}
 
 
+@pytest.mark.thorough
 def test_the_metrics_of_the_tuning_are_metrics() -> None:
     source = "".join(file.read_text() for file in (ROOT / "src/equipoise").rglob("*.py"))
     for name in metrics_of_the_table(TUNING.read_text()):

@@ -374,6 +374,7 @@ def test_each_cell_that_says_no_is_tried() -> None:
          "`bf16` / Ray: tested without a test"),
         ("| `bf16` | measured", "| `bf16` | fine", "`bf16` / CPU: 'fine' is no word of the page"),
     ],
+    ids=["gpu", "figures", "ray", "word"],
 )  # fmt: skip
 def test_a_cell_that_says_too_much_is_found(cell: str, instead: str, found: str) -> None:
     text = PAGE.read_text()

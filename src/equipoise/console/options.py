@@ -352,7 +352,7 @@ class TrainHelp(OwnOptions):
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         algorithms, whole = ctx.meta["algorithms"], ctx.meta["all"]
-        if not any(cls.needs_task for cls in _classes(algorithms).values()):
+        if not (algorithms and any(cls.needs_task for cls in _classes(algorithms).values())):
             ctx.meta["hidden"] = {
                 name.replace("-", "_") for name, (_, key) in flags().items() if _is_of_text(key)
             }
