@@ -301,7 +301,6 @@ def test_what_is_neither_is_one_line_with_the_nearest_run(
         ("empty", f"empty: {must} another folder; "),
         ("runs/one/run.json", f"runs/one/run.json: {must} a file; "),
         ("s3://bucket/run", f"s3://bucket/run: {must} a URL; try 'equipoise export URL DIR'"),
-        ("", f"'': {must} nothing; "),
         ("a\0b", f"{must} nothing; "),
     ):
         code, said = asked(place)

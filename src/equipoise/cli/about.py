@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,13 @@ def show_help(
     if words and len(words) == 1 and (topic := topics().get(words[0])) is not None:
         print(topic)
         return
+    command: Any = typer.main.get_command(app)
+    for place, word in enumerate(words or ()):
+        known = getattr(command, "commands", {})
+        if word not in known and place:  # typer would print the help of the word before
+            before = " ".join(("equipoise", *(words or ())[:place]))
+            raise typer.BadParameter(f"{word!r} must be a command of {before!r}, got none such")
+        command = known.get(word)
     app([*(words or ()), "--help"], prog_name="equipoise")
 
 

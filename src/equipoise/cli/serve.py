@@ -118,7 +118,7 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
     from equipoise.serving.alone import Alone
 
     place, policy = Path(folder).expanduser(), settings.policy or None
-    if folder and (place / ABOUT).is_file():
+    if (place / ABOUT).is_file():
         registry = RegistryReader(place)
         if policy is None:
             names = registry.names()
@@ -129,7 +129,7 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
         return registry, policy, Path(f"{policy}.decisions")
     from equipoise.record.paths import RUN, near_runs
 
-    if folder and (place / RUN).is_file():
+    if (place / RUN).is_file():
         from equipoise.api.served import of_run
 
         found = of_run(
@@ -146,7 +146,7 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
                 f"observations were made up, since there is no env to play: {found.note}",
                 file=sys.stderr,
             )
-    elif folder and (place / MANIFEST).is_file() and (place / SPEC).is_file():
+    elif (place / MANIFEST).is_file() and (place / SPEC).is_file():
         from equipoise.api.served import of_artifact
 
         found = of_artifact(place, policy)
@@ -156,12 +156,10 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
             "a URL; try 'equipoise export URL DIR'"
             if is_url(folder)
             else f"{'another folder' if place.is_dir() else 'a file'}{near_runs(place)}"
-            if folder and place.exists()
+            if place.exists()
             else f"nothing; 'equipoise registry add' makes a registry{near_runs(place)}"
         )
-        raise ValueError(
-            f"{folder or repr('')}: must be a registry, a run or an artifact, got {got}"
-        )
+        raise ValueError(f"{folder}: must be a registry, a run or an artifact, got {got}")
     return Alone(found.artifact, found.version), found.policy, kept
 
 

@@ -214,6 +214,7 @@ def train(
             )
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
+            from equipoise.record.paths import check_vacant
             from equipoise.record.prometheus import Endpoint, read_address
             from equipoise.tuning.choice import read_choices
             from equipoise.tuning.choices import settled
@@ -254,6 +255,9 @@ def train(
                 program = like_its_source(program, init_from, keys, tell)
 
             if dry_run:
+                if out is not None and not is_url(out) and not or_resume:
+                    check_vacant(Path(out).expanduser())
+                made_callbacks(callbacks or ())
                 print_plan(program, out)
                 return
             if save_config is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeAlias
 
@@ -31,6 +31,15 @@ class Sections(TyperCommand):
     """A command whose options are listed under their ``rich_help_panel``, in the order of their
     declaration, without those that ``ctx.meta["hidden"]`` names.
     """
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        from equipoise.console.typed import check_typed
+
+        if not {"--help", "-h"} & set(args):
+            check_typed(ctx, args, self.key_of)
+        return super().parse_args(ctx, args)
+
+    key_of: Callable[[str], str] | None = None  # the setting of an option, if each is given once
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -141,14 +141,22 @@ def _meant(name: str, ctx: Context) -> str:
         option_name,
         own_fields,
     )
-    from equipoise.hints import nearest
+    from equipoise.hints import nearest, sentence
 
     command, known = ctx.command, _options(ctx.command)
+    if name == "--help-all":
+        return "; it is one of 'train', and --help lists everything of this command."
+    letter = [one for one in known if one[:2] == "--" and one[2:3] == name[1:].lower()]
+    if len(letter) == 1:  # -v
+        return f"; did you mean {letter[0]!r}?"
     if command.name not in ("train", "resume") or not name.startswith("--"):
         near = nearest(name, [one for one in known if one[:1] == "-"])
         return f"; did you mean {near!r}?" if near else "."
     typed = ctx.meta["typed"]
-    algorithms = named_algorithms(command.name, typed, [one for one in typed if one[:1] != "-"])
+    values = [one for one in typed if one[:1] != "-"]
+    algorithms = named_algorithms(command.name, typed, values)
+    if said := _not_there(command.name, values, algorithms):
+        return f", since the fields of the algorithm are not known: {sentence(said)}"
     if command.name == "resume" and name in _options(ctx.parent.command.commands["train"]):
         return "; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
     if (key := setting_named(name)) is not None:
@@ -160,6 +168,26 @@ def _meant(name: str, ctx: Context) -> str:
     own = [f"--{option_name(one)}" for one in own_fields(algorithms)]
     near = nearest(name, own) or nearest(name, [one for one in known if one[:1] == "-"])
     return f"; did you mean {near!r}?" if near else "."
+
+
+def _not_there(command: str, values: list[str], algorithms: list[str]) -> str:
+    """Why the algorithm of a command line cannot be found; "" if it can."""
+    from equipoise.files import is_url
+    from equipoise.programs.program import algorithm_class
+
+    if command == "resume" and values and not is_url(values[0]):
+        from equipoise.record.directory import RunDirectory
+
+        try:
+            RunDirectory.found(values[0])
+        except (ValueError, OSError) as error:
+            return str(error)
+    for name in algorithms:
+        try:
+            algorithm_class(name)
+        except (ValueError, ImportError) as error:
+            return str(error)
+    return ""
 
 
 def _options(command: Any) -> list[str]:

@@ -316,6 +316,12 @@ def listed(names: Sequence[str]) -> str:
 class OwnOptions(Sections):
     """A command that takes the fields of the named algorithm as options."""
 
+    @staticmethod
+    def key_of(option: str) -> str:
+        """The ``--set`` key of an option, or the option."""
+        found = flags().get(option.removeprefix("--"))
+        return option if found is None else found[1]
+
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         from equipoise.console.own_options import as_settings
 

@@ -81,5 +81,7 @@ def topic_of(error: BaseException) -> Topic | None:
 def with_topic(error: BaseException) -> str:
     """The message of an error, and the command that explains it."""
     said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename and said.startswith("[Errno"):
+        said = f"{error.filename}: must be a place that can be used, got {error.strerror!r}"
     topic = topic_of(error)
     return said if topic is None else f"{said} [equipoise help {topic.name}]"

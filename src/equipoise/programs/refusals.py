@@ -271,9 +271,10 @@ def _env_problems(env: EnvFactory) -> list[str]:
         problems.append(
             f"source.env.action_mask: expected auto, info, none or obs/KEY, got {env.action_mask!r}"
         )
-    if not str(env.target).strip():
+    if (target := str(env.target)).strip() != target or not target:
+        near = f"; did you mean {target.strip()!r}?" if target.strip() else ""
         problems.append(
-            f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}"
+            f"env: expected a Gymnasium id, module:id or module:callable, got {env.target!r}{near}"
         )
     try:
         to_plain(env.kwargs, "env")
