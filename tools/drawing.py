@@ -101,7 +101,7 @@ def lines(
     goal: float | None = None,
 ) -> str:
     """Curves over one axis, at most three; a goal is a level line."""
-    left, top, right, bottom = 60.0, 64.0, WIDTH - 16.0, 300.0
+    left, top, right, bottom = 60.0, 64.0, WIDTH - 28.0, 300.0
     points = [point for _, curve in curves for point in curve]
     ys = [y for _, y in points] + ([] if goal is None else [goal])
     high_x, low, high = max(px for px, _ in points), min(ys), max(ys)

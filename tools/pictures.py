@@ -2,8 +2,9 @@
 
 ``scores`` draws the score of each algorithm from the results that docs/ stores: metrics of runs,
 and tables. ``--check`` writes nothing, and fails where a picture is not current.
-``curve TITLE RUN OUT`` draws the returns of a run. ``terminal COMMAND FILE OUT`` draws what a
-command printed. ``dark FILE...`` adds a look for the dark to pictures of matplotlib.
+``curve TITLE RUN OUT [STEPS]`` draws the returns of a run, over env steps or what STEPS calls them.
+``terminal COMMAND FILE OUT`` draws what a command printed. ``dark FILE...`` adds a look for the
+dark to pictures of matplotlib.
 """
 
 from __future__ import annotations
@@ -161,8 +162,9 @@ def main(kind: str, *words: str) -> None:
         stale = scores(check="--check" in words)
         sys.exit(f"not current: {', '.join(stale)}" if stale and "--check" in words else 0)
     elif kind == "curve":
-        title, run, out = words
-        Path(out).write_text(lines(title, [("return", returns(Path(run, "metrics.jsonl")))]))
+        title, run, out, *steps = words
+        curve = ("mean return", returns(Path(run, "metrics.jsonl")))
+        Path(out).write_text(lines(title, [curve], x=steps[0] if steps else "env steps"))
     elif kind == "terminal":
         command, printed, out = words
         Path(out).write_text(terminal(command, Path(printed).read_text()))

@@ -30,9 +30,9 @@ from equipoise.watching.versions import Versions
 from tests.registry.made import artifact
 
 BEFORE = (
-    "--seeds 3 --steps 20k --evaluate-every 5k --out runs/ppo",
-    "--algorithm impala --steps 30k --evaluate-every 5k --out runs/impala",
-    "--algorithm apex_dqn --actors 2 --steps 6k --evaluate-every 2k --out runs/apex_dqn",
+    "--seeds 3 --steps 50k --evaluate-every 10k --out runs/ppo",
+    "--algorithm impala --steps 60k --evaluate-every 10k --out runs/impala",
+    "--algorithm apex_dqn --actors 2 --steps 12k --evaluate-every 4k --out runs/apex_dqn",
 )
 LIVE = (
     "--algorithm impala --actors 2 --max-lag 1 --steps 3M --evaluate-every 100k --quiet --out "

@@ -78,7 +78,7 @@ def test_a_page_has_a_picture_for_the_light_and_one_for_the_dark(tmp_path: Path)
 
 def test_lines_and_bars_have_their_numbers() -> None:
     drawn = drawing.lines("t", [("r", [(0.0, 0.0), (10.0, 5.0)])], goal=5.0)
-    assert 'd="M60.0 300.0L624.0 64.0"' in drawn and "goal: 5" in drawn
+    assert 'd="M60.0 300.0L612.0 64.0"' in drawn and "goal: 5" in drawn
     drawn = drawing.bars("t", [("", [drawing.Bar("a", 1.0, "1"), drawing.Bar("b", 2.0, "2")])])
     first, second = (float(x) for x in re.findall(r'width="([\d.]+)" height="16"', drawn))
     assert second == pytest.approx(2 * first, abs=0.2)
