@@ -25,7 +25,7 @@ extensions = [
 ]
 
 # Pages: Markdown as GitHub shows it, with the same anchors of headings.
-myst_enable_extensions = ["colon_fence", "fieldlist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "fieldlist"]
 myst_heading_anchors = 6
 # Pages of results begin with a title and go on as they need; a table may stand under any heading.
 suppress_warnings = ["myst.header"]
@@ -57,7 +57,12 @@ html_theme_options = {
 highlight_language = "text"  # of a block that names no language
 html_copy_source = False
 html_show_sourcelink = False
-pygments_style = "friendly"
+html_static_path = ["static"]
+html_js_files = ["scroll.js"]
+html_css_files = ["site.css"]
+html_favicon = "static/mark.svg"
+# Both keep a contrast of 4.5 to their ground.
+pygments_style = "default"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -34,6 +34,9 @@ CONTENTS = re.compile(r"<!-- contents(?:: ([\w/ -]+))? -->")
 ENTRY = re.compile(r"^(?:- |\| )\[[^\]]+\]\(([^)#]+?)\.md\)", re.MULTILINE)
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s:]+\.(?:svg|png))\)")
+# The look of an SVG in the dark: the whole rule, and what it holds.
+DARK_RULE = re.compile(r"@media \(prefers-color-scheme: dark\) \{((?:[^{}]*\{[^{}]*\})*)\s*\}")
 PLAIN = ".txt"  # the ending of a copied file that Sphinx would take for a page
 # Documents outside docs/ that are pages of the site.
 DOCUMENTS = {
@@ -117,6 +120,37 @@ def of_notebook(file: Path) -> str:
             elif text := "".join(output.get("text", data.get("text/plain", ""))):
                 lines += ["```text", text.rstrip(), "```", ""]
     return "\n".join(lines) + "\n"
+
+
+def in_both_colours(text: str, folder: Path) -> str:
+    """A page whose pictures follow the site's switch between light and dark.
+
+    An SVG with a rule for the dark becomes two files, one of each look. Of NAME-light.* and
+    NAME-dark.*, the page names one and the site has both.
+
+    Args:
+        text: The Markdown of the page.
+        folder: Where it stands in the staged site; new files are written beside the pictures.
+    """
+
+    def pair(match: re.Match[str]) -> str:
+        file = folder / match[2]
+        name = re.sub(r"-(?:light|dark)$", "", file.stem)
+        drawn = file.read_text() if file.suffix == ".svg" else ""
+        if rule := DARK_RULE.search(drawn):
+            file.with_name(f"{name}-light.svg").write_text(drawn.replace(rule[0], ""))
+            file.with_name(f"{name}-dark.svg").write_text(drawn.replace(rule[0], rule[1]))
+        looks = [f"{name}-{look}{file.suffix}" for look in ("light", "dark")]
+        if not all(file.with_name(look).is_file() for look in looks):
+            return match[0]
+        base = os.path.dirname(match[2])
+        return "\n".join(
+            f"![{match[1]}]({os.path.join(base, look)}){{.only-{colour}}}"
+            for look, colour in zip(looks, ("light", "dark"), strict=True)
+        )
+
+    parts = FENCE.split(text)
+    return "".join(part if i % 2 else IMAGE.sub(pair, part) for i, part in enumerate(parts))
 
 
 def row(*cells: str) -> str:
@@ -206,12 +240,13 @@ def stage(place: Path) -> None:
     """Write the sources of the site into a folder that is empty or new."""
     if place.exists():
         shutil.rmtree(place)
-    shutil.copytree(DOCS, place, ignore=shutil.ignore_patterns("conf.py", "__pycache__"))
+    shutil.copytree(DOCS, place, ignore=shutil.ignore_patterns("conf.py", "static", "__pycache__"))
     files: set[str] = set()
     sources = {f"docs/{page.relative_to(DOCS)}": str(page.relative_to(DOCS)) for page in pages()}
     for source, goal in (sources | documents()).items():
         text = relinked((ROOT / source).read_text(), source, goal, files)
         target = place / goal
+        text = in_both_colours(text, target.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(with_navigation(text))
     package = place / "inside/package/index.md"
