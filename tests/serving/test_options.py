@@ -24,7 +24,7 @@ DEFAULTS = {
     "seed": "random",
     "debug": None,
     "host": "127.0.0.1",
-    "token-file": "$EQUIPOISE_SERVE_TOKEN",
+    "token-file": None,
     "allow-host": None,
     "allow-origin": None,
     "session-timeout": "600",

@@ -74,7 +74,7 @@ class Fields(TypedDict, total=False):
     unroll: int | None
     """Rollout length in env steps."""
     batch: int | None
-    """Batch size, in rollouts or sampled items. On policy: unrolls per update, a multiple of
+    """Batch size, in rollouts or items. On policy: unrolls per update, a multiple of
     `--envs-per-actor`. With a replay: sampled items."""
     replay_memory: int | None
     """Replay size in bytes, such as 2GiB; 0 uses capacity (default: 0). It replaces

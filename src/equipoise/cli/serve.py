@@ -63,7 +63,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"File with the token of requests (default: ${TOKEN})",
+            help=f"File with the token; else ${TOKEN} has it",
             rich_help_panel=WHO,
         ),
     ] = None,

@@ -45,7 +45,7 @@ def watch(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the token (default: $EQUIPOISE_WATCH_TOKEN or new)",
+            help="File with the token; else $EQUIPOISE_WATCH_TOKEN or random",
         ),
     ] = None,
     debug: Debug = False,

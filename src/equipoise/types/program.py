@@ -145,7 +145,7 @@ class Policy:
     batch: Annotated[
         PositiveInt,
         Help(
-            "Batch size, in rollouts or sampled items",
+            "Batch size, in rollouts or items",
             "On policy: unrolls per update, a multiple of `--envs-per-actor`. With a "
             "replay: sampled items.",
         ),
