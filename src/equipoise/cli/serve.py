@@ -44,8 +44,7 @@ def serve(
         str,
         typer.Argument(
             metavar="REGISTRY|RUN",
-            help="A folder that 'equipoise registry' made; or a run, or what 'equipoise export' "
-            "wrote, for a first try.",
+            help="A registry; or, for a first try, a run or an exported artifact.",
         ),
     ],
     uds: Annotated[
