@@ -125,3 +125,16 @@ def test_an_error_of_the_system_is_a_sentence(tmp_path: Path) -> None:
         (tmp_path / "a" / "b").mkdir()
     wanted = f"{tmp_path / 'a' / 'b'}: must be a place that can be used, got 'No such file or"
     assert with_topic(caught.value).startswith(wanted)
+
+
+def test_a_file_in_place_of_a_run_is_called_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hi")
+    for words in (("evaluate",), ("export",), ("runs", "show")):
+        more = (str(tmp_path / "out"),) if words == ("export",) else ()
+        assert "got a file" in refused(*words, str(tmp_path / "file"), *more)
+
+
+def test_counts_are_read_before_anything_is_measured() -> None:
+    for option in ("--seeds", "--jobs"):
+        code, said = typed("train", "CartPole-v1", option, "0")
+        assert code == 2 and f"{option}: expected at least 1, got 0" in said, said

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.app import app
-from equipoise.console.help import Sections
+from equipoise.console.help import Sections, fail
 
 
 @app.command("help", cls=Sections)
@@ -31,7 +31,7 @@ def show_help(
         known = getattr(command, "commands", {})
         if word not in known and place:  # typer would print the help of the word before
             before = " ".join(("equipoise", *(words or ())[:place]))
-            raise typer.BadParameter(f"{word!r} must be a command of {before!r}, got none such")
+            fail(f"{word!r} must be a command of {before!r}, got none such", "equipoise help")
         command = known.get(word)
     app([*(words or ()), "--help"], prog_name="equipoise")
 

@@ -90,10 +90,14 @@ def show_run(
         from equipoise.facts import as_text
         from equipoise.files import json_bytes
         from equipoise.record import listing
-        from equipoise.record.paths import RUN
+        from equipoise.record.paths import RUN, near_runs
 
         if not (directory / RUN).is_file():
-            raise ValueError(f"{directory}: must be the directory of a run, got one without {RUN}")
+            got = f"one without {RUN}" if directory.is_dir() else "a file"
+            got = got if directory.exists() else "nothing"
+            raise ValueError(
+                f"{directory}: must be the directory of a run, got {got}{near_runs(directory)}"
+            )
         plain = listing.row(directory).plain()
         if as_json:
             print(json_bytes(plain).decode(), end="")

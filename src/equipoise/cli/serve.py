@@ -44,7 +44,11 @@ def serve(
         str,
         typer.Argument(
             metavar="REGISTRY|RUN",
+<<<<<<< HEAD
             help="Folder of the registry; or a run or an exported policy",
+=======
+            help="A registry; or, for a first try, a run or an exported artifact.",
+>>>>>>> h44-serve
         ),
     ],
     uds: Annotated[

@@ -198,6 +198,8 @@ def train(
 
             where: On = convert(on, On, "--on")
             of_cluster = cluster_settings(address, cluster)
+            beside = at_least(jobs, "--jobs")
+            count = None if seeds is None else at_least(seeds, "--seeds")
             given, more = read(options)
             if where != "serial":
                 from equipoise.runtime.process.forkserver import prepare
@@ -264,7 +266,7 @@ def train(
                 write_config(program, save_config)
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
-            if seeds is not None:
+            if count is not None:
                 if prometheus is not None:
                     raise ValueError(
                         "--seeds: expected no --prometheus, which serves one run, got it"
@@ -273,7 +275,6 @@ def train(
                     raise ValueError("--seeds: must stand without --callback, which hears one run")
                 if or_resume or is_url(out):
                     raise ValueError("--seeds: expected a local --out, without --or-resume")
-                count, beside = at_least(seeds, "--seeds"), at_least(jobs, "--jobs")
                 begun = (
                     []
                     if init_from is None

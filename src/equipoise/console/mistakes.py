@@ -155,14 +155,14 @@ def _meant(name: str, ctx: Context) -> str:
     typed = ctx.meta["typed"]
     values = [one for one in typed if one[:1] != "-"]
     algorithms = named_algorithms(command.name, typed, values)
-    if said := _not_there(command.name, values, algorithms):
-        return f", since the fields of the algorithm are not known: {sentence(said)}"
     if command.name == "resume" and name in _options(ctx.parent.command.commands["train"]):
         return "; it is one of 'train', and a resume keeps it: 'train --init-from DIR' begins anew."
     if (key := setting_named(name)) is not None:
         return f"; it is a setting: --set {key}=..."
     if said := peer_option(name, algorithms):
         return f"; {said}."
+    if said := _not_there(command.name, values, algorithms):
+        return f", since the fields of the algorithm are not known: {sentence(said)}"
     if there := algorithms_having(name):
         return f"; it is of {listed(there)}, and not of {listed(algorithms) or 'this run'}."
     own = [f"--{option_name(one)}" for one in own_fields(algorithms)]

@@ -5,15 +5,14 @@ two values are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from equipoise.console.help import Context
+from typing import Any
 
 HYPHEN = "-"
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what editors and pages make of it
 MAY_BE_EMPTY = ("prompt",)  # names of parameters
 
 
-def check_typed(ctx: Context, args: Sequence[str], keys: Callable[[str], str] | None) -> None:
+def check_typed(ctx: Any, args: Sequence[str], keys: Callable[[str], str] | None) -> None:
     """End in a usage error for what cannot be meant.
 
     ``keys``: the setting of an option, for a command that takes each setting once.
@@ -47,7 +46,7 @@ def check_typed(ctx: Context, args: Sequence[str], keys: Callable[[str], str] | 
             ctx.fail(f"{key}: must be given once, got {given[key]!r} and {text!r}; remove one.")
 
 
-def _pairs(args: Sequence[str], options: Mapping[str, Context]) -> Iterator[tuple[str, str]]:
+def _pairs(args: Sequence[str], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(option, value) of each option that takes a value, and ("", word) of each other word."""
     rest = list(args)
     while rest:

@@ -242,7 +242,13 @@ class RunDirectory:
         """The run's files, without its program: nothing that it names is imported."""
         directory = Path(path).expanduser()
         if not (directory / RUN).is_file():
-            got = "one without" if directory.is_dir() else "no directory"
+            got = (
+                "one without"
+                if directory.is_dir()
+                else "a file"
+                if directory.exists()
+                else "no directory"
+            )
             raise FileNotFoundError(
                 f"{directory}: expected a run directory with a {RUN}, got "
                 f"{got}{paths.near_runs(directory)}"
