@@ -110,12 +110,7 @@ def test_a_run_is_exported_once_and_answers(run: Path, tmp_path: Path) -> None:
         "main.decisions",
     }
     done = subprocess.run(  # the command of the line works
-<<<<<<< HEAD
-        f"{sys.executable} -m {exported[-1][3]}",
-        shell=True,
-=======
         [sys.executable, "-m", *exported[-1][3].split()],
->>>>>>> h44-serve
         cwd=tmp_path,
         capture_output=True,
         check=False,

@@ -44,11 +44,7 @@ def serve(
         str,
         typer.Argument(
             metavar="REGISTRY|RUN",
-<<<<<<< HEAD
-            help="Folder of the registry; or a run or an exported policy",
-=======
-            help="A registry; or, for a first try, a run or an exported artifact.",
->>>>>>> h44-serve
+            help="Registry; or, for a first try, a run or an artifact",
         ),
     ],
     uds: Annotated[
