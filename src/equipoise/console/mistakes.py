@@ -161,12 +161,13 @@ def _meant(name: str, ctx: Context) -> str:
         return f"; it is a setting: --set {key}=..."
     if said := peer_option(name, algorithms):
         return f"; {said}."
-    if said := _not_there(command.name, values, algorithms):
+    of_command = nearest(name, [one for one in known if one[:1] == "-"])
+    if of_command is None and (said := _not_there(command.name, values, algorithms)):
         return f", since the fields of the algorithm are not known: {sentence(said)}"
     if there := algorithms_having(name):
         return f"; it is of {listed(there)}, and not of {listed(algorithms) or 'this run'}."
     own = [f"--{option_name(one)}" for one in own_fields(algorithms)]
-    near = nearest(name, own) or nearest(name, [one for one in known if one[:1] == "-"])
+    near = nearest(name, own) or of_command
     return f"; did you mean {near!r}?" if near else "."
 
 
