@@ -39,10 +39,11 @@ LIVE = (
     "runs/live"
 )
 SETTLED_S = 40.0  # of the run, until the model has said what would help
+LONGEST_MS = 240_000  # until the page has a curve; a busy machine takes minutes
 COMPARED = "".join(f"&run=ppo%2Fseed_{n}" for n in range(3))
 RUN, COMPARE, VERSIONS = "#/run/live", f"#/compare?run=impala{COMPARED}", "#/versions"
 PICTURES = {  # name: address, width, height, pixels for each; each one light and dark
-    "watch": (RUN, 1440, 960, 1.2),
+    "watch": (RUN, 1440, 960, 1),
     "watch-compare": (COMPARE, 1280, 860, 1),
     "watch-versions": (VERSIONS, 1280, 860, 1),
     "watch-narrow": (RUN, 390, 1200, 1),
@@ -87,8 +88,9 @@ def registry(place: Path) -> Registry:
 
 
 def smaller(png: bytes) -> bytes:
-    """The same picture in at most 128 colours, without dither: a third of the size."""
-    few = Image.open(io.BytesIO(png)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    """The same picture in 256 colours, a third of the size; rare hues keep their own."""
+    whole = Image.open(io.BytesIO(png)).convert("RGB")
+    few = whole.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     out = io.BytesIO()
     few.save(out, "PNG", optimize=True)
     return out.getvalue()
@@ -96,9 +98,8 @@ def smaller(png: bytes) -> bytes:
 
 def ready(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_selector(
-        {"r": ".learning .line", "c": ".big .line", "v": ".node"}[address.partition("#/")[2][0]]
-    )
+    curve = {"r": ".learning .line", "c": ".big .line", "v": ".node"}[address.partition("#/")[2][0]]
+    page.wait_for_selector(curve, state="attached")  # a page that lives draws it again and again
     page.wait_for_timeout(2500)
 
 
@@ -123,6 +124,7 @@ def main(out: Path) -> None:
                         device_scale_factor=scale,
                         color_scheme=scheme,
                     )
+                    context.set_default_timeout(LONGEST_MS)
                     window = context.new_page()
                     ready(window, f"http://127.0.0.1:{port}/{address}")
                     file = out / f"{name}-{scheme}.png"
