@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import typing
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -14,7 +15,7 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.facts import facts
 from equipoise.hints import hint, nearest
 from equipoise.plans.plan import plan_run
-from equipoise.programs.fields import alter, valued
+from equipoise.programs.fields import alter, rooms, valued
 from equipoise.programs.program import (
     algorithm_class,
     algorithm_name,
@@ -242,6 +243,29 @@ def test_what_json_cannot_say_is_refused():
         ValueError, match=r"policies.main.algorithm.gamma: expected a value that JSON can hold"
     ):
         to_json(program(Toy(gamma=float("nan"))))
+
+
+FLOATS = [
+    f"{room}{name}"
+    for room, cls in rooms(replay=True)
+    for name, fact in facts(cls).items()
+    if float in (fact.kind, *typing.get_args(fact.kind))
+]
+
+
+@pytest.mark.parametrize("key", FLOATS)
+@pytest.mark.few(99)
+def test_infinity_is_refused_by_name_or_comes_back_from_json(key: str) -> None:
+    env, algorithm = ("Pendulum-v1", "sac") if key.startswith("replay.") else ("CartPole-v1", "ppo")
+    refused, made = "", None
+    try:
+        made = api.program(env, algorithm, settings=[f"{key}=inf"], recipe=False)
+    except ValueError as error:
+        refused = str(error)
+    if made is None:
+        assert key.rpartition(".")[2] in refused, refused
+    else:
+        assert from_json(json.loads(json.dumps(to_json(made), allow_nan=False))) == made
 
 
 # --------------------------------------------------------------------------------------- algorithms

@@ -184,7 +184,7 @@ def _class_name(cls: type[object], what: str) -> str:
 def to_json(program: Program) -> dict[str, Any]:
     """Write a Program as plain dicts, lists and scalars; ValueError for what JSON cannot hold."""
     data = {
-        name: _part_json(part)
+        name: _part_json(part, name)
         for name, part in values_of(program).items()
         if classes(facts(type(program))[name].kind)
     }
@@ -197,10 +197,10 @@ def to_json(program: Program) -> dict[str, Any]:
     return data
 
 
-def _part_json(part: object) -> Any:
+def _part_json(part: object, where: str) -> Any:
     if not dataclasses.is_dataclass(part):
-        return to_plain(part, "env")
-    return {name: _part_json(value) for name, value in values_of(part).items()}
+        return to_plain(part, "env" if where == "source.env.kwargs" else where)
+    return {name: _part_json(value, f"{where}.{name}") for name, value in values_of(part).items()}
 
 
 def _policy_json(policy: Policy | Frozen, where: str) -> dict[str, object]:
@@ -239,6 +239,9 @@ def algorithm_from_json(data: object, where: str) -> Algorithm:
     )
 
 
+ARGUMENTS = ("env", "source.arguments", "source.chat_template_kwargs")  # they may be of any type
+
+
 def to_plain(value: object, where: str) -> object:
     """Turn a value into JSON's types; ValueError names the place of a value that JSON cannot
     hold.
@@ -247,10 +250,10 @@ def to_plain(value: object, where: str) -> object:
         return value
     if isinstance(value, float):
         # JSON has no infinity; as a text it comes back as a number if the field is one, which an
-        # env's argument is not.
+        # argument of an env or a task is not.
         if math.isfinite(value):
             return value
-        if math.isinf(value) and not where.startswith("env"):
+        if math.isinf(value) and not where.startswith(ARGUMENTS):
             return "inf" if value > 0 else "-inf"
     elif isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
