@@ -25,7 +25,7 @@ from equipoise.web import ACCEPTS, REFUSALS
 
 MOST_WAITING = 1024  # requests of a connection that may wait for their answer
 # most frames that one turn of the loop takes up, and bytes after which it takes no more
-TURN, LARGE = 64, 64 << 10
+TURN, LARGE = 64, 16 << 10
 
 
 class _Act(Act, kw_only=True, tag_field="op", tag="act"):
