@@ -29,7 +29,7 @@ TOKEN = "EQUIPOISE_SERVE_TOKEN"
 @app.command(
     cls=Sections,
     epilog="""Examples:
-  equipoise serve runs/NAME                        a first try, without a registry
+  equipoise serve runs/NAME    a first try, without a registry
   equipoise serve registry --policy cartpole
   equipoise serve registry --policy cartpole --uds /run/cartpole.sock
   equipoise serve registry --policy arm --deadline-ms 5 --safe-action '[0, 0]'
