@@ -337,12 +337,13 @@ def print_plan(program: Program, out: str | None) -> None:
 
 WRITTEN = {
     "run.json": "the settings above and the machine",
-    "spec.json": "what playing its policies needs",
+    "spec.json": "all that playing its policies needs",
     "metrics.jsonl": "a report per line",
     "live.json": "the newest state, for 'watch'",
     "events.*": "TensorBoard, unless --no-tensorboard",
-    "checkpoints/": "what 'resume' and 'evaluate' load",
-    "capsules/": "where an env failed, for 'reproduce'",
+    "checkpoints/": "weights and state, for 'resume' and 'evaluate'",
+    "completions.json": "answers of the last evaluation, on text",
+    "capsules/": "failures of an env, for 'reproduce'",
     "logs/": "the output of each worker",
     "summary.json": "the result, at the end",
 }
