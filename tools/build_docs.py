@@ -65,9 +65,12 @@ def entries(page: str) -> list[str]:
 def with_navigation(page: str) -> str:
     """A page of contents with a hidden toctree of its entries."""
     names = entries(page)
-    if not names:
-        return page
-    return page + "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n"
+    return page + toctree(names) if names else page
+
+
+def toctree(names: list[str]) -> str:
+    """A hidden toctree."""
+    return "\n".join(["", "```{toctree}", ":hidden:", "", *names, "```", ""])
 
 
 def relinked(text: str, source: str, place: str, files: set[str]) -> str:
@@ -252,9 +255,7 @@ def stage(place: Path) -> None:
     package = place / "inside/package/index.md"
     rooms = [goal for goal in documents().values() if goal.startswith("inside/package/")]
     names = [Path(goal).stem for goal in rooms if not goal.endswith("index.md")]
-    package.write_text(
-        package.read_text() + "\n```{toctree}\n:hidden:\n\n" + "\n".join(names) + "\n```\n"
-    )
+    package.write_text(package.read_text() + toctree(names))
     for path in files:
         copy = place / "files" / (path + (PLAIN if path.endswith(".md") else ""))
         copy.parent.mkdir(parents=True, exist_ok=True)

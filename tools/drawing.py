@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from equipoise.report.figures import ticks
+
 LIGHT = (
     "--paper:#fff;--ink:#1f2328;--soft:#57606a;--grid:#e1e5ea;--a:#0b5cad;--b:#a8490f;--c:#28702f"
 )
@@ -60,15 +62,6 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers from low to high, at most ``most`` of them."""
-    if high <= low:
-        return [low]
-    size = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(size * k for k in (1, 2, 5, 10, 20) if (high - low) / (size * k) <= most - 1)
-    return [k * step for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def picture(title: str, height: float, parts: Iterable[str], width: int = WIDTH) -> str:

@@ -192,7 +192,8 @@ class Texts(ast.NodeVisitor):
             self._add(corpus, node.lineno, text)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        self._value("messages", node) if isinstance(node.value, str) else None
+        if isinstance(node.value, str):
+            self._value("messages", node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         self._value("messages", node)

@@ -1,4 +1,4 @@
-"""Deaths of workersand their meaning for a successor.
+"""Deaths of workers and their meaning for a successor.
 
 | the worker | the run is given up at |
 |---|---|

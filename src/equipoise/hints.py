@@ -81,8 +81,8 @@ def _words(name: str) -> list[str]:
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """The end of an error message: "; did you mean 'gamma'?", and all valid names where they are
-    few or none is near.
+    """The end of an error message: "; did you mean 'gamma'?", and all valid names if they are few
+    or no name is near.
     """
     if not known:
         return "; nothing is valid here"
@@ -197,5 +197,5 @@ def _of_a_user(file: str) -> bool:
 
 
 def _last(name: str) -> str:
-    """What follows the last dot or slash: of ``ALE/Pong-v5`` the env, of a setting its field."""
+    """The part after the last dot or slash: ``Pong-v5`` of ``ALE/Pong-v5``, a setting's field."""
     return re.split(r"[./]", name.lower())[-1]

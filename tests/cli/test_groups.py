@@ -51,6 +51,9 @@ def test_the_help_of_train_fits_on_a_screen_and_help_all_has_each_option() -> No
     assert len(short.splitlines()) <= 45
     assert all(word in short for word in ("--lr X", "--gamma X", "--steps N", "(default: 500000)"))
     on_text = out("train", "--algorithm", "grpo", "--help-all")
+    assert "module:function[,...]" in on_text and "module:function[,...]" in out(
+        "train", "--algorithm", "grpo", "--help"
+    )
     for one in ("--model", "--reward ", "--max-completion-length", "source.task"):  # of text
         assert one not in short and one not in whole and one in on_text
     assert "placement.give_up_s" in whole and "--algorithm grpo, --help-all" in whole

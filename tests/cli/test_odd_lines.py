@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.cli.train import WRITTEN
 from equipoise.console.topics import with_topic
+from equipoise.record.completions import COMPLETIONS
+from equipoise.record.directory import LOGS
+from equipoise.record.paths import CAPSULES
 
 ROOT = typer.main.get_group(app)
 
@@ -113,6 +118,18 @@ def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     ):
         code, said = typed("train", "CartPole-v1", "--dry-run", *words)
         assert code == 2 and wanted in said, said
+
+
+def test_a_dry_run_lists_the_files_of_a_run(tmp_path: Path) -> None:
+    words = ("--steps", "256", "--evaluate-episodes", "1", "--on", "serial", "-q")
+    code, said = typed("train", "CartPole-v1", *words, "--out", str(tmp_path / "run"))
+    assert code == 0, said
+    found = {f"{one.name}{'/' * one.is_dir()}" for one in (tmp_path / "run").iterdir()}
+    of_some = {f"{CAPSULES}/", f"{LOGS}/", COMPLETIONS}  # failures, processes, text
+    listed = {next((one for one in found if fnmatch(one, name)), name) for name in WRITTEN}
+    assert listed == found | of_some
+    _, printed = typed("train", "CartPole-v1", "--dry-run")
+    assert all(f"#   {name:16} {text}" in printed for name, text in WRITTEN.items())
 
 
 def test_spaces_around_an_env_are_refused() -> None:

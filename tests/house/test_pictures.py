@@ -82,10 +82,3 @@ def test_lines_and_bars_have_their_numbers() -> None:
     drawn = drawing.bars("t", [("", [drawing.Bar("a", 1.0, "1"), drawing.Bar("b", 2.0, "2")])])
     first, second = (float(x) for x in re.findall(r'width="([\d.]+)" height="16"', drawn))
     assert second == pytest.approx(2 * first, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "found"), [(0, 10, [0, 2, 4, 6, 8, 10]), (-20.5, 18, [-20, -10, 0, 10])]
-)
-def test_ticks_are_round(low: float, high: float, found: list[float]) -> None:
-    assert drawing.ticks(low, high) == found

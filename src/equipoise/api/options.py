@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 Place = str | os.PathLike[str]
-# what judges completions: module:function, the function, or several of them
+# functions that judge completions: module:function, a function, or several of both
 Reward = str | Callable[..., object] | Sequence[str | Callable[..., object]]
-# what stands for a policy: the name of an algorithm, or more of it
+# a policy: the name of its algorithm, a class, an instance, or the whole policy
 Given = str | type[Algorithm] | Algorithm | Policy | Frozen
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -367,8 +367,8 @@ PLACES = ("out", "init_from", "resume")
 
 
 def check_shapes(options: Mapping[str, object]) -> None:
-    """TypeError for an option of another shape that is no field of a run: a text in place of a bool
-    or a list would be taken as it is.
+    """Raise TypeError for a wrong type among the options that are no fields of a run: a text in
+    place of a bool or a list would pass unseen.
     """
     for names, kinds, said in (
         (BOOLS, (bool, np.bool_), "True or False"),

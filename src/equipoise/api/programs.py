@@ -23,8 +23,8 @@ from equipoise.types import Algorithm, Frozen, Learns, Policy, Program
 
 __all__ = ["Chosen", "Env", "check", "configured", "made_program", "program", "target_of"]
 
-Env = str | Callable[..., object]  # an id, or what makes an env
-Chosen = str | type[Algorithm] | Algorithm  # a name, or more of an algorithm
+Env = str | Callable[..., object]  # an id, or a class or function that makes an env
+Chosen = str | type[Algorithm] | Algorithm  # a name, a class or an instance
 # options that are not fields of a program
 APART = ("env_kwargs", "policies", "recipe")
 
@@ -121,7 +121,7 @@ def together(given: Mapping[str, object], settings: Settings, where: str) -> dic
 
 
 def given_policy(one: Given) -> str | Algorithm | Policy | Frozen:
-    """What stands for one of several policies, where a class stands for its name."""
+    """One of several policies; a class becomes the name of its algorithm."""
     return algorithm_name(one) if isinstance(one, type) else one
 
 
@@ -213,7 +213,7 @@ def check(
 
 
 def target_of(env: object) -> str:
-    """The target of an env: an id as it is, or the name of what makes one."""
+    """The target of an env: an id as it is, or ``module:name`` of its class or function."""
     if isinstance(env, str):
         return env
     if isinstance(env, Registration):

@@ -1,6 +1,4 @@
-"""Code that a user gives as an object, and that a run names as data: ``module:name``, by which its
-workers find it again.
-"""
+"""Names of a user's functions and classes: a run stores ``module:name``, and workers import it."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ MAIN = "__main__"
 def reference(thing: object, what: str, *, main: bool = True) -> str:
     """The ``module:name`` of a function or a class.
 
-    ``what`` it is for begins each error. ``main``: may it be of a script or a notebook, which is
-    sent to the workers as it is? TypeError for another object, ValueError for one that no import
-    reaches.
+    ``what``: the name of the option, which begins each error. ``main``: may it be of a script or a
+    notebook, which is sent to the workers as it is? TypeError for an object of another kind,
+    ValueError if no import reaches it.
     """
     if isinstance(thing, functools.partial):
         raise TypeError(

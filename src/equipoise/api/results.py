@@ -1,4 +1,4 @@
-"""Training to its end, and what comes of it: ``train``, ``resume`` and their ``Result``."""
+"""Train or resume a run to its end: ``train``, ``resume`` and their ``Result``."""
 
 from __future__ import annotations
 
@@ -405,7 +405,9 @@ def _result(directory: Path) -> Result:
 
 
 def _tell(progress: bool) -> Callable[[str], object]:
-    """What prints a sentence on a choice, if the run is shown in lines."""
+    """Return the function that prints a sentence on a choice; it prints nothing without a view, and
+    in a notebook.
+    """
     if not progress or in_notebook():
         return lambda text: None
     return lambda text: say(text, file=sys.stderr)

@@ -1,5 +1,5 @@
-"""The artifact that ``equipoise serve`` answers from without a registry: that of a run, which is
-exported into the run's own folder at the first start, or one that was exported before.
+"""Artifacts for ``equipoise serve`` without a registry: a run is exported into its own folder at
+the first start; an earlier export is served as it is.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def of_run(
     trust: Sequence[str],
     begins: Callable[[str], None],
 ) -> Served:
-    """The artifact of the weights that ``export`` takes of a run: in its folder ``served``, made
-    there if it is not there yet.
+    """Return the artifact of a run's newest weights, in its folder ``served``; export it first if
+    it is not there.
 
     ``graph``: as for ``export``; ``begins`` gets the name of the policy before it is exported.
     ValueError if the run has several policies and none is named, and for a run on text.
@@ -107,7 +107,7 @@ def _spec(place: Path) -> dict[str, Any]:
 
 
 def _named(directory: Path, found: Mapping[str, Mapping[str, object]], policy: str | None) -> str:
-    """The policy that is asked for, or the only one that learns."""
+    """The name ``policy``, or the name of the only policy that learns."""
     if any("text" in one for one in found.values()):
         raise ValueError(
             f"{directory}: must be a run whose policy acts in an env, got one that writes text; "

@@ -7,14 +7,13 @@ from dataclasses import MISSING
 
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import shorts
-from equipoise.types import LONG, OUT, WHAT, WHERE, Policy, ReplaySettings
+from equipoise.types import SECTIONS, Policy, ReplaySettings
 
 __all__ = ["OF_POLICY", "REPLAY_MEMORY", "described", "fields_of_python"]
 
 OF_POLICY = ("unroll", "batch", "publish_every")
 REPLAY_MEMORY = "replay_memory"  # the one option whose setting is a replay's
 FIRST = ("steps", "seed", "actors", "envs_per_actor")
-SECTIONS = (WHAT, WHERE, LONG, OUT)
 
 
 def fields_of_python() -> Mapping[str, Fact]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from equipoise.api.draft import read_fields
 from equipoise.api.options import (
+    DEFAULTS,
     Place,
     ProgramOptions,
     ResumeOptions,
@@ -143,38 +144,39 @@ def begun(
     ``choices``: what was measured for this Program before.
     """
     check_shapes(options)
-    Listeners(options.get("callbacks", ()))  # a mistake in them is found before anything is made
     rest = {name: value for name, value in options.items() if name not in OF_ORDER}
+    options = cast(RunOptions, {**dict.fromkeys(OF_ORDER), **DEFAULTS, **options})
+    Listeners(options["callbacks"])  # a mistake in them is found before anything is made
     besides = [*(["algorithm"] if algorithm is not None else []), *sorted(rest)]
-    init_from = options.get("init_from")
+    init_from = options["init_from"]
     if isinstance(env, Program) and besides:
         raise TypeError(f"a Program says everything itself; got {', '.join(besides)} besides")
     if isinstance(env, Program):
         check_program(made := env)
     else:
-        settings = options.get("settings", ())
+        settings = options["settings"]
         made = made_program(env, algorithm, cast(ProgramOptions, rest), also=OF_ORDER)
         keys = [key for key, _ in pairs(settings)]
         asked = {*asked, *asked_for(rest, settings)}
-        made, sizes = fitted(made, [*rest, *keys], recipe=options.get("recipe", True))
+        made, sizes = fitted(made, [*rest, *keys], recipe=options["recipe"])
         if sizes:
             tell(sizes)
         if init_from is not None:
             made = like_its_source(made, init_from, keys, tell)
     order = Order(
-        on=options.get("on", "process"),
-        out=options.get("out"),
+        on=options["on"],
+        out=options["out"],
         init_from=init_from,
-        init_what=options.get("init_what", "weights"),
-        tensorboard=options.get("tensorboard", True),
-        wandb=options.get("wandb"),
+        init_what=options["init_what"],
+        tensorboard=options["tensorboard"],
+        wandb=options["wandb"],
         tell=tell,
         asked=asked,
-        cluster=options.get("cluster") or {},
-        or_resume=options.get("or_resume", False),
-        trust=options.get("trust", ()),
+        cluster=options["cluster"] or {},
+        or_resume=options["or_resume"],
+        trust=options["trust"],
         choices=choices or {},
-        callbacks=options.get("callbacks", ()),
+        callbacks=options["callbacks"],
     )
     return run_of(made, order)
 
@@ -204,7 +206,7 @@ def made_callbacks(names: Sequence[str]) -> list[Callback]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What ``start`` is given besides the program."""
+    """The options of a run that are not settings of its program."""
 
     on: On
     out: str | os.PathLike[str] | None
@@ -339,7 +341,7 @@ def _disconnected(nodes: RayNodes | None) -> Iterator[None]:
 
 
 class NothingToDo(ValueError):
-    """A resume of a run that has reached what it was told to."""
+    """The error of a resume whose run has reached its steps or its goal."""
 
 
 def resumed(
@@ -454,10 +456,10 @@ def _check_unfinished(
 def _again(
     was: Program, now: Program, place: str | os.PathLike[str]
 ) -> tuple[dict[str, int], list[str]]:
-    """What a command that is given again changes of its run, which is more steps, and a note on
-    what it does not change.
+    """The changes by a command that is given again, which are more steps, and a note on settings
+    that it does not change.
 
-    ValueError where it is the command of another run.
+    ValueError if it is the command of another run.
     """
     other = differences(was, now)
     if refused := [key for key in fixed(was, now) if key.rpartition(".")[2] not in MEASURED]:

@@ -1,4 +1,4 @@
-"""``equipoise help`` and ``equipoise version``: what ``--help`` and ``--version`` print."""
+"""``equipoise help`` and ``equipoise version``: the texts of ``--help`` and ``--version``."""
 
 from __future__ import annotations
 

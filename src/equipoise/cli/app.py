@@ -103,5 +103,5 @@ def vouched(trust: list[str] | None) -> dict[str, Any]:
 
 
 def place(text: str) -> Path | str:
-    """What was typed for a run: a path, or a URL as it is."""
+    """The place of a run as it was typed: a path, or a URL as it is."""
     return text if is_url(text) else Path(text)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equipoise.cli.app import Debug, Trust, app, place, vouched
 from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.place import say
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(

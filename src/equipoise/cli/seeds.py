@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.files import json_bytes, write_atomic
+from equipoise.files import is_url, json_bytes, write_atomic
 from equipoise.runtime.session import Preempted
 
 if TYPE_CHECKING:
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 PROGRAM, CHOICES, SUMMARY = "program.json", "choices.json", "seeds.json"
 POLL_S = 0.1
+
+
+def check_seeds(
+    *, prometheus: str | None, callbacks: Sequence[str] | None, or_resume: bool, out: str | None
+) -> None:
+    """Raise ValueError for an option that only a single run has."""
+    if prometheus is not None:
+        raise ValueError("--seeds: expected no --prometheus, which serves one run, got it")
+    if callbacks:
+        raise ValueError("--seeds: must stand without --callback, which hears one run")
+    if or_resume or is_url(out):
+        raise ValueError("--seeds: expected a local --out, without --or-resume")
 
 
 def train_seeds(

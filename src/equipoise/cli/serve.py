@@ -111,7 +111,7 @@ def serve(
 
 
 def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
-    """What a folder gives to serve, the policy, and where its decisions are kept by default."""
+    """(Source of versions, name of the policy, default file of decisions) of a folder."""
     from equipoise.registry import RegistryReader
     from equipoise.registry.artifacts import MANIFEST, SPEC
     from equipoise.registry.reading import ABOUT
@@ -164,7 +164,7 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
 
 
 def _told(run: str, found: Served) -> str:
-    """The line on the artifact of a run: what was exported, and what to do for real use."""
+    """The line about the artifact of a run: its folder, and the commands for real use."""
     to = shlex.quote(str(found.artifact))
     which = f"{found.policy} of {run} (step {found.step:,})"
     done = f"exported {which} to" if found.fresh else f"{which} is in"

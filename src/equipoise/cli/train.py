@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from equipoise import phases
 from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
-from equipoise.cli.seeds import train_seeds
+from equipoise.cli.seeds import check_seeds, train_seeds
 from equipoise.cli.show import show
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
@@ -224,16 +225,7 @@ def train(
 
             all_settings = (*(settings or ()), *more)
             if config is not None:
-                besides: dict[str, object] = {
-                    "ENV": env,
-                    "--algorithm": algorithm,
-                    "--policy": policies,
-                }
-                if said := ", ".join(name for name, value in besides.items() if value is not None):
-                    raise ValueError(
-                        "--config says what is trained; expected nothing besides it for that, got "
-                        f"{said}"
-                    )
+                check_config_alone({"ENV": env, "--algorithm": algorithm, "--policy": policies})
                 program = api.configured(config, settings=all_settings, trust=trust or (), **given)
             elif env is None:
                 raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
@@ -267,31 +259,21 @@ def train(
                 print(f"wrote {save_config}; next: equipoise train --config {save_config}")
                 return
             if count is not None:
-                if prometheus is not None:
-                    raise ValueError(
-                        "--seeds: expected no --prometheus, which serves one run, got it"
-                    )
-                if callbacks:
-                    raise ValueError("--seeds: must stand without --callback, which hears one run")
-                if or_resume or is_url(out):
-                    raise ValueError("--seeds: expected a local --out, without --or-resume")
-                begun = (
-                    []
-                    if init_from is None
-                    else ["--init-from", str(init_from), "--init-what", init_what]
+                check_seeds(
+                    prometheus=prometheus, callbacks=callbacks, or_resume=or_resume, out=out
                 )
-                logged = [
-                    *([] if tensorboard else ["--no-tensorboard"]),
-                    *(["--wandb", wandb] if wandb else []),
-                ]
                 # once, and the same for all of them
                 program, chosen = settled(program, on=where, asked=asked, tell=tell)
                 words = [
-                    "--on",
-                    where,
+                    *("--on", where),
                     *cluster_words(address, cluster),
-                    *begun,
-                    *logged,
+                    *(
+                        ["--init-from", str(init_from), "--init-what", init_what]
+                        if init_from
+                        else []
+                    ),
+                    *([] if tensorboard else ["--no-tensorboard"]),
+                    *(["--wandb", wandb] if wandb else []),
                     *(["--quiet"] if quiet else []),
                 ]
                 into = None if out is None else Path(out)
@@ -324,6 +306,14 @@ def train(
     sys.exit(code)
 
 
+def check_config_alone(besides: Mapping[str, object]) -> None:
+    """Raise ValueError if an option is given that ``--config`` replaces."""
+    if said := ", ".join(name for name, value in besides.items() if value is not None):
+        raise ValueError(
+            f"--config says what is trained; expected nothing besides it for that, got {said}"
+        )
+
+
 def print_plan(program: Program, out: str | None) -> None:
     """Print the whole Program as TOML, then what a run of it writes."""
     from equipoise.programs.config_file import as_toml
@@ -337,12 +327,13 @@ def print_plan(program: Program, out: str | None) -> None:
 
 WRITTEN = {
     "run.json": "the settings above and the machine",
-    "spec.json": "what playing its policies needs",
+    "spec.json": "all that playing its policies needs",
     "metrics.jsonl": "a report per line",
     "live.json": "the newest state, for 'watch'",
     "events.*": "TensorBoard, unless --no-tensorboard",
-    "checkpoints/": "what 'resume' and 'evaluate' load",
-    "capsules/": "where an env failed, for 'reproduce'",
+    "checkpoints/": "weights and state, for 'resume' and 'evaluate'",
+    "completions.json": "answers of the last evaluation, on text",
+    "capsules/": "failures of an env, for 'reproduce'",
     "logs/": "the output of each worker",
     "summary.json": "the result, at the end",
 }

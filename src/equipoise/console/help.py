@@ -24,7 +24,7 @@ Formatter: TypeAlias = Context
 # around a required argument, around one that may be left out, and around several
 BRACES = re.compile(r"^(?:\{(.*)\}|\[(\[.*\])\])(\.\.\.)?$")
 TYPE = re.compile(r" <[^>]*>$")  # a type of Python behind the name of an argument
-EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")  # what typer adds to a help: [default: 3; x>=0]
+EXTRA = re.compile(r"(?:^|\s+)\[([^\[\]]*)\]$")  # what typer adds to a help: [default: 3; x>=0]
 
 
 class Sections(TyperCommand):
@@ -46,7 +46,7 @@ class Sections(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and param.name not in ctx.meta.get("hidden", ()):
-                record = TYPE.sub("", record[0]), _with_default(record[1])
+                record = TYPE.sub("", record[0]), with_default(record[1])
                 title = (
                     "Arguments"
                     if param.param_type_name == "argument"
@@ -68,12 +68,12 @@ class Sections(TyperCommand):
         ]
 
     def format_epilog(self, ctx: object, formatter: Formatter) -> None:
-        """As it is written: examples must not be wrapped."""
+        """Write the epilog unwrapped: it has examples."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")
 
 
-def _with_default(help_: str) -> str:
+def with_default(help_: str) -> str:
     """A help with "(default: X)" at its end in place of what typer adds."""
     if not (found := EXTRA.search(help_)):
         return help_
@@ -94,17 +94,15 @@ def one_line(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning as a person at a terminal needs it;
-    takes the place of ``warnings.formatwarning``.
-    """
+    """A warning in one line without its place in the code, for ``warnings.formatwarning``."""
     said = wrapped(f"warning: {printable(str(message), lines=True)}", width_of(sys.stderr), "  ")
     return "\n".join(said) + "\n"
 
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """SIGTERM is an exception, so that what was begun is undone: servers of processes, temporary
-    directories.
+    """Raise an exception at SIGTERM, so that servers of processes and temporary directories are
+    removed.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before is signal.SIG_DFL:
@@ -123,8 +121,8 @@ def _leave(*_: object) -> NoReturn:
 
 @contextmanager
 def plain_errors(command: str, debug: bool) -> Iterator[None]:
-    """What a user can put right ends in its message, without a traceback; Ctrl-C and SIGTERM in a
-    word and their codes.
+    """Print an error that a user can put right as its message, without a traceback; end with one
+    word and the usual exit code after Ctrl-C and SIGTERM.
     """
     try:
         with leaving():

@@ -1,9 +1,10 @@
-"""What was typed wrong, in one line that names the nearest right thing."""
+"""Mistakes on a command line: one line each, with the nearest right name."""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -17,7 +18,7 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
 
 class OneLineErrors(TyperGroup):
-    """What was typed wrong is said in one line, with exit code 2."""
+    """A group of commands whose usage errors are one line each, with exit code 2."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         raising = {**extra, "standalone_mode": False}
@@ -26,9 +27,7 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **raising)
         except UsageError as error:
-            command = self._typed(
-                list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
-            )
+            command = self._typed(args, extra)
             fail(f"{_reason(error)} See '{command} --help'.", command)
         except SystemExit as left:
             if (place := _place_of_others(left)) is None:
@@ -37,9 +36,7 @@ class OneLineErrors(TyperGroup):
                 f"expected code that returns or raises, got an exit with {left.code!r} at {place}; "
                 "raise an error there, or "
                 "put what only a script does under 'if __name__ == \"__main__\":'",
-                self._typed(
-                    list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
-                ),
+                self._typed(args, extra),
                 code=1,
             )
         except typer.Abort as stop:
@@ -49,8 +46,9 @@ class OneLineErrors(TyperGroup):
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
 
-    def _typed(self, typed: list[str]) -> str:
-        """The command as its first words name it: not every error knows it."""
+    def _typed(self, args: Sequence[Any], extra: Mapping[str, Any]) -> str:
+        """The command that the arguments of ``main`` name: not every error has it."""
+        typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
         words, known = ["equipoise"], self.commands
         while len(words) <= len(typed) and (found := known.get(typed[len(words) - 1])) is not None:
             words.append(typed[len(words) - 1])
@@ -77,8 +75,8 @@ class OneLineErrors(TyperGroup):
             )
 
     def get_help_option(self, ctx: Context) -> Any:
-        """False where it is not given: to read a None, typer imports pydantic, most of what a
-        command's --help costs.
+        """Return the option with False as its default: to read a None, typer imports pydantic,
+        which is most of the time of a --help.
         """
         option = super().get_help_option(ctx)
         if option is not None:
@@ -105,7 +103,7 @@ def _place_of_others(left: SystemExit) -> str | None:
 
 
 def _reason(error: Any) -> str:
-    """The message of a usage error, with the nearest option or command where a name was unknown."""
+    """The message of a usage error, with the nearest option or command if a name was unknown."""
     from equipoise.hints import hint, sentence
     from equipoise.programs.peer_names import command_of_peer
 
@@ -133,7 +131,7 @@ def _reason(error: Any) -> str:
 
 
 def _meant(name: str, ctx: Context) -> str:
-    """The end of the sentence on an unknown option: what it is here, or the nearest, or neither."""
+    """The end of the sentence on an unknown option: its name here, the nearest option, or "."."""
     from equipoise.console.options import listed, peer_option, setting_named
     from equipoise.console.own_options import (
         algorithms_having,

@@ -10,17 +10,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from equipoise.console.help import Context, Formatter, Sections, plain_errors
+from equipoise.console.help import Context, Formatter, Sections, plain_errors, with_default
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.cluster import Cluster
 from equipoise.programs.fields import rooms
-from equipoise.types import LONG, OUT, WHAT, WHERE, Algorithm, Optimizer, ReplaySettings
+from equipoise.types import SECTIONS, Algorithm, Optimizer, ReplaySettings
 
 __all__ = [
     "OwnOptions",
@@ -32,7 +33,6 @@ __all__ = [
     "with_parameters",
 ]
 
-SECTIONS = (WHAT, WHERE, LONG, OUT)
 HELP_ALL = "--help-all"
 
 
@@ -257,7 +257,7 @@ def setting_named(option: str) -> str | None:
 
     None if an algorithm has a field of that name: the user may have meant that.
     """
-    from equipoise.console.own_options import having
+    from equipoise.console.own_options import algorithms_having
 
     name = option.lstrip("-").replace("-", "_")
     found = (
@@ -266,14 +266,14 @@ def setting_named(option: str) -> str | None:
         if fact.flag is None and name == fact.name and not key.startswith("replay.")
     )
     key = next(found, None)
-    return None if key is None or having(name) else key
+    return None if key is None or algorithms_having(option) else key
 
 
 def peer_option(option: str, algorithms: Sequence[str]) -> str:
-    """What other libraries' ``option`` is here, in words; "" if it is not one of theirs."""
+    """The counterpart of another library's ``option``, in words; "" if it has none."""
     from equipoise.console.own_options import (
         LEARNING_RATE,
-        having,
+        algorithms_having,
         option_name,
         own_fields,
         with_replay,
@@ -302,10 +302,9 @@ def peer_option(option: str, algorithms: Sequence[str]) -> str:
     if said := words(option):
         return said
     field = next((one for one in keys if one.startswith("algorithm.")), "")
-    there = having(field.partition(".")[2]) if field else []
-    if not there:
-        return ""
-    return f"it is --{option_name(field.partition('.')[2])} of {listed(there)}"
+    own = option_name(field.partition(".")[2])
+    there = algorithms_having(own)
+    return f"it is --{own} of {listed(there)}" if there else ""
 
 
 def listed(names: Sequence[str]) -> str:
@@ -324,14 +323,10 @@ class OwnOptions(Sections):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         from equipoise.console.own_options import as_settings
+        from equipoise.console.typed import by_name, takes_value
 
         typed = list(args)
-        takes = {
-            name: not (getattr(param, "is_flag", False) or getattr(param, "count", False))
-            for param in self.get_params(ctx)
-            if param.param_type_name == "option"
-            for name in (*param.opts, *param.secondary_opts)
-        }
+        takes = {name: takes_value(param) for name, param in by_name(self.get_params(ctx)).items()}
         ctx.meta["typed"] = typed
         if not {"--help", "-h", HELP_ALL} & set(args):
             try:
@@ -357,18 +352,28 @@ class TrainHelp(OwnOptions):
             super().format_help_text(ctx, formatter)
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
-        algorithms, whole = ctx.meta["algorithms"], ctx.meta["all"]
-        if not (algorithms and any(cls.needs_task for cls in _classes(algorithms).values())):
+        whole = ctx.meta["all"]
+        classes = _classes(ctx.meta["algorithms"])
+        on_text = any(cls.needs_task for cls in classes.values())
+        if not on_text:
             ctx.meta["hidden"] = {
                 name.replace("-", "_") for name, (_, key) in flags().items() if _is_of_text(key)
             }
         if whole:
             super().format_options(ctx, formatter)
         else:
-            for title, some in SHORT.items():
+            from equipoise.console.typed import by_name
+
+            own = by_name(self.get_params(ctx))
+            for title, some in (SHORT | TEXT if on_text else SHORT).items():
                 with formatter.section(title):
-                    formatter.write_dl([_short(name, text) for name, text in some.items()])
-        for title, records in _records(algorithms, whole=whole).items():
+                    formatter.write_dl(
+                        [
+                            (name, text or with_default(own[_first(name)].get_help_record(ctx)[1]))
+                            for name, text in some.items()
+                        ]
+                    )
+        for title, records in _records(classes, on_text=on_text, whole=whole).items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
 
@@ -381,7 +386,7 @@ class TrainHelp(OwnOptions):
             formatter.write(f"\n{SHORT_END}\n")
 
 
-SHORT = {  # what most people need, a line each; "": the help of the setting with this option
+SHORT = {  # the commonest options, a line each; "": the option's own help
     "Train a policy on ENV; Ctrl-C saves and stops": {
         "ENV": "Gymnasium id, module:callable, device:NAME or a task",
         "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
@@ -389,8 +394,8 @@ SHORT = {  # what most people need, a line each; "": the help of the setting wit
         "--stop-at RETURN": "",
         "--seed N": "",
         "--seeds N": "Number of runs, with a seed each",
-        "--init-from DIR": "Run or checkpoint to take the first weights from",
-        "--config FILE": "File with all settings, in place of ENV",
+        "--init-from DIR": "",
+        "--config FILE": "",
     },
     "Algorithm": {
         "--lr X": "Learning rate (default: the algorithm's)",
@@ -401,7 +406,7 @@ SHORT = {  # what most people need, a line each; "": the help of the setting wit
         "--no-recipe": "Use no tuned settings for this env",
     },
     "Machine": {
-        "--on serial|process|ray": "One thread, processes, or a Ray cluster (default: process)",
+        "--on serial|process|ray": "",
         "--actors N|auto": "",
         "--envs-per-actor N|auto": "",
         "--max-lag K|none": "",
@@ -412,11 +417,15 @@ SHORT = {  # what most people need, a line each; "": the help of the setting wit
         "--evaluate-every STEPS": "",
         "--evaluate-episodes N": "",
         "--wandb PROJECT": "Project of Weights & Biases to report to",
-        "--dry-run": "Print all settings and files; train nothing",
-        "-q, --quiet": "Print the summary only",
+        "--dry-run": "",
+        "-q, --quiet": "",
     },
 }
-TEXT = ("--model MODEL", "--reward MODULE:FUNCTION", "--max-completion-length N")
+TEXT = {
+    "Text": dict.fromkeys(
+        ("--model MODEL", "--reward MODULE:FUNCTION", "--max-completion-length N"), ""
+    )
+}
 SHORT_END = """With --algorithm NAME, --help lists its fields, which are options.
 --help-all lists each option and each setting.
 
@@ -425,21 +434,16 @@ Examples:
   equipoise train my_package.envs:make_env --algorithm sac --gamma 0.98"""
 
 
-def _short(option: str, text: str = "") -> tuple[str, str]:
-    """A line of the short help; without a text: help and default of the option's setting."""
-    if text:
-        return option, text
-    fact, _ = flags()[option.split(maxsplit=1)[0].removeprefix("--")]
-    return option, phrase(fact)
+def _first(option: str) -> str:
+    """The first name of an option, without its value: "-q" of "-q, --quiet"."""
+    return re.split("[ ,]", option)[0]
 
 
-def _records(algorithms: Sequence[str], *, whole: bool) -> dict[str, list[tuple[str, str]]]:
-    """What a help lists besides the options of the command, by the title of its section."""
+def _records(
+    classes: Mapping[str, type[Algorithm]], *, on_text: bool, whole: bool
+) -> dict[str, list[tuple[str, str]]]:
+    """The settings of a help that are no options of the command, by the title of their section."""
     found: dict[str, list[tuple[str, str]]] = {}
-    classes = _classes(algorithms) if algorithms else {}
-    on_text = any(cls.needs_task for cls in classes.values())
-    if on_text and not whole:
-        found["Text"] = [_short(name) for name in TEXT]
     for name, cls in classes.items():
         found[f"Options of {name}"] = [_own_record(fact) for fact in facts(cls).values()]
         if whole:

@@ -109,11 +109,6 @@ def own_fields(algorithms: Sequence[str]) -> dict[str, tuple[str, bool]]:
     return {option_name(field): (field, is_bool) for field, is_bool in found.items()}
 
 
-def having(field: str) -> list[str]:
-    """The built-in algorithms that have a field."""
-    return [name for name, fields in built_in().items() if field in fields]
-
-
 def algorithms_having(option: str) -> list[str]:
     """The built-in algorithms with a field of this option's name."""
     name = option.lstrip("-").replace("_", "-")

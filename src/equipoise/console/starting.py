@@ -50,8 +50,8 @@ def _main_is_at() -> tuple[FrameType | None, int]:
 
 
 class Starting:
-    """A context manager around a start, in the main thread; ``end`` when what was started shows
-    itself what it does.
+    """A context manager around a start, in the main thread; call ``end`` once the command has a
+    display of its own.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""A command line before it is read: empty values, dashes that are no ``-``, and one setting with
-two values are refused by name.
+"""Checks of a command line before it is read: empty values, dashes that are no ``-``, and one
+setting with two values are refused by name.
 """
 
 from __future__ import annotations
@@ -8,22 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 HYPHEN = "-"
-DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # what editors and pages make of it
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # editors and pages put these in its place
 MAY_BE_EMPTY = ("prompt",)  # names of parameters
 
 
 def check_typed(ctx: Any, args: Sequence[str], keys: Callable[[str], str] | None) -> None:
-    """End in a usage error for what cannot be meant.
+    """End in a usage error for words that cannot be meant.
 
     ``keys``: the setting of an option, for a command that takes each setting once.
     """
     params = ctx.command.get_params(ctx)
-    options = {
-        name: param
-        for param in params
-        if param.param_type_name == "option"
-        for name in (*param.opts, *param.secondary_opts)
-    }
+    options = by_name(params)
     arguments = [param for param in params if param.param_type_name == "argument"]
     given: dict[str, str] = {}
     for name, value in _pairs(args, options):
@@ -46,6 +41,21 @@ def check_typed(ctx: Any, args: Sequence[str], keys: Callable[[str], str] | None
             ctx.fail(f"{key}: must be given once, got {given[key]!r} and {text!r}; remove one.")
 
 
+def by_name(params: Sequence[Any]) -> dict[str, Any]:
+    """The options among the parameters of a command, by each of their names."""
+    return {
+        name: param
+        for param in params
+        if param.param_type_name == "option"
+        for name in (*param.opts, *param.secondary_opts)
+    }
+
+
+def takes_value(option: Any) -> bool:
+    """Does a value follow this option?"""
+    return not (getattr(option, "is_flag", False) or getattr(option, "count", False))
+
+
 def _pairs(args: Sequence[str], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(option, value) of each option that takes a value, and ("", word) of each other word."""
     rest = list(args)
@@ -59,7 +69,7 @@ def _pairs(args: Sequence[str], options: Mapping[str, Any]) -> Iterator[tuple[st
         if param is None:
             if word[:1] != HYPHEN:
                 yield "", word
-        elif not (getattr(param, "is_flag", False) or getattr(param, "count", False)):
+        elif takes_value(param):
             if given:
                 yield name, value
             elif rest:

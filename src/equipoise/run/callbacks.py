@@ -80,17 +80,12 @@ class Listeners:
             (type(one).__name__, _methods(one)) for one in callbacks
         ]
         self._evaluation: Evaluation | None = None
-        self._asking = False
-        self.stopped = False  # did one of them ask the run to stop
-
-    @property
-    def busy(self) -> bool:
-        """Is a callback being called?"""
-        return self._asking
+        self.busy = False  # is a callback being called
+        self.stopped = False  # did a callback ask the run to stop
 
     def hear(self, report: Report, written: deque[Path]) -> None:
-        """Call the callbacks with a report, and with the checkpoints that are new: whatever they
-        raise is raised.
+        """Call the callbacks with a report, and with the new checkpoints; raise any error of
+        theirs.
         """
         self.checkpointed(written)
         self._call("on_report", report)
@@ -104,7 +99,7 @@ class Listeners:
             self._call("on_checkpoint", written.popleft())
 
     def _call(self, method: str, thing: object) -> None:
-        self._asking = True
+        self.busy = True
         try:
             for name, methods in self._heard:
                 if (called := methods.get(method)) is not None:
@@ -121,11 +116,11 @@ class Listeners:
                         )
                     self.stopped = self.stopped or (answer is not None and not answer)
         finally:
-            self._asking = False
+            self.busy = False
 
 
 def _methods(one: object) -> dict[str, Callable[[object], object]]:
-    """The methods of a callback by name; TypeError for what is none."""
+    """The methods of a callback by name; TypeError for an object that is no callback."""
     if isinstance(one, type):
         raise TypeError(
             f"callbacks: must be objects, got the class {one.__name__}; write {one.__name__}()"

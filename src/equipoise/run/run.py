@@ -105,16 +105,6 @@ class Run:
         if not self._begun:
             self.close_unused()
 
-    def _warn_if_unused(self) -> None:
-        if not self._begun:
-            self._begun = True
-            warnings.warn(
-                f"the run in {self.directory} was never iterated, so it has trained nothing; train "
-                "with eq.train(...), or iterate: for report in run: ...",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
     def __repr__(self) -> str:
         state, where = self.state(), f"{self.program.name} in {self.directory}"
         return f"<Run of {where}: {state.status}, step {state.step:,} of {state.steps:,}>"
@@ -197,7 +187,13 @@ class Run:
     def close_unused(self) -> None:
         """Close at the end of the program, with a warning if nothing was trained."""
         try:
-            self._warn_if_unused()
+            if not self._begun:
+                warnings.warn(
+                    f"the run in {self.directory} was never iterated, so it has trained nothing; "
+                    "train with eq.train(...), or iterate: for report in run: ...",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
         finally:  # a warning may be an error
             self.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A source of one version, which no alias ever leaves."""
+    """A ``Source`` of one version, to which its only alias always points."""
 
     artifact: Path
     version: str

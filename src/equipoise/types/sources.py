@@ -23,7 +23,7 @@ REMOTE = "remote:"  # begins the target of worlds outside, which connect to the 
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
 # the sections of ``train --help``
-WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
+SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
