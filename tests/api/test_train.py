@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -296,3 +298,51 @@ def test_what_python_takes_apart_is_what_the_types_say() -> None:
 
     named = ResumeOptions.__annotations__.keys()
     assert {*training.OF_RESUME} <= named
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"info": 3}, {"metrics": [1]}, {"evaluation": 3}, {"evaluation": {}}, {"return_mean": "x"}],
+    ids=str,
+)
+def test_a_report_of_another_form_is_named_by_its_line(
+    change: dict[str, Any], trained: eq.Result, tmp_path: Path
+) -> None:
+    shutil.copytree(trained.directory, copied := tmp_path / "copied")
+    result = eq.Result(directory=copied, summary=trained.summary)
+    lines = (file := copied / "metrics.jsonl").read_text().splitlines()
+    file.write_text("\n".join([json.dumps(json.loads(lines[0]) | change), *lines[1:], ""]))
+    for read in (lambda: result.metrics, result._repr_html_):
+        with pytest.raises(ValueError, match=rf"metrics\.jsonl, line 1: {next(iter(change))}"):
+            read()
+
+
+def test_a_report_without_tables_is_a_row(trained: eq.Result, tmp_path: Path) -> None:
+    shutil.copytree(trained.directory, copied := tmp_path / "copied")
+    result = eq.Result(directory=copied, summary=trained.summary)
+    bare = {"env_steps": 7, "updates": 1, "final": False}
+    (copied / "metrics.jsonl").write_text(json.dumps(bare) + "\n")
+    assert next(iter(result.metrics)) == bare | {"evaluation": None}
+    assert "return over" not in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"episodes": 1.5}, "episodes: expected a whole number, got 1.5"),
+        ({"episodes": None}, "episodes: expected a whole number, got None"),
+        ({"episodes": 0}, "episodes: expected at least 1, got 0"),
+        ({"seed": -1}, "seed: expected at least 0, got -1"),
+        ({"seed": None}, "seed: expected a whole number, got None"),
+        ({"seed": 2**70}, "seed: .*the largest is"),
+        *(({name: "no"}, f"{name}: must be True") for name in ("deterministic", "best", "video")),
+    ],
+    ids=str,
+)
+def test_odd_arguments_of_an_evaluation_are_named(
+    given: dict[str, Any], said: str, trained: eq.Result
+) -> None:
+    for ask in (trained.evaluate, trained.load):
+        if not {"episodes", "deterministic", "video"} & given.keys() or ask == trained.evaluate:
+            with pytest.raises((TypeError, ValueError), match=said):
+                ask(**given)

@@ -313,3 +313,57 @@ def test_a_registry_needs_a_policy(tmp_path: Path, served_with: Any) -> None:
     Registry(tmp_path / "registry", create=True)
     code, said = asked(str(tmp_path / "registry"))
     assert code == 2 and "got none; 'registry add' adds one" in said, said
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+@pytest.mark.parametrize("inside", [False, True], ids=["served", "artifact"])
+def test_only_a_folder_of_the_run_is_written(
+    kind: str, inside: bool, run: Path, tmp_path: Path, served_with: Any
+) -> None:
+    place = run / "served"
+    if inside:
+        assert asked(str(run))[0] == 0
+        place = next(place.glob("main-*"))
+        shutil.rmtree(place)
+    other = tmp_path / "other"
+    if kind == "file":
+        place.write_text("mine")
+    else:
+        place.symlink_to(other)
+        if kind == "link":
+            other.mkdir()
+    code, said = asked(str(run))
+    got = "another file" if kind == "file" else f"a link to {other}"
+    assert code == 2 and f"{place}: must be a folder of the run, got {got}; remove it" in said
+    assert not (other.is_dir() and list(other.iterdir()))
+    assert kind != "file" or place.read_text() == "mine"
+
+
+def test_an_artifact_without_its_files_is_named_with_the_remedy(
+    run: Path, served_with: Any
+) -> None:
+    assert asked(str(run))[0] == 0
+    artifact = next((run / "served").glob("main-*"))
+    shutil.rmtree(artifact)
+    artifact.mkdir()
+    code, said = asked(str(run))
+    assert code == 2 and f"remove {artifact} and start again" in said, said
+
+
+def test_the_command_of_an_odd_run_is_one_line_that_a_shell_reads(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_with: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("-x", "a 'b\"", "a\nb\x1b[31m'\\ é", "\udcff$(touch x)"):
+        shutil.copytree(trained, name)
+        code, said = asked("--decisions", "none", "--", name)
+        told = next(line for line in said.splitlines() if "exported main" in line)
+        assert code == 0 and "\x1b" not in said, said
+        found = re.search("equipoise registry add (.*) main --alias champion", told)
+        assert found, told
+        done = subprocess.run(
+            ["bash", "-c", f"printf %s {found[1]}"], capture_output=True, check=True
+        )
+        read = os.fsdecode(done.stdout)
+        assert Path(read).is_dir() and Path(read).parent.parent == Path(name), read
+        assert not read.startswith("-") and not Path("x").exists()

@@ -10,6 +10,7 @@ from functools import partial
 from equipoise import tree
 from equipoise.actors.evaluator import Evaluator
 from equipoise.actors.recorder import Recorder
+from equipoise.api.options import check_flags
 from equipoise.api.playing import Loaded, Player, read_policies, weights_of
 from equipoise.api.writing import writer
 from equipoise.envs.spaces import differ
@@ -18,7 +19,7 @@ from equipoise.experience.recorded.dataset import Dataset
 from equipoise.files import is_url
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_name
-from equipoise.programs.settings import Settings, apply_settings, pairs
+from equipoise.programs.settings import Settings, apply_settings, at_least, pairs
 from equipoise.record.checkpoint import read_meta
 from equipoise.record.directory import RunDirectory, params_sha256
 from equipoise.record.mirror import local
@@ -92,8 +93,8 @@ def evaluated(
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
     """As ``evaluate``; ``tell`` is called after every step with the progress."""
-    if episodes < 1:
-        raise ValueError(f"expected at least one episode, got {episodes}")
+    episodes, seed = at_least(episodes, "episodes"), at_least(seed, "seed", 0)
+    check_flags(deterministic=deterministic, best=best, video=video)
     if is_url(directory):
         if video:
             raise ValueError(
@@ -254,8 +255,8 @@ def collect(
         >>> eq.collect(run.directory, "cartpole-data", episodes=2)
         <Dataset ...: 2 episodes, ... steps>
     """
-    if episodes < 1:
-        raise ValueError(f"expected at least one episode, got {episodes}")
+    episodes, seed = at_least(episodes, "episodes"), at_least(seed, "seed", 0)
+    check_flags(deterministic=deterministic, best=best)
     name = os.fspath(dataset)
     program = RunDirectory.open(directory, trusted=trust).program
     loaded = read_policies(directory, best=best, trust=trust)

@@ -378,9 +378,34 @@ def check_shapes(options: Mapping[str, object]) -> None:
         for name in names:
             if name in options and not isinstance(options[name], kinds):
                 raise TypeError(f"{name}: must be {said}, got {options[name]!r}")
+    for name in PLACES:
+        check_place(options.get(name), name)
     trust = options.get("trust", ())
     if isinstance(trust, str | bytes) or not isinstance(trust, Sequence):
         raise TypeError(f"trust: must be a list of modules such as ['my_envs'], got {trust!r}")
+
+
+def check_flags(**flags: object) -> None:
+    """TypeError for an argument that is no bool: a text such as "no" would be taken as true."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name}: must be True or False, got {value!r}")
+
+
+def check_place(place: object, name: str) -> None:
+    """TypeError for a path of bytes, ValueError for one that no file system has: an empty one would
+    be the working directory.
+    """
+    if isinstance(place, os.PathLike):
+        place = os.fspath(place)
+    if isinstance(place, bytes):
+        raise TypeError(f"{name}: must be a path, as text or pathlib.Path, got {place!r}")
+    if isinstance(place, str) and (not place or "\0" in place):
+        raise ValueError(
+            f"{name}: must be a path without NUL, got {place!r}"
+            if place
+            else f"{name}: must be a path, got an empty text; '.' is the working directory"
+        )
 
 
 def expanded(options: type[object]) -> Callable[[Function], Function]:

@@ -12,9 +12,11 @@ import numpy as np
 
 from equipoise import tree
 from equipoise.actors.playing import FixedPolicy, Playing, read_rows, reader_of
+from equipoise.api.options import check_flags
 from equipoise.envs.spaces import ActionForm
 from equipoise.files import parse_json
 from equipoise.hints import hint
+from equipoise.programs.settings import at_least
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
@@ -210,6 +212,8 @@ def load(
         >>> player.act(np.zeros(4)) in (0, 1)
         True
     """
+    seed = at_least(seed, "seed", 0)
+    check_flags(best=best)
     with local(directory) as here:
         loaded = read_policies(here, best=best, trust=trust)
     name = loaded.named(policy)

@@ -232,15 +232,17 @@ def _row(line: Line) -> dict[str, object]:
         key: value for key, value in line.items() if isinstance(value, int | float | str | None)
     }
     for room in ("metrics", "info"):
-        row |= {f"{room}/{name}": value for name, value in line[room].items()}
-    evaluation = line["evaluation"]
+        row |= {f"{room}/{name}": value for name, value in line.get(room, {}).items()}
+    evaluation = line.get("evaluation")
     return row | {"evaluation": None if evaluation is None else evaluation["mean"]}
 
 
 def _curve(lines: Sequence[Line]) -> Html | None:
     """The return over the steps as SVG; None without two points."""
     points = [
-        (step_of(line), line["return_mean"]) for line in lines if line["return_mean"] is not None
+        (step_of(line), line["return_mean"])
+        for line in lines
+        if line.get("return_mean") is not None
     ]
     if len(points) < 2:
         return None

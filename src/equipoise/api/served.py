@@ -4,6 +4,7 @@ the first start; an earlier export is served as it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,13 @@ def of_artifact(artifact: Path, policy: str | None, again: str = "export it agai
 
     ``again``: the end of the sentence on a damaged file.
     """
-    if wrong := artifacts.problems(artifact, checkpoint.identity(artifact)):
+    try:
+        wrong = artifacts.problems(artifact, checkpoint.identity(artifact))
+    except OSError as error:
+        wrong = [f"{artifact}: must be a whole artifact, got one without {checkpoint.MANIFEST}"]
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise
+    if wrong:
         raise ValueError(f"{wrong[0]}; remove {artifact} and {again}")
     about = check(_spec(artifact), ARTIFACT, str(artifact / checkpoint.SPEC))["artifact"]
     if policy not in (None, name := about["policy"]):
@@ -83,6 +90,12 @@ def of_run(
     name = _named(directory, _spec(source)["policies"], policy)
     made = f"{name}-{source.name}-{checkpoint.identity(source)[:8]}{'' if graph else '-torch'}"
     to, note = directory / SERVED / made, ""
+    for place in (to.parent, to):
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            got = f"a link to {os.readlink(place)}" if place.is_symlink() else "another file"
+            raise ValueError(
+                f"{place}: must be a folder of the run, got {got}; remove it and start again"
+            )
     if fresh := not to.exists():
         begins(name)
         try:

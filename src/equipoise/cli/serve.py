@@ -4,6 +4,7 @@ socket.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from equipoise.access import read_token
 from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.options import field_options, read_fields
+from equipoise.console.place import printable
 from equipoise.files import is_url
 from equipoise.serving.settings import WHO, Rules, Settings
 
@@ -132,12 +134,13 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
     if (place / RUN).is_file():
         from equipoise.api.served import of_run
 
+        shown = printable(folder)
         found = of_run(
             place,
             policy,
             graph=settings.backend == "onnx",
             trust=settings.trusted,
-            begins=lambda name: print(f"exporting {name} of {folder} ...", file=sys.stderr),
+            begins=lambda name: print(f"exporting {name} of {shown} ...", file=sys.stderr),
         )
         kept = found.artifact.parent / f"{found.policy}.decisions"
         print(_told(folder, found), flush=True)
@@ -163,10 +166,32 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
     return Alone(found.artifact, found.version), found.policy, kept
 
 
+def _word(path: str) -> str:
+    """A path as a word of a shell's command, on one line: no option, and no control characters."""
+    path = f"./{path}" if path.startswith("-") else path
+    if path.isprintable():
+        return shlex.quote(path)
+    return "$'" + "".join(_escaped(c) for c in path) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
 def _told(run: str, found: Served) -> str:
+<<<<<<< HEAD
     """The line about the artifact of a run: its folder, and the commands for real use."""
     to = shlex.quote(str(found.artifact))
     which = f"{found.policy} of {run} (step {found.step:,})"
+=======
+    """The line on the artifact of a run: what was exported, and what to do for real use."""
+    to = _word(str(found.artifact))
+    which = f"{found.policy} of {printable(run)} (step {found.step:,})"
+>>>>>>> t44-attack
     done = f"exported {which} to" if found.fresh else f"{which} is in"
     again = "; the run goes on, so another start may have newer weights" if found.goes_on else ""
     return (

@@ -58,6 +58,7 @@ Streams = NDArray[np.int64]
 PETTINGZOO = "pettingzoo:"
 SEATS = "seats"
 MISSING = object()
+NO_LIMIT = -1  # of gymnasium.make
 # imported for a device env alone, since it loads torch
 DEVICE_ENVS = "equipoise.device_envs.vector:vector"
 # (prefixes of ids, the module that registers them, the function that makes them)
@@ -236,7 +237,13 @@ def resolve(target: str) -> Registered | Callable[..., object]:
 def make_registered(
     found: Registered, kwargs: dict[str, Any], offer: dict[str, Any], *, python: bool, mask: str
 ) -> SyncEnv:
-    streams = offer["streams"]
+    streams, limit = offer["streams"], kwargs.get("max_episode_steps")
+    if limit is not None and (type(limit) is not int or (limit < 1 and limit != NO_LIMIT)):
+        raise ValueError(
+            f"{found.id}: max_episode_steps: must be a whole number of at least 1, or {NO_LIMIT} "
+            f"for no limit, got {limit!r}"
+        )
+    python = python or limit == NO_LIMIT  # a vector env would end each episode at once
     if found.vector_entry_point is not None and not found.additional_wrappers and not python:
         creator = loaded(found.vector_entry_point)
         accepted = parameters(creator)

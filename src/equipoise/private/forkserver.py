@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any, ClassVar
 
@@ -48,6 +49,21 @@ class _Popen(popen_forkserver.Popen):
 def stop(server: ForkServer) -> None:
     """End a server, if it runs. Tried: 3.11. If it is gone: let it run until this process ends."""
     server._stop()  # type: ignore[attr-defined]
+
+
+def forget(*servers: ForkServer) -> None:
+    """Leave these servers, and Python's own, to the process that started them: for a copy of it
+    (``os.fork``), which cannot wait for them. A later need starts others.
+
+    Tried: 3.11. If it is gone: a process that is forked after a run cannot start one.
+    """
+    server: Any
+    for server in (forkserver._forkserver, *servers):
+        if server._forkserver_pid is not None:
+            os.close(server._forkserver_alive_fd)
+            server._forkserver_address = server._forkserver_alive_fd = None
+            server._forkserver_pid = None
+        server._lock = threading.Lock()  # another thread may have held it
 
 
 def pid(server: ForkServer | None = None) -> int | None:

@@ -16,6 +16,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, Union
 
+import numpy as np
+
 from equipoise.envs.hints import FALSE_WORDS, TRUE_WORDS
 from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, nearest, shortened
@@ -255,7 +257,7 @@ def convert(value: object, kind: object, where: str, more: str = "") -> Any:
     ``more``: what may stand there besides, such as " or auto".
     """
     try:
-        return _converter(kind)(value)
+        return _converter(kind)(value.item() if isinstance(value, np.generic) else value)
     except MISFITS as error:
         reason = f" ({error})" if isinstance(error, _Reason) else ""
         raise ValueError(
@@ -405,7 +407,7 @@ def whole(value: object) -> int:
     """64, 500_000, 1e6, 500k, 2.3M, 2GB (10^9) or 2GiB (2^30); ValueError if it is not whole."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
-    text = str(value)
+    text, large = str(value), False
     suffix = next((s for s in (text[-n:].lower() for n in (3, 2, 1)) if s in SUFFIXES), "")
     try:  # Decimal, since 2.3 * 10**6 is not whole as a float
         number = Decimal(text.removesuffix(text[len(text) - len(suffix) :])) * SUFFIXES.get(
@@ -413,9 +415,13 @@ def whole(value: object) -> int:
         )
         if abs(number) < 2**63 and number == int(number):
             return int(number)
+        if abs(number) >= 2**63 and number.is_finite():
+            large = True
     except (ArithmeticError, ValueError):  # no number, infinity, nan
         pass
-    raise _Reason("64, 500k, 1M, 500MiB and 2GB are some")
+    raise _Reason(
+        f"the largest is {2**63 - 1}" if large else "64, 500k, 1M, 500MiB and 2GB are some"
+    )
 
 
 def _float(value: object) -> float:

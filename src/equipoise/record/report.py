@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares
 from equipoise.files import open_plain, parse_json, plain
-from equipoise.schema import Anything, Flag, Number, Schema, check
+from equipoise.schema import Anything, Each, Flag, Maybe, Number, Schema, check
 
 __all__ = ["METRICS", "Evaluating", "Evaluation", "Report", "Shares", "read_reports"]
 
@@ -90,12 +91,17 @@ def step_of(said: Mapping[str, Any]) -> int:
 
 
 NATURAL = Number(0, (1 << 63) - 1, whole=True)
+REAL = Number(-sys.float_info.max, sys.float_info.max)
 SCHEMA: Schema = {
     "env_steps": NATURAL,
     "updates": NATURAL,
     "final": Flag(),
+    "return_mean?": Maybe(REAL),
+    "metrics?": Each(Anything()),
+    "info?": Each(Anything()),
+    "evaluation?": Maybe({"mean": REAL, "*": Anything()}),
     "*": Anything(),
-}  # the schema of the fields that a resume reads
+}  # the schema of the fields that a resume or a table of the run reads
 
 
 def read_reports(

@@ -5,6 +5,7 @@ values that it chooses.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -33,6 +34,12 @@ def check_on(program: Program, on: On) -> None:
         raise ValueError(
             f"on: expected serial or process with {program.env.target}, since worlds need one "
             "machine, got ray"
+        )
+    if on == "process" and multiprocessing.current_process().daemon:
+        raise ValueError(
+            "on: must be serial in a daemonic process, such as a worker of multiprocessing.Pool, "
+            "since it can have no processes of its own, got process; try on='serial', or "
+            "concurrent.futures.ProcessPoolExecutor"
         )
     check_order(on)
     check_shard_on(program, on)

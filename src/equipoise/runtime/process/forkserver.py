@@ -14,10 +14,11 @@ import signal
 import tempfile
 import threading
 import time
+from functools import partial
 from multiprocessing import forkserver, process
 
 from equipoise.errors import CannotStart
-from equipoise.private.forkserver import ForkServer, ServedProcess, pid, stop
+from equipoise.private.forkserver import ForkServer, ServedProcess, forget, pid, stop
 
 ENV_PRELOAD = ["equipoise.runtime.process.worker", "equipoise.workers.env"]
 PRELOAD = [
@@ -37,6 +38,8 @@ LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
 TRIES, PAUSE_S = 3, 0.1
 
 _envs = ForkServer()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=partial(forget, _envs))
 
 
 class ServerEnded(RuntimeError):
