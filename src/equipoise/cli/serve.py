@@ -183,15 +183,9 @@ def _escaped(character: str) -> str:
 
 
 def _told(run: str, found: Served) -> str:
-<<<<<<< HEAD
     """The line about the artifact of a run: its folder, and the commands for real use."""
-    to = shlex.quote(str(found.artifact))
-    which = f"{found.policy} of {run} (step {found.step:,})"
-=======
-    """The line on the artifact of a run: what was exported, and what to do for real use."""
     to = _word(str(found.artifact))
     which = f"{found.policy} of {printable(run)} (step {found.step:,})"
->>>>>>> t44-attack
     done = f"exported {which} to" if found.fresh else f"{which} is in"
     again = "; the run goes on, so another start may have newer weights" if found.goes_on else ""
     return (
