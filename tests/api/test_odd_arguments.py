@@ -29,6 +29,8 @@ ODD: list[tuple[Mapping[Any, Any], str]] = [
     ({"trust": {"os"}}, "trust: must be a list of modules"),
     ({"settings": {1: 2}}, "settings: keys must be texts such as 'algorithm.gamma', got 1"),
     ({"settings": [1]}, "settings: must hold texts such as 'algorithm.gamma=0.98', got 1"),
+    ({"gama": 0.9}, r"unknown option 'gama'; did you mean settings=\{'algorithm.gamma': 0.9\}\?"),
+    ({"stepz": 9}, "unknown option 'stepz'; did you mean 'steps'"),
     ({"settings": 5}, "settings: must be a list such as .*, got 5"),
 ]
 

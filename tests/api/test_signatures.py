@@ -4,7 +4,9 @@ the command line.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -146,3 +148,25 @@ def test_mypy_finds_wrong_names_and_types_in_a_users_file(tmp_path: Path) -> Non
     for at, (code, wanted) in enumerate(WRONG.items(), 2):
         assert any(wanted in one for one in found.get(at, [])), (code, found.get(at), done)
     assert found.keys() <= {*range(2, 2 + len(WRONG))}
+
+
+@pytest.mark.parametrize("name", WITH_SETTINGS)
+def test_the_docstring_has_each_parameter(name: str) -> None:
+    function = getattr(eq, name)
+    text = inspect.getdoc(function) or ""
+    missing = [
+        one for one in inspect.signature(function).parameters if f"\n    {one}: " not in text
+    ]
+    assert not missing
+
+
+def test_the_help_of_a_parameter_is_what_an_editor_shows() -> None:
+    shown: dict[str, set[str]] = {}
+    for made in ast.parse(Path(options.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(made, ast.ClassDef):
+            for kind, text in itertools.pairwise(made.body):
+                if isinstance(kind, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    words = " ".join(ast.literal_eval(text.value).split())
+                    shown.setdefault(ast.unparse(kind.target), set()).add(words)
+    for own in (options.OWN, options.OWN_OF_RESUME):
+        assert not {name: text for name, text in own.items() if text not in shown[name]}

@@ -326,6 +326,13 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ("train A -z", "equipoise train: no such option '-z'. See"),
         ("train A B", "equipoise train: got unexpected extra argument"),
         (
+            "train A --set algorithm.gamma 0.9",
+            "got unexpected extra argument(s) (0.9); did you mean '--set algorithm.gamma=0.9'?",
+        ),
+        ("help gamma", "no such command or topic 'gamma'; topics: settings, env,"),
+        ("help atri", "no such command or topic 'atri'; did you mean 'atari'?"),
+        ("help trian", "no such command 'trian'; did you mean 'train'?"),
+        (
             "train A --actors two",
             "equipoise train: --actors: expected a whole number or auto, got 'two'",
         ),

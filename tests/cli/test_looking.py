@@ -160,7 +160,11 @@ def test_runs_are_json(made: Path, tmp_path: Path) -> None:
     )
     assert json.loads(out("runs", str(tmp_path), "--json")) == [], "no runs are an empty list"
     assert json.loads(out("runs", "show", str(made / "b"), "--json"))["seed"] == one["seed"]
-    assert f"name          {made / 'b'}" in out("runs", "show", str(made / "b"))
+    shown = [line.split(maxsplit=1) for line in out("runs", "show", str(made / "b")).splitlines()]
+    values = {key: rest for key, *rest in shown}
+    assert values["name"] == [str(made / "b")]
+    assert values["changed"][0].startswith("20"), "a date, not seconds"
+    assert len(values["wall_s"][0]) <= 9, "not 17 digits"
 
 
 def test_settings_sort_and_choose_runs(made: Path) -> None:

@@ -190,7 +190,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
         cli.app, ["export", str(run), str(tmp_path / "policy"), "--rows", "200"]
     )
     assert answer.exit_code == 0, answer.output
-    assert "version" in answer.output and "the graph says what torch says on" in answer.output
+    assert "version" in answer.output and "the graph gives torch's answers on" in answer.output
     again = CliRunner().invoke(cli.app, ["export", str(run), str(tmp_path / "policy")])
     assert again.exit_code == 2 and "expected a new directory" in again.output
     other = CliRunner().invoke(

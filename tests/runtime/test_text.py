@@ -363,7 +363,9 @@ def test_a_task_and_an_algorithm_that_do_not_go_together(
 
 
 def test_a_task_s_settings_are_refused_without_one() -> None:
-    with pytest.raises(ValueError, match="source.model: expected a run on text"):
+    with pytest.raises(
+        ValueError, match="source.model: expected an algorithm for text, such as grpo, got PPO"
+    ):
         api.program("CartPole-v1", "ppo", model="tiny")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from equipoise import recipes
 from equipoise.facts import AUTO, facts, values_of
-from equipoise.hints import hint
+from equipoise.hints import hint, nearest
 from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
@@ -321,10 +321,12 @@ def read_fields(
                 raise TypeError(
                     f"{name!r} is the {room}'s: expected settings={{{key!r}: {fields[name]!r}}}"
                 )
-        raise TypeError(
-            "unknown option "
-            f"{name!r}{_peer_hint(name, fields[name], settable) or hint(name, [*kinds, *known])}"
+        said = (
+            _peer_hint(name, fields[name], settable)
+            or _setting_hint(name, fields[name], settable, [*kinds, *known])
+            or hint(name, [*kinds, *known])
         )
+        raise TypeError(f"unknown option {name!r}{said}")
     plain = {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in fields.items()
@@ -337,6 +339,21 @@ def read_fields(
         else convert(value, kinds[name], name)
         for name, value in plain.items()
     }
+
+
+def _setting_hint(
+    name: str, value: object, settable: Collection[str], options: Collection[str]
+) -> str:
+    """The setting of an algorithm, optimizer or reward that is nearest, if no option is near."""
+    if nearest(name, options) is not None:
+        return ""
+    keys = {
+        key.partition(".")[2]: key
+        for key in settable
+        if key.partition(".")[0] in ("algorithm", "optimizer", "rewards")
+    }
+    near = nearest(name, keys)
+    return f"; did you mean settings={{{keys[near]!r}: {value!r}}}?" if near else ""
 
 
 def _peer_hint(name: str, value: object, settable: Collection[str]) -> str:

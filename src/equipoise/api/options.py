@@ -201,7 +201,7 @@ class ProgramOptions(Fields, total=False):
     policies: Mapping[str, Given] | Sequence[str]
     """Several policies of an env of several agents, by name."""
     route: Mapping[str, str]
-    """Which policy each agent has, by agent."""
+    """Name of the policy of each agent, by agent."""
     recipe: bool
     """Begin with the tuned settings for this env and algorithm, if any (default: true)."""
 
@@ -218,9 +218,10 @@ class RunOptions(ProgramOptions, total=False):
     init_from: Place | None
     """A run, or a checkpoint, whose weights the run begins with."""
     init_what: Literal["weights", "learner"]
-    """What ``init_from`` gives: weights, or the optimiser and the schedule also."""
+    """Parts to take from ``init_from``: the weights, or with ``learner`` the optimiser and the
+    schedule also (default: weights)."""
     or_resume: bool
-    """Resume the run at ``out`` if there is one."""
+    """Resume the run at ``out`` if there is one (default: false)."""
     tensorboard: bool
     """Write event files (default: true)."""
     wandb: str | None
@@ -235,7 +236,7 @@ class StartOptions(RunOptions, total=False):
     """The parameters of ``start``."""
 
     resume: Place | None
-    """The directory or URL of a run to go on with, in place of ``env``."""
+    """Directory or URL of a run to go on with, in place of ``env``."""
 
 
 class TrainOptions(RunOptions, total=False):
@@ -361,6 +362,34 @@ DEFAULTS: Mapping[str, object] = {
 }
 
 
+# help of the parameters that are no fields of a run: the texts below their types above
+OWN: Mapping[str, str] = {
+    "settings": """Settings by key: ``{"algorithm.gamma": 0.98}``.""",
+    "env_kwargs": "Arguments of the env, as for ``gymnasium.make``.",
+    "policies": "Several policies of an env of several agents, by name.",
+    "route": "Name of the policy of each agent, by agent.",
+    "recipe": "Begin with the tuned settings for this env and algorithm, if any (default: true).",
+    "resume": "Directory or URL of a run to go on with, in place of ``env``.",
+    "on": "serial: one thread. process: a process for each worker. ray: a cluster (default: "
+    "process).",
+    "out": "A new directory, or a URL (default: runs/ENV-ALGORITHM-SEED-TIME).",
+    "callbacks": "Objects that hear reports, evaluations and checkpoints, and may stop the run.",
+    "init_from": "A run, or a checkpoint, whose weights the run begins with.",
+    "init_what": "Parts to take from ``init_from``: the weights, or with ``learner`` the optimiser "
+    "and the schedule also (default: weights).",
+    "or_resume": "Resume the run at ``out`` if there is one (default: false).",
+    "tensorboard": "Write event files (default: true).",
+    "wandb": "A Weights & Biases project that the run also reports to.",
+    "cluster": """Settings of the Ray cluster: ``{"address": "auto"}``.""",
+    "trust": "Modules and ``module:callable`` that a run from elsewhere may import.",
+    "progress": "Show the run while it trains (default: true).",
+}
+OWN_OF_RESUME: Mapping[str, str] = {
+    "settings": """Settings by key: ``{"algorithm.entropy": 0}``.""",
+    "on": "Where the run goes on (default: where it ran before).",
+    "cluster": "Settings of the Ray cluster that differ from those of before.",
+}
+
 BOOLS = ("progress", "tensorboard", "recipe", "or_resume")
 MAPPINGS = ("env_kwargs", "cluster")
 PLACES = ("out", "init_from", "resume")
@@ -420,6 +449,7 @@ def expanded(options: type[object]) -> Callable[[Function], Function]:
             for one in inspect.signature(function, eval_str=True).parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
+        own_help = dict(OWN) | (OWN_OF_RESUME if options is ResumeOptions else {})
         defaults = dict(DEFAULTS) | ({"on": None} if options is ResumeOptions else {})
         named = [
             inspect.Parameter(
@@ -436,22 +466,30 @@ def expanded(options: type[object]) -> Callable[[Function], Function]:
         function.__annotations__ = {
             one.name: one.annotation for one in signature.parameters.values()
         } | {"return": returns}
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{_listed(kinds)}"
+        function.__doc__ = (
+            f"{inspect.cleandoc(function.__doc__ or '')}\n\n{_listed(kinds, own_help)}"
+        )
         return function
 
     return decorate
 
 
-def _listed(names: Mapping[str, object]) -> str:
-    """The fields of a run among the names, each with its help and default."""
-    rows = [
-        textwrap.fill(
-            f"{name}: {described(fact)}",
-            96,
-            initial_indent="    ",
-            subsequent_indent="        ",
-        )
-        for name, fact in fields_of_python().items()
-        if name in names
-    ]
-    return "\n".join(["Settings of the run:", *rows])
+def _listed(names: Mapping[str, object], own: Mapping[str, str]) -> str:
+    """Each of the names with its help: what is of the call, and then the fields of a run."""
+    return "\n".join(
+        [
+            "Other parameters:",
+            *(_filled(name, text) for name, text in own.items() if name in names),
+            "",
+            "Settings of the run:",
+            *(
+                _filled(name, described(fact))
+                for name, fact in fields_of_python().items()
+                if name in names
+            ),
+        ]
+    )
+
+
+def _filled(name: str, text: str) -> str:
+    return textwrap.fill(f"{name}: {text}", 96, initial_indent="    ", subsequent_indent="        ")

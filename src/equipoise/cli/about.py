@@ -27,6 +27,24 @@ def show_help(
         print(topic)
         return
     command: Any = typer.main.get_command(app)
+    if words and len(words) == 1 and words[0] not in command.commands:
+        from equipoise.hints import nearest
+        from equipoise.programs.peer_names import command_of_peer
+        from equipoise.programs.program import algorithm_names
+
+        word = words[0]
+        if (
+            word not in algorithm_names()
+            and not command_of_peer(word)
+            and nearest(word, command.commands) is None
+        ):
+            near = nearest(word, topics())
+            fail(
+                f"no such command or topic {word!r}; "
+                + (f"did you mean {near!r}?" if near else f"topics: {', '.join(topics())}.")
+                + " Settings are listed by 'equipoise train --help-all'.",
+                "equipoise help",
+            )
     for place, word in enumerate(words or ()):
         known = getattr(command, "commands", {})
         if word not in known and place:  # typer would print the help of the word before

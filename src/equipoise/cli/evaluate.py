@@ -108,7 +108,8 @@ def evaluate(
         )
     policy = "stochastic" if stochastic else "deterministic"
     say(
-        f"return {result.mean:,.1f} +/- {result.std:,.1f} over {result.episodes} episodes "
+        f"return {result.mean:,.1f} +/- {result.std:,.1f} over "
+        f"{result.episodes:,} {'episode' if result.episodes == 1 else 'episodes'} "
         f"({policy} policy, weights of step {result.step:,})"
     )
     for name, mean in result.policies.items():

@@ -85,7 +85,7 @@ def export(
         print(f"  observations were made up, since there is no env to play: {found.note}")
     if (one := found.parity) is not None:
         print(
-            f"  the graph says what torch says on {one.rows:,} rows of {found.source}: "
+            f"  the graph gives torch's answers on {one.rows:,} rows of {found.source}: "
             f"{one.equal:.2%} of actions equal, "
             f"log propensities within {one.logp:.1g}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,14 +99,20 @@ def show_run(
             raise ValueError(
                 f"{directory}: must be the directory of a run, got {got}{near_runs(directory)}"
             )
-        plain = listing.row(directory).plain()
+        row = listing.row(directory)
+        plain = row.plain()
         if as_json:
             print(json_bytes(plain).decode(), end="")
             return
-        settings = plain.pop("settings")
+        settings, changed = plain.pop("settings"), row.changed
+        for key, value in plain.items():
+            if isinstance(value, float):
+                plain[key] = f"{value:.4g}"
+        plain["changed"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(changed))
         named = {**plain, **(settings if isinstance(settings, dict) else {})}
+        width = max(map(len, named))
         for key, value in named.items():
-            say(printable(f"{key:13} {as_text(value)}"))
+            say(printable(f"{key:{width}} {as_text(value)}"))
 
 
 @runs.command("rm", cls=Sections)

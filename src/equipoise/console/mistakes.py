@@ -126,7 +126,18 @@ def _reason(error: Any) -> str:
     extra = (
         "unexpected extra argument" in message and command is not None and command.name == "train"
     )
-    more = "; an algorithm is --algorithm NAME" if extra else ""
+    more = ""
+    if extra:
+        typed = error.ctx.meta.get("typed", []) if error.ctx is not None else []
+        apart = next(
+            (
+                f"--set {key}={value}"
+                for flag, key, value in zip(typed, typed[1:], typed[2:])
+                if flag == "--set" and "=" not in key and value[:1] != "-"
+            ),
+            "",
+        )
+        more = f"; did you mean '{apart}'?" if apart else "; an algorithm is --algorithm NAME"
     return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
 
 

@@ -131,12 +131,23 @@ def replaced(program: Program, changes: Mapping[str, object]) -> Program:
     for key in rest:
         room, _, name = key.partition(".")
         if room == "source" and name.partition(".")[0] not in facts(type(program.source)):
-            what = (
-                "on text, such as 'train sort --algorithm grpo'"
-                if name in facts(TaskSource)
-                else "with another source"
+            if name in facts(TaskSource):
+                got = " and ".join(
+                    sorted(
+                        {
+                            type(one.algorithm).__name__
+                            for one in program.policies.values()
+                            if isinstance(one, Policy)
+                        }
+                    )
+                )
+                raise ValueError(
+                    f"{key}: expected an algorithm for text, such as grpo, got {got} on "
+                    f"{program.name}"
+                )
+            raise ValueError(
+                f"{key}: expected a run with another source, got one of {program.name}"
             )
-            raise ValueError(f"{key}: expected a run {what}, got one of {program.name}")
     made: Program = _replaced(program, rest, "")
     return made
 

@@ -434,6 +434,10 @@ def _float(value: object) -> float:
 
 
 def _str(value: object) -> str:
+    if isinstance(value, type) and value.__module__ == "__main__":
+        raise _Reason(f"put the class into a file and write 'FILE:{value.__qualname__}'")
+    if isinstance(value, type):
+        raise _Reason(f"write '{value.__module__}:{value.__qualname__}'")
     if not isinstance(value, str):
         raise ValueError
     return value

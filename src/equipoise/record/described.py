@@ -100,6 +100,8 @@ def flat(program: Mapping[str, Any]) -> dict[str, str]:
 
 def said(value: object) -> str:
     """A value as ``--set`` has it."""
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

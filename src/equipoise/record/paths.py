@@ -108,12 +108,13 @@ def set_aside(directory: Path) -> Path:
 def near_runs(path: Path) -> str:
     """A hint at runs that do exist, by the name's likeness."""
     places = [place for place in (path.parent, Path("runs")) if place.is_dir()]
-    runs = [str(run.parent) for place in places for run in place.glob(f"*/{RUN}")]
+    runs = sorted({str(run.parent) for place in places for run in place.glob(f"*/{RUN}")})
     if not runs:
         return "; 'equipoise train ENV' makes one"
     near = nearest(str(path), runs)
     return (
         f"; did you mean {near!r}?"
         if near
-        else f"; there is {', '.join(sorted(runs)[:3])}{' ...' if len(runs) > 3 else ''}"
+        else f"; there {'is' if len(runs) == 1 else 'are'} {', '.join(runs[:3])}"
+        f"{' ...' if len(runs) > 3 else ''}"
     )

@@ -40,7 +40,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return (
-            f"<Evaluation {self.mean:.1f} ± {self.std:.1f} over {self.episodes} episodes, "
+            f"<Evaluation {self.mean:.1f} ± {self.std:.1f} over {self.episodes} "
+            f"{'episode' if self.episodes == 1 else 'episodes'}, "
             f"step {self.step:,}>"
         )
 
