@@ -449,7 +449,7 @@ def expanded(options: type[object]) -> Callable[[Function], Function]:
             for one in inspect.signature(function, eval_str=True).parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        own_help = dict(OWN) | (OWN_OF_RESUME if options is ResumeOptions else {})
+        own_help = {**OWN, **(OWN_OF_RESUME if options is ResumeOptions else {})}
         defaults = dict(DEFAULTS) | ({"on": None} if options is ResumeOptions else {})
         named = [
             inspect.Parameter(
