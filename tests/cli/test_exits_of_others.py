@@ -65,6 +65,7 @@ def test_an_exit_of_a_users_code_is_no_success(tmp_path: Path, place: str, exits
     )
 
 
+@pytest.mark.thorough
 def test_an_exit_of_our_own_stays_what_it_is(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-m", "equipoise", "runs", "none"],

@@ -149,6 +149,7 @@ def named(said: str, typed: str) -> set[str]:
     return set(found) - {typed, "--set"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("algorithm", "table"), [("ppo", PPO), ("dqn", DQN)])
 def test_a_mistyped_option_is_answered_by_the_right_name_or_by_none(
     algorithm: str, table: dict[str, str]

@@ -104,6 +104,7 @@ def test_the_interval_is_students() -> None:
         mean_and_half([])
 
 
+@pytest.mark.thorough
 def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [(0, None), (100, 1.0), (200, 3.0)])
     again = write(tmp_path / "again.jsonl", [(0, None), (100, 1.0), (200, 3.0)])

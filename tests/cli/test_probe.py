@@ -29,6 +29,7 @@ def idle(monkeypatch):
     monkeypatch.setattr(probing, "busy", lambda: 0.0)
 
 
+@pytest.mark.thorough
 def test_on_a_busy_machine_nothing_is_tried_unless_the_time_is_said(run, monkeypatch):
     monkeypatch.setattr(probing, "busy", lambda: 1e3)
     monkeypatch.setattr(probing, "remedies", lambda known, allowed: [remedy("--max-lag 1", 1.8)])

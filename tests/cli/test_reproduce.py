@@ -72,6 +72,7 @@ def test_what_is_mended_says_so(capsule: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_what_a_capsule_says_moves_no_cursor(capsule: Path, tmp_path: Path) -> None:
     data = json.loads((capsule / "capsule.json").read_text())
     data["message"], data["env"]["kwargs"] = (
@@ -85,6 +86,7 @@ def test_what_a_capsule_says_moves_no_cursor(capsule: Path, tmp_path: Path) -> N
     assert "\\x1b[2J\\x1b]0;title\\x07gone\\r\\u202e" in done.stdout
 
 
+@pytest.mark.thorough
 def test_what_is_no_capsule_is_said_in_a_line(tmp_path: Path) -> None:
     done = equipoise("reproduce", tmp_path)
     assert (
@@ -100,6 +102,7 @@ def test_what_is_no_capsule_is_said_in_a_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_an_unknown_policy_is_refused_in_a_line() -> None:
     done = equipoise("train", "CartPole-v1", "--on-nonfinite", "ignore")
     assert (

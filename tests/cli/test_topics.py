@@ -23,6 +23,7 @@ def test_the_page_of_messages_is_current() -> None:
     assert messages.page() == messages.PAGE.read_text(), "run: python tools/messages.py"
 
 
+@pytest.mark.thorough
 def test_each_module_that_raises_has_a_topic() -> None:
     found, without = messages.by_topic()
     assert not without, "name these in console/topics.toml"

@@ -108,6 +108,7 @@ def test_a_vector_env_is_recorded_as_one_of_one(mode, last, tmp_path):
     assert [round(frame.mean() / 20) for frame in shown] == [0, 1, 2, 3, last] * 2
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
     pytest.importorskip("pygame")
     options = {
@@ -135,6 +136,7 @@ def test_a_run_on_a_native_vector_env_is_recorded_as_its_python_env(tmp_path):
     assert rate == 50 and shown[0].shape == (400, 600, 3) and len(shown) > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["ALE/Pong-v5", "python:ALE/Pong-v5"])
 def test_an_atari_game_is_recorded_as_its_python_env(target, tmp_path):
     """ALE's vector env does not draw; ``num_threads`` is that one's."""

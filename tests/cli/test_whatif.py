@@ -30,6 +30,7 @@ def asked(*words):
     return found.exit_code, " ".join(found.output.split())
 
 
+@pytest.mark.thorough
 def test_without_changes_it_says_what_would_help(run):
     code, said = asked(run)
     assert code == 0 and "measured:" in said and "versions, mean over rows" in said
@@ -106,6 +107,7 @@ def test_what_cannot_be_is_refused(run):
     assert code == 2 and "--actors" in said
 
 
+@pytest.mark.thorough
 def test_files_that_say_too_little(run, tmp_path):
     code, said = asked(tmp_path / "none")
     assert code == 2 and "expected a run directory" in said

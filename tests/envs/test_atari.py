@@ -89,6 +89,7 @@ def test_stack_padding(target, kind):
             np.testing.assert_array_equal(stack[3 - age], seen["obs"][t, b, 3])
 
 
+@pytest.mark.thorough
 def test_the_spec_is_told():
     env = env_of("ALE/Pong-v5", 1, repeat_action_probability=0, frameskip=2, stack_padding="first")
     assert env.spec.settings == (
@@ -196,6 +197,7 @@ def test_envpool_is_made_with_the_spec():
             env_of("envpool:Pong-v5", **kwargs)
 
 
+@pytest.mark.thorough
 def test_what_was_pressed_after_a_reset_is_held():
     """The FIRE of a sticky game may still be held at the first step; a state from before that step
     knows it.

@@ -47,6 +47,7 @@ def test_the_most_frequent_of_all_groups_comes_first() -> None:
     assert most_frequent([]) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("on", "inference"), [("serial", "local"), ("process", "local"), ("process", "central")]

@@ -346,6 +346,7 @@ def test_an_argument_that_is_no_json():
     ]
 
 
+@pytest.mark.thorough
 def test_a_fault_is_counted_once_and_errors_come_first():
     (nan,) = found("NotFinite")
     assert 100 < nan.times < 200
@@ -436,11 +437,13 @@ def silent(report: Any) -> None:
     assert report.step_s.p50 <= report.step_s.p99 <= report.step_s.max
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("target", [*GYMNASIUM, *OURS])
 def test_silent_on_healthy_envs(target):
     silent(checked(target, steps=600))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", MUJOCO)
 def test_silent_on_mujoco(target, tmp_path, monkeypatch):
     pytest.importorskip("mujoco")

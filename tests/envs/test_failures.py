@@ -189,6 +189,7 @@ def test_without_anybody_to_count_it_is_raised() -> None:
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("steps", [1, 7, 32])
 def test_the_ruler_proves_the_rows_around_aborted_episodes(steps: int) -> None:

@@ -39,6 +39,7 @@ def test_keys_paths_and_keys_with_a_slash():
     assert sorted(paths(info)) == sorted(names)
 
 
+@pytest.mark.thorough
 @given(
     st.recursive(
         st.floats(-9, 9),

@@ -509,6 +509,7 @@ def child(folder):
         )
 
 
+@pytest.mark.thorough
 def test_in_another_process(tmp_path):
     expected = {}
     for name, target in ABROAD.items():

@@ -99,6 +99,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings(
     "ignore:.*truncation treated as termination", "ignore:.*reported once", "ignore:.*was cast"
 )

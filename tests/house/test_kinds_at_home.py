@@ -165,6 +165,7 @@ def test_what_a_site_offers_is_used_by_the_kinds_of_workers() -> None:
     assert not unused and len(offered) > 5
 
 
+@pytest.mark.thorough
 def test_nobody_asks_a_worker_for_its_side() -> None:
     found = {str(file): where for file in rooms(*SIDES) if (where := sides(file.read_text()))}
     assert not found

@@ -40,6 +40,7 @@ def wrong(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_room_but_sources_asks_a_source_or_a_spec_what_it_is() -> None:
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):

@@ -73,6 +73,7 @@ def train(algorithm: str, path: Any, **options: Any) -> dict[str, torch.Tensor]:
     return {**checkpoint.load(last)[0], **buffers}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("algorithm", ["RecordingPPO", "RecordingIMPALA"])
 @pytest.mark.parametrize("batch", [6, 12])  # 12: two windows of every stream
 def test_statistics_are_those_of_all_real_rows(algorithm: str, batch: int, tmp_path: Any) -> None:

@@ -82,6 +82,7 @@ def foreign(tree: ast.AST, ours: set[str]) -> list[str]:
     return [name for name in found if name not in ALLOWED]
 
 
+@pytest.mark.thorough
 def test_private_names_of_libraries_are_read_in_one_room() -> None:
     files = {
         path: ast.parse(path.read_text())

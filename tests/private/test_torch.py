@@ -42,6 +42,7 @@ def test_changes_in_place_are_counted_by_all_views_of_a_memory() -> None:
     assert private.changes(whole) > before[0] and private.changes(row) > before[1]
 
 
+@pytest.mark.thorough
 def test_marking_a_constant_does_not_import_the_compiler() -> None:
     code = "import sys, equipoise.nets.torso; print('torch._dynamo' in sys.modules)"
     assert (

@@ -207,6 +207,7 @@ def completed(words: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.thorough
 def test_a_shell_completes_policies_versions_and_aliases(run, tmp_path):
     a = version(run("add", "a", "cart", "--alias", "champion", "--json"))
     run("add", "b", "pole")

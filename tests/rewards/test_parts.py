@@ -133,6 +133,7 @@ def test_the_scale_is_the_last_part_and_has_the_statistics_of_the_sum() -> None:
     assert torch.equal(state["rewards"]["statistics"]["m2"], wanted.state()["statistics"]["m2"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("part", [Counts, Distance])
 def test_parts_are_saved_and_go_on_to_the_same_bits(part: Any, tmp_path: Path) -> None:
     given = batches(6)
@@ -153,6 +154,7 @@ def test_parts_are_saved_and_go_on_to_the_same_bits(part: Any, tmp_path: Path) -
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", [Counts, Distance])
 def test_what_two_learners_counted_and_learned_is_added_up(part: Any) -> None:
     given = batches(3)

@@ -72,6 +72,7 @@ def trained(name: str, target: str, out: Path, *settings: str) -> Any:
     return run.summary
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [name for name in algorithm_names() if name not in ("bc", *text_algorithm_names())]
 )
@@ -91,6 +92,7 @@ def test_a_setting_is_as_good_as_a_wrapper(
     assert mine["params_sha256"] == wrapped["params_sha256"] != plain["params_sha256"]
 
 
+@pytest.mark.thorough
 def test_reports_have_the_returns_of_the_env(tmp_path: Path) -> None:
     """A row of CartPole pays 1: returns are lengths, whatever is learned from."""
     options = SMALL | {"evaluate_episodes": 3, "steps": 640}

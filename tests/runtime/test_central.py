@@ -54,6 +54,7 @@ def pid_of(name: str) -> int | None:
     return next((int(d.split()[0]) for d in descendants() if d.endswith(f"equipoise {name}")), None)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("max_lag", "envs", "workers", "most"),
     [(0, 8, 1, 0), (0, 4, 2, 0), (1, 5, 1, 0), (4, 4, 2, 4), (None, 8, 1, 0)],

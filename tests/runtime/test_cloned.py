@@ -122,6 +122,7 @@ def begun(clone: Any, algorithm: str, tmp_path: Path, steps: int, *settings: str
     return training.begun(ENV, algorithm, asked, tell=said.append), said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(
     clone: Any, algorithm: str, tmp_path: Path
@@ -164,6 +165,7 @@ def test_the_policy_acts_as_it_did_and_stays_so_during_the_warm_up(
         assert torch.allclose(got, expected.clamp(-2, 4), atol=0.17 * 3)
 
 
+@pytest.mark.few(1)
 def test_after_the_warm_up_the_policy_learns(clone: Any, tmp_path: Path) -> None:
     run, _ = begun(clone, "ppo", tmp_path, 256, "algorithm.value_warmup=1")
     finish(run)

@@ -58,6 +58,7 @@ PROGRAMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_machines_compute_the_bits_of_one(name: str, tmp_path: Path) -> None:

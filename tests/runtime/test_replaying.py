@@ -56,6 +56,7 @@ def remembering(
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rows", [1, 3, 7])
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 @pytest.mark.parametrize("max_lag", [0, 1, None])
