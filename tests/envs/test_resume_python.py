@@ -181,7 +181,7 @@ def test_it_goes_on(kind, target, kwargs):
     env.close()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "kwargs"),
     [

@@ -104,7 +104,7 @@ def prove(history: History, batch: Batch) -> None:
                 )
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("selector", ["uniform", "prioritized"])
 @pytest.mark.parametrize("window", [1, 3, 7])
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[2] / "src/equipoise"
 # Documented in spite of their first letter, or a fact about an env that is kept as data.
 ALLOWED = {
