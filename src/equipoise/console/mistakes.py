@@ -46,7 +46,7 @@ class OneLineErrors(TyperGroup):
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
 
-    def _typed(self, args: Sequence[Any], extra: Mapping[str, Any]) -> str:
+    def _typed(self, args: Sequence[Sequence[str]], extra: Mapping[str, Sequence[str]]) -> str:
         """The command that the arguments of ``main`` name: not every error has it."""
         typed = list(extra.get("args") or (args[0] if args and args[0] else sys.argv[1:]))
         words, known = ["equipoise"], self.commands

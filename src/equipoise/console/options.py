@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from equipoise.console.help import Context, Formatter, Sections, plain_errors, with_default
 from equipoise.facts import Fact, as_text, facts
@@ -369,7 +370,7 @@ class TrainHelp(OwnOptions):
                 with formatter.section(title):
                     formatter.write_dl(
                         [
-                            (name, text or with_default(own[_first(name)].get_help_record(ctx)[1]))
+                            (name, text or _help_of(own[_first(name)], ctx))
                             for name, text in some.items()
                         ]
                     )
@@ -474,7 +475,16 @@ def _is_of_text(key: str) -> bool:
     return key.startswith("source.")
 
 
+def _help_of(option: TyperOption, ctx: Context) -> str:
+    """The help of an option, with its default."""
+    record = option.get_help_record(ctx)
+    assert record is not None, "no option of the short help is hidden"
+    return with_default(record[1])
+
+
 def _classes(names: Sequence[str]) -> dict[str, type[Algorithm]]:
+    if not names:
+        return {}  # without the import, which loads numpy
     from equipoise.programs.program import algorithm_class
 
     with plain_errors("equipoise train", debug=False):

@@ -5,14 +5,17 @@ setting with two values are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+
+from typer.core import TyperOption
+
+from equipoise.console.help import Context
 
 HYPHEN = "-"
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # editors and pages put these in its place
 MAY_BE_EMPTY = ("prompt",)  # names of parameters
 
 
-def check_typed(ctx: Any, args: Sequence[str], keys: Callable[[str], str] | None) -> None:
+def check_typed(ctx: Context, args: Sequence[str], keys: Callable[[str], str] | None) -> None:
     """End in a usage error for words that cannot be meant.
 
     ``keys``: the setting of an option, for a command that takes each setting once.
@@ -41,22 +44,22 @@ def check_typed(ctx: Any, args: Sequence[str], keys: Callable[[str], str] | None
             ctx.fail(f"{key}: must be given once, got {given[key]!r} and {text!r}; remove one.")
 
 
-def by_name(params: Sequence[Any]) -> dict[str, Any]:
+def by_name(params: Sequence[object]) -> dict[str, TyperOption]:
     """The options among the parameters of a command, by each of their names."""
     return {
         name: param
         for param in params
-        if param.param_type_name == "option"
+        if isinstance(param, TyperOption)
         for name in (*param.opts, *param.secondary_opts)
     }
 
 
-def takes_value(option: Any) -> bool:
+def takes_value(option: TyperOption) -> bool:
     """Does a value follow this option?"""
     return not (getattr(option, "is_flag", False) or getattr(option, "count", False))
 
 
-def _pairs(args: Sequence[str], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _pairs(args: Sequence[str], options: Mapping[str, TyperOption]) -> Iterator[tuple[str, str]]:
     """(option, value) of each option that takes a value, and ("", word) of each other word."""
     rest = list(args)
     while rest:
