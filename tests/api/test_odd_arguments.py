@@ -102,11 +102,13 @@ def _in(kind: str, out: Path, *, daemon: bool = False) -> str:
     return said
 
 
+@pytest.mark.thorough
 def test_a_daemonic_process_is_told_before_anything_is_made(tmp_path: Path) -> None:
     said = _in("spawn", out := tmp_path / "run", daemon=True)
     assert "on: must be serial in a daemonic process" in said and not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_process_that_is_forked_after_a_run_starts_servers_of_its_own(tmp_path: Path) -> None:
     code = (

@@ -43,6 +43,7 @@ def refused(*words: str) -> str:
     return said
 
 
+@pytest.mark.thorough
 def test_no_argument_and_no_option_of_any_command_may_be_empty() -> None:
     count = 0
     for words, command in leaves().items():

@@ -40,6 +40,7 @@ def hashed(place: Path, **files: bytes) -> None:
     (place / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [artifacts.GRAPH, artifacts.SPEC, artifacts.WEIGHTS, artifacts.EDGE]

@@ -68,6 +68,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ALIKE])
 def test_the_graph_says_what_torch_says(name: str, tmp_path: Path) -> None:

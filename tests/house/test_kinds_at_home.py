@@ -65,6 +65,7 @@ def wrong(source: str, *, words: bool = True) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_nobody_asks_a_worker_what_it_is() -> None:
     files = [
         file

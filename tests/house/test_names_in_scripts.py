@@ -10,6 +10,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 IMPORT = re.compile(
@@ -50,6 +52,7 @@ def absent(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_what_a_script_or_a_page_imports_exists() -> None:
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.md", "*.sh", "*.ipynb"],

@@ -105,6 +105,7 @@ def test_it_runs_beside_the_ring_and_goes_on_where_it_was_saved(
     )
 
 
+@pytest.mark.thorough
 def test_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
     run, pids = (
         Run(

@@ -45,6 +45,7 @@ def test_workers_of_such_a_kind_share_a_cell(tmp_path: Path) -> None:
     assert (found[-1].actors, found[-1].cores) == (0, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sites",
     [{"site 0": LEDGERS}, {"site 0": ("actor 3", *LEDGERS)}],

@@ -248,6 +248,7 @@ def test_rows_of_an_earlier_process_are_used_or_removed(tmp_path, url, monkeypat
     assert store.read("checkpoints/replay/note.rows") == b"of a user"
 
 
+@pytest.mark.thorough
 def test_rows_that_were_cut_short_are_sent_again(tmp_path, url):
     run, store = tmp_path / "run", Store(url)
     checkpoint(run, 1, rows={"segment_1.rows": b"a" * 10})

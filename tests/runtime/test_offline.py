@@ -258,6 +258,7 @@ def test_a_data_set_whose_first_episode_is_none_is_refused_before_there_is_a_run
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_faulty_episode_ends_a_run_at_once(what: str, ruled: str, tmp_path: Any) -> None:
     """A successor of the learner would read the same."""

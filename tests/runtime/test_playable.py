@@ -261,7 +261,7 @@ def change(data: dict[str, Any], path: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("format", 2, "format: expected a whole number from 1 to 1, got 2"),
+        ("format", 2, "format: must be 1, got 2, which a newer version of Equipoise wrote"),
         (
             "precision",
             "fp64",

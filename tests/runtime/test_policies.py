@@ -102,6 +102,7 @@ def test_a_resumed_run_goes_on_with_every_row(on: Any, tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- frozen ones
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("on", "max_lag"), [("serial", 0), ("serial", None), ("process", 0)])
 def test_an_opponent_is_a_past_version(on: Any, max_lag: int | None, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.few(2)  # all cases: make test-all
 ROUTE = {"speaker": "speaker", "listener": "listener"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("max_lag", "workers", "most"), [(0, 1, 0), (1, 2, 0), (4, 2, 4), (None, 1, 0)]
 )

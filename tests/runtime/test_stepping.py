@@ -336,6 +336,7 @@ def test_no_step_is_lost_or_taken_twice_in_a_thousand_schedules() -> None:
         schedule(seed)
 
 
+@pytest.mark.thorough
 def test_a_session_that_ends_costs_no_episode() -> None:
     for seed in range(10):
         world = World(seed, delay=2.0)

@@ -50,6 +50,7 @@ def train(env: str, algorithm: str, on: Any, out: Any, **options: Any) -> Any:
     return run.summary
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_bits_on_serial_and_process(precision: str, tmp_path: Any) -> None:
     hashes = [

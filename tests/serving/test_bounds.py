@@ -200,6 +200,7 @@ def test_no_request_holds_the_loop(name: str, server: Served) -> None:
         assert len(said["error"]) < 1500
 
 
+@pytest.mark.thorough
 def test_many_small_frames_take_turns(server: Served) -> None:
     status, _ = server.frame(b"\0\0\0\1\0" * 50_000)
     assert status == 400 and server.loop.longest < HELD_S

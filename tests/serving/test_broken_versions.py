@@ -109,6 +109,7 @@ def started(source: Source) -> Iterator[Versions]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_version_that_fails_costs_its_aliases_alone(kind: str, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def a_run(place: Path, policies: Mapping[str, object]) -> Path:
     return place
 
 
+@pytest.mark.thorough
 def test_a_run_is_exported_once_and_answers(run: Path, tmp_path: Path) -> None:
     exported: list[re.Match[str]] = []
     for fresh in (True, False):

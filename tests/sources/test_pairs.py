@@ -144,6 +144,7 @@ def told(run: Any) -> Any:
         return [*run] and run.summary
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_source_of_pairs_trains_resumes_and_reports(
     tmp_path: Path, on: Any, monkeypatch: pytest.MonkeyPatch

@@ -117,7 +117,7 @@ def check_format(data: object, file: Path | str) -> None:
     if isinstance(said, int) and said > FORMAT:
         raise ValueError(
             f"{file}: format: must be {FORMAT}, got {said}, which a newer version of Equipoise "
-            "wrote; try 'pip install --upgrade equipoise'"
+            "wrote; install that version or a newer one"
         )
 
 
