@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from equipoise.cli.app import Debug, app
-from equipoise.console.help import Context, Sections, fail, plain_errors
+from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
+from equipoise.console.typed import Context
 
 if TYPE_CHECKING:
     from equipoise.record.listing import RunRow

@@ -11,15 +11,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from typer.core import TyperCommand
 
 from equipoise.console.place import printable, width_of, wrapped
+from equipoise.console.typed import Context, check_typed
 
-# classes that typer has inside, without a public name
-Context: TypeAlias = Any
-Formatter: TypeAlias = Context
+Formatter: TypeAlias = Context  # another one
 
 # around a required argument, around one that may be left out, and around several
 BRACES = re.compile(r"^(?:\{(.*)\}|\[(\[.*\])\])(\.\.\.)?$")
@@ -33,8 +32,6 @@ class Sections(TyperCommand):
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        from equipoise.console.typed import check_typed
-
         if not {"--help", "-h"} & set(args):
             check_typed(ctx, args, self.key_of)
         return super().parse_args(ctx, args)

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from equipoise.console.help import Context, Formatter, Sections, fail
+from equipoise.console.help import Formatter, Sections, fail
+from equipoise.console.typed import Context
 
 # Typer has click inside since 0.21 and beside it before; this is the one name of it that both
 # export.

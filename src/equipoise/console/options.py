@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperOption
 
-from equipoise.console.help import Context, Formatter, Sections, plain_errors, with_default
+from equipoise.console.help import Formatter, Sections, plain_errors, with_default
+from equipoise.console.typed import Context
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.cluster import Cluster
 from equipoise.programs.fields import rooms

@@ -5,10 +5,11 @@ setting with two values are refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from typer.core import TyperOption
 
-from equipoise.console.help import Context
+Context: TypeAlias = Any  # a class that typer has inside, without a public name
 
 HYPHEN = "-"
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # editors and pages put these in its place
