@@ -251,7 +251,7 @@ def _facts(cls: Any) -> dict[str, Fact]:
     return {f.name: _fact(cls, f, plain[f.name]) for f in dataclasses.fields(cls) if f.init}
 
 
-def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
+def _fact(cls: Any, field: dataclasses.Field[Any], kind: Any) -> Fact:
     said_by: dict[type[Any], list[Any]] = {}
     for base in cls.__mro__:  # the nearest class with a fact of a kind decides it
         if field.name in inspect.get_annotations(base):
@@ -281,7 +281,8 @@ def _fact(cls: type[Any], field: dataclasses.Field[Any], kind: Any) -> Fact:
     )
 
 
-def _hints(cls: type[Any], *, extras: bool) -> dict[str, Any]:
+@cache  # a class has many fields, and the command line waits for them
+def _hints(cls: Any, *, extras: bool) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls, include_extras=extras)
     except NameError as error:

@@ -44,6 +44,7 @@ def until(port: int, wanted: Any) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_from_training_to_served_swapped_and_rolled_back(tmp_path: Path) -> None:
     (block,) = BLOCK.findall(GUIDE.read_text())
     commands = block.splitlines()
@@ -75,7 +76,7 @@ def test_from_training_to_served_swapped_and_rolled_back(tmp_path: Path) -> None
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
-                timeout=250,
+                timeout=600,
                 check=False,
             )
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
