@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -287,6 +288,45 @@ def test_an_artifact_is_served_as_it_is(
     assert settings.decisions == Path(f"{settings.policy}.decisions")
     code, said = asked("out", "--policy", "other")
     assert code == 2 and "--policy: must be" in said and "got 'other'" in said, said
+
+
+def renamed(place: Path, name: str, chosen: str) -> None:
+    """Give the policy of an artifact another name, and its manifest what it is then."""
+    file, manifest = place / checkpoint.SPEC, place / checkpoint.MANIFEST
+    spec = json.loads(file.read_text())
+    spec["policies"] = {name: next(iter(spec["policies"].values()))}
+    spec["artifact"]["policy"] = chosen
+    file.write_text(json.dumps(spec))
+    files = json.loads(manifest.read_text())
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    files["files"][file.name] = {"sha256": found, "size": file.stat().st_size}
+    manifest.write_text(json.dumps(files))
+
+
+@pytest.mark.few(9)
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/b", "/tmp/x", "x\ny", "\x1b[2J", "", "..", "x" * 300]
+)
+def test_the_name_of_a_policy_is_no_path(
+    name: str, tmp_path: Path, served_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the file of decisions and, for a run, the folder of the artifact."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    renamed(artifact(tmp_path / "out", "mlp"), name, name)
+    a_run(tmp_path / "run", {name: {"learns": True}})
+    before = sorted(tmp_path.rglob("*"))
+    for place in ("out", "run"):
+        code, said = asked(str(tmp_path / place))
+        assert code == 2 and "policies: must have names of letters" in said, said
+        assert said.strip().count("\n") == 0 and said.strip().isprintable(), said
+    assert sorted(tmp_path.rglob("*")) == before and not served_with
+
+
+def test_the_policy_of_an_artifact_is_one_of_its_own(tmp_path: Path, served_with: Any) -> None:
+    renamed(artifact(tmp_path / "out", "mlp"), "main", "../evil")
+    code, said = asked(str(tmp_path / "out"))
+    assert code == 2 and "artifact.policy: must be one of its policies, got '../evil'" in said, said
 
 
 def test_what_is_neither_is_one_line_with_the_nearest_run(

@@ -12,10 +12,11 @@ from typing import Any
 
 from equipoise.api.exporting import export
 from equipoise.files import parse_json
-from equipoise.hints import hint
+from equipoise.hints import hint, shortened
 from equipoise.record import checkpoint, paths, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.registry import artifacts
+from equipoise.registry.reading import POLICY
 from equipoise.schema import Anything, Each, Schema, Text, check
 
 SERVED = "served"  # the folder of a run with its artifacts and decisions
@@ -58,7 +59,12 @@ def of_artifact(artifact: Path, policy: str | None, again: str = "export it agai
             raise
     if wrong:
         raise ValueError(f"{wrong[0]}; remove {artifact} and {again}")
-    about = check(_spec(artifact), ARTIFACT, str(artifact / checkpoint.SPEC))["artifact"]
+    said = _spec(artifact)
+    about = check(said, ARTIFACT, file := str(artifact / checkpoint.SPEC))["artifact"]
+    if about["policy"] not in said["policies"]:
+        raise ValueError(
+            f"{file}: artifact.policy: must be one of its policies, got {about['policy']!r}"
+        )
     if policy not in (None, name := about["policy"]):
         raise ValueError(f"--policy: must be {name!r}, which {artifact} has, got {policy!r}")
     return Served(artifact=artifact, policy=name, step=about["lineage"].get("step", 0))
@@ -72,8 +78,8 @@ def of_run(
     trust: Sequence[str],
     begins: Callable[[str], None],
 ) -> Served:
-    """Return the artifact of a run's newest weights, in its folder ``served``; export it first if
-    it is not there.
+    """Return the artifact of the weights that ``export`` takes, in the run's folder ``served``;
+    export it first if it is not there.
 
     ``graph``: as for ``export``; ``begins`` gets the name of the policy before it is exported.
     ValueError if the run has several policies and none is named, and for a run on text.
@@ -116,6 +122,11 @@ def _spec(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = check(
         said, {"policies": Each({"*": Anything()}), "*": Anything()}, str(file)
     )
+    if wrong := [name for name in found["policies"] if not POLICY.fullmatch(name)]:
+        raise ValueError(
+            f"{file}: policies: must have names of letters, digits, '.', '_' and '-', which name "
+            f"files, got {shortened(repr(wrong[0]), 80)}; export a run of your own"
+        )
     return found
 
 
