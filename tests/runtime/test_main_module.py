@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.runtime.process import main_module
+
 SCRIPT = """
 from __future__ import annotations
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+import threading
+from typing import Annotated, Literal
 import gymnasium
 import numpy as np
 import equipoise as eq
@@ -42,13 +45,15 @@ class Mine(gymnasium.Env):
 
 @dataclass(frozen=True, kw_only=True)
 class Bolder(PPO):
-    bonus: Annotated[NonNegativeFloat, Help("A bonus.")] = 0.1
+    bonus: Annotated[NonNegativeFloat, Help("A bonus of the run, held by lock.")] = 0.1
+    kind: Annotated[Literal["lock"], Help("lock")] = "lock"
+    later: list["Mine"] | None = None
 
 
+lock = threading.Lock()  # in no annotation, only in their texts
 out, on, inference, doing = sys.argv[1:]
 options = dict(actors=1, envs_per_actor=4, unroll=16, max_lag=0, evaluate_episodes=1, inference=inference, recipe=False)
 if doing == "unpicklable":
-    import threading
     Mine.lock = threading.Lock()
 if doing == "resume":
     run = eq.start(resume=out, steps=2048)
@@ -117,3 +122,23 @@ def test_what_cannot_be_sent_is_said(tmp_path: Path) -> None:
     assert last.startswith(
         "ValueError: Bolder, Mine: must be sendable to a process, got TypeError: cannot pickle"
     ), last
+
+
+@pytest.mark.parametrize(
+    ("annotation", "names"),
+    [
+        ('Annotated[float, Help("Steps of a run.")]', {"Annotated", "float", "Help"}),
+        ('Annotated[float, Help("run")]', {"Annotated", "float", "Help"}),
+        ('Literal["run"]', {"Literal"}),
+        ('typing.Literal["run", 1]', {"typing"}),
+        ('list["Later"]', {"list", "Later"}),
+        ("list['dict[str, Later]']", {"list", "dict", "str", "Later"}),
+        ("'Later'", {"Later"}),
+        ("Annotated[int, Range(0, MOST)]", {"Annotated", "int", "Range", "MOST"}),
+        ("int | None", {"int"}),
+    ],
+)
+def test_an_annotation_names_what_it_reads_and_not_the_words_of_its_texts(
+    annotation: str, names: set[str]
+) -> None:
+    assert set(main_module._names(annotation)) == names

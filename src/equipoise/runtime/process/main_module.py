@@ -8,9 +8,9 @@ worker's assignment, through multiprocessing's own pipe.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import pickle
-import re
 import sys
 from collections.abc import Iterator
 from multiprocessing import reduction
@@ -22,7 +22,6 @@ from equipoise.programs.program import to_json
 from equipoise.types import Program
 
 MAIN = "__main__"
-NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def shipped(program: Program) -> bytes | None:
@@ -58,11 +57,33 @@ def _in_main(name: str) -> bool:
 
 
 def _annotated(value: object) -> Iterator[str]:
-    """The words in the annotations of a class and its bases, if the annotations are texts."""
+    """The names in the annotations of a class and its bases in ``__main__``, if they are texts."""
     for cls in value.__mro__ if isinstance(value, type) else ():
+        if cls.__module__ != MAIN:  # read in the module of its own
+            continue
         for text in vars(cls).get("__annotations__", {}).values():
             if isinstance(text, str):
-                yield from NAME.findall(text)
+                yield from _names(text)
+
+
+def _names(annotation: str) -> Iterator[str]:
+    """Not the words of its texts: ``Help("Steps of a run.")`` and ``Literal["run"]`` name no
+    ``run``, and ``list["Later"]`` names ``Later``.
+    """
+    nodes = list(ast.walk(ast.parse(annotation, mode="eval")))
+    texts = {
+        part
+        for node in nodes
+        if isinstance(node, ast.Call)
+        or (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal"))
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in texts:
+            yield from _names(node.value)
 
 
 class WithMain:
