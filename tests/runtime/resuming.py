@@ -20,7 +20,14 @@ SIZES = "--actors 2 --envs-per-actor 8 --unroll 16 --max-lag 0 --evaluate-episod
 
 
 def arguments(
-    algorithm: str, core: str, env: str = "CartPole-v1", n: int = N, sizes: str = SIZES
+    algorithm: str,
+    core: str,
+    env: str = "CartPole-v1",
+    n: int = N,
+    sizes: str = SIZES,
+    *,
+    steps: str = "",
+    every: str = "",
 ) -> list[str]:
     """``core``: that of the network; "normalised" is none, with running statistics of observations
     and returns.
@@ -41,9 +48,9 @@ def arguments(
         algorithm,
         *sizes.split(),
         "--steps",
-        str(2 * n),
+        steps or str(2 * n),
         "--checkpoint-every",
-        str(n),
+        every or str(n),
     ]
     return [*words, *(word for s in settings for word in ("--set", s))]
 

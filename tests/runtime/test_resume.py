@@ -426,11 +426,7 @@ def test_a_run_that_is_told_to_leave_is_saved_whole(
     out = tmp_path / "run"
     words = [
         "train",
-        *arguments("impala", "none"),
-        "--steps",
-        "100M",
-        "--checkpoint-every",
-        every,
+        *arguments("impala", "none", steps="100M", every=every),
         "--on",
         on,
         "--out",
