@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 # One more than there are cores: tests of processes wait for a third of their time.
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
-# test-all runs one in ONE_IN of the many cases of each parametrised test, and others after each commit.
+# test-all runs one in ONE_IN of the thorough tests and cases, and others after each commit.
 ONE_IN ?= 1
 PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 

@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="Run one in N of the thorough cases of each parametrised test; other ones per commit.",
+        help="Run one in N of the thorough tests and cases, and other ones after each commit.",
     )
 
 
@@ -89,8 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A test that is marked ``few(n)`` keeps its first n; any other keeps the first and the last,
     since neighbours are alike. The house rules keep all: a page that was edited is to be checked.
     """
-    one_in, left_out = config.getoption("one_in"), set[pytest.Item]()
-    turn = number_of_commit() if one_in > 1 else 0
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if hasattr(item, "callspec"):
@@ -106,9 +104,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for place, item in enumerate(of_it):
             if place not in kept:
                 item.add_marker("thorough")
-                if (place + turn) % one_in:
-                    left_out.add(item)
-    if left_out:
+    if (one_in := config.getoption("one_in")) > 1:
+        turn = number_of_commit()
+        thorough = [item for item in items if item.get_closest_marker("thorough")]
+        left_out = {item for place, item in enumerate(thorough) if (place + turn) % one_in}
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
 
