@@ -11,7 +11,7 @@ from typing import Literal
 from equipoise.studies.space import Settings
 
 # training: up to ``target``, whether a process is at it or not. paused: at ``steps``, may go on.
-# done: the run has ended itself (its goal, an alarm). stopped: by a decision. failed: with an error.
+# done: the run ended itself (its goal, an alarm). stopped: by a decision. failed: with an error.
 State = Literal["training", "paused", "done", "stopped", "failed"]
 Role = Literal["search", "confirm"]  # confirm: the best setting again, on a fresh seed
 
@@ -61,6 +61,31 @@ class Clone:
 Decision = Start | GoOn | Stop | Clone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of one stretch of training."""
+
+    trial: str
+    steps: int  # env steps of the trial so far
+    state: Literal["paused", "done", "failed"]
+    score: float | None = None
+    alarms: tuple[str, ...] = ()
+    error: str = ""  # the reason of a failure, in one sentence
+    seconds: float = 0.0  # measured: another run of the same study has others
+    core_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of the study: its best trial, or None if no trial has a score."""
+
+    best: str | None
+    reason: str
+
+
+Entry = Decision | Result | End
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """A score that was measured after so many env steps."""
@@ -82,11 +107,14 @@ class Trial:
     state: State = "training"
     target: int = 0  # env steps that it was asked to train to
     steps: int = 0  # env steps at its last result
+    begun: int = 0  # virtual time at which its present stretch began, in env steps of one job
+    begun_steps: int = 0  # and its env steps then
     # one for each result: the evaluation at its end, or the mean return if there is none
     points: list[Point] = field(default_factory=list)
     seconds: float = 0.0  # measured, without those of its parent
     core_seconds: float = 0.0
     alarms: list[str] = field(default_factory=list)
+    error: str = ""
 
     @property
     def score(self) -> float | None:
@@ -103,12 +131,84 @@ class History:
     """All trials, in the order in which they began."""
 
     trials: dict[str, Trial] = field(default_factory=dict)
-    # trials that may begin or go on now, which is how many jobs are free
-    free: int = 1
-    decisions: int = 0  # made so far; a strategy derives its random numbers from counts like this
+    jobs: int = 1
+    now: int = 0  # virtual time: env steps of one job, so that decisions do not depend on seconds
+    decisions: int = 0
+    end: End | None = None
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(self.trials.values())
 
+    @property
+    def free(self) -> int:
+        """Trials that may begin or go on now."""
+        return max(self.jobs - len(self.training), 0)
+
+    @property
+    def training(self) -> list[Trial]:
+        return [one for one in self if one.state == "training"]
+
     def of(self, *states: State, role: Role = "search") -> list[Trial]:
         return [one for one in self if one.role == role and (not states or one.state in states)]
+
+    def add(self, entry: Entry) -> None:
+        """Apply one entry of the journal; ValueError for one that cannot follow the others."""
+        if self.end is not None:
+            raise ValueError("must be followed by nothing, since the study has ended")
+        if isinstance(entry, End):
+            self.end = entry
+            return
+        if isinstance(entry, Result):
+            self._result(entry)
+            return
+        self.decisions += 1
+        if isinstance(entry, Start):
+            self._new(entry.trial).role, self.trials[entry.trial].seed = entry.role, entry.seed
+            self.trials[entry.trial].settings = entry.settings
+            self._train(entry.trial, entry.to)
+        elif isinstance(entry, Clone):
+            source = self._known(entry.source)
+            if not source.points:
+                raise ValueError(
+                    f"{entry.trial}: must be cloned from a trial with a result, got {entry.source}"
+                )
+            clone = self._new(entry.trial)
+            clone.parent, clone.parent_steps, clone.steps = source.name, source.steps, source.steps
+            clone.settings, clone.points, clone.seed = entry.settings, [*source.points], source.seed
+            self._train(entry.trial, entry.to)
+        elif isinstance(entry, GoOn):
+            if (state := self._known(entry.trial).state) != "paused":
+                raise ValueError(f"{entry.trial}: must be paused to go on, got {state}")
+            self._train(entry.trial, entry.to)
+        else:
+            self._known(entry.trial).state = "stopped"
+
+    def _new(self, name: str) -> Trial:
+        if name in self.trials:
+            raise ValueError(f"{name}: must be a new name, got one of another trial")
+        self.trials[name] = Trial(name=name, settings={})
+        return self.trials[name]
+
+    def _known(self, name: str) -> Trial:
+        if name not in self.trials:
+            raise ValueError(f"{name}: must be a trial that has begun, got an unknown one")
+        return self.trials[name]
+
+    def _train(self, name: str, to: int) -> None:
+        trial = self.trials[name]
+        if to <= trial.steps:
+            raise ValueError(f"{name}: must train beyond step {trial.steps:,}, got {to:,}")
+        trial.state, trial.target = "training", to
+        trial.begun, trial.begun_steps = self.now, trial.steps
+
+    def _result(self, result: Result) -> None:
+        trial = self._known(result.trial)
+        if trial.state != "training":
+            raise ValueError(f"{trial.name}: must be training to have a result, got {trial.state}")
+        trial.state, trial.steps, trial.error = result.state, result.steps, result.error
+        if result.score is not None:
+            trial.points.append(Point(result.steps, result.score))
+        trial.alarms += result.alarms
+        trial.seconds += result.seconds
+        trial.core_seconds += result.core_seconds
+        self.now = max(self.now, trial.begun + trial.steps - trial.begun_steps)

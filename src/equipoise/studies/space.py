@@ -46,7 +46,8 @@ class Choice:
         return list(self.values)
 
     def __str__(self) -> str:
-        return f"{self.key}={','.join(one if isinstance(one, str) else json.dumps(one) for one in self.values)}"
+        values = (one if isinstance(one, str) else json.dumps(one) for one in self.values)
+        return f"{self.key}={','.join(values)}"
 
 
 @dataclass(frozen=True, slots=True)
