@@ -29,6 +29,11 @@ class Job:
     def directory(self) -> Path:
         return self.study / "trials" / self.trial
 
+    @property
+    def log(self) -> Path:
+        """The file for what the trial prints."""
+        return self.directory.with_name(f"{self.trial}.log")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:

@@ -121,10 +121,11 @@ class Study:
         return [*(one for one in stops if known[one.trial].state in ("training", "paused")), *begun]
 
     def _note(self, entries: Sequence[Entry]) -> None:
-        """Check that the entries can follow, write them down, apply them."""
-        self._journal.append(entries)
+        """Apply entries, which refuses those that cannot follow, and write them down."""
         for entry in entries:
             self.history.add(entry)
+        self._journal.append(entries)
+        for entry in entries:
             self._heard(entry, self.history)
 
     def _carry_out(self, decisions: list[Decision]) -> None:

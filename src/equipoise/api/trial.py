@@ -1,0 +1,251 @@
+"""Trials of studies: one stretch of training in this process, and the process that trains one
+after the other, ``python -m equipoise.api.trial``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.studies.executor import Job, Progress
+from equipoise.studies.history import Result
+from equipoise.studies.messages import event_line, read_job
+from equipoise.studies.settings import STUDY
+
+if TYPE_CHECKING:
+    from equipoise.run.run import Run
+
+PROGRESS_S = 0.2
+UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and leave it
+
+
+def train_stretch(
+    job: Job,
+    *,
+    on: str,
+    trust: Sequence[str],
+    moved: Callable[[Progress], object],
+    stopped: Callable[[], bool],
+) -> Result | None:
+    """Train one trial to ``job.to`` env steps, from wherever it is -> the result; None if it was
+    stopped. A trial that fails is a result with the reason.
+    """
+    began, worked = time.monotonic(), sum(os.times()[:4])
+    reached = 0
+    try:
+        summary, reached = _trained(job, on, trust, moved, stopped)
+        if summary is None:
+            return None
+        state, error = ("paused" if summary["status"] == "completed" else "done"), ""
+        alarms = tuple(str(one["name"]) for one in summary["alarms"] or ())
+        evaluation = summary["evaluation"]
+        score = summary["return_mean"] if evaluation is None else evaluation["mean"]
+    except Exception as failure:  # the envs and the algorithm of a user may raise anything
+        from equipoise.hints import raised
+
+        state, alarms, score, error = "failed", (), None, raised(failure)
+        print(f"{job.trial}: {error}", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - began
+    cores = len(os.sched_getaffinity(0))
+    return Result(
+        trial=job.trial,
+        steps=reached,
+        state=state,  # type: ignore[arg-type]
+        score=None if score is None else float(score),
+        alarms=alarms,
+        error=error,
+        seconds=round(seconds, 3),
+        # Processes of a run are another process's children: their cores are held for as long.
+        core_seconds=round(sum(os.times()[:4]) - worked if on == "serial" else seconds * cores, 3),
+    )
+
+
+def _trained(
+    job: Job,
+    on: str,
+    trust: Sequence[str],
+    moved: Callable[[Progress], object],
+    stopped: Callable[[], bool],
+) -> tuple[dict[str, Any] | None, int]:
+    """Train -> the run's summary and its env steps; no summary if it was stopped."""
+    from equipoise.api.training import NothingToDo
+    from equipoise.record.directory import RunDirectory
+
+    try:
+        run = _run_of(job, on, trust)
+    except NothingToDo:  # an earlier process trained it, and ended before it could report
+        summary = RunDirectory.open(job.directory, trusted=trust).summary()
+        assert summary is not None
+        return summary, int(summary["env_steps"])
+    told, steps = 0.0, 0
+    with run:
+        for report in run:
+            steps = report.env_steps
+            if time.monotonic() > told + PROGRESS_S:
+                told = time.monotonic()
+                moved(Progress(trial=job.trial, steps=steps))
+            if stopped():
+                return None, steps
+    summary = run.summary
+    assert summary is not None
+    if summary["status"] == "interrupted":
+        return None, steps
+    if job.keep_cut:
+        _keep_cut(job.directory, int(summary["env_steps"]))
+    return summary, int(summary["env_steps"])
+
+
+def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
+    """The run of a trial that begins, is cloned, or goes on."""
+    from equipoise import api
+    from equipoise.api.training import Order, resumed, run_of
+    from equipoise.programs.fields import alter
+    from equipoise.record.mirror import holds
+
+    settings = [f"{key}={value}" for key, value in job.settings.items()]
+    _wait_unlocked(job.directory)
+    held = holds(job.directory)
+    if held == "a beginning":  # killed before its first checkpoint
+        shutil.rmtree(job.directory)
+    if held != "a run" and job.source is not None:
+        from equipoise.record.cloning import clone
+
+        clone(job.study / "trials" / job.source, job.directory, step=job.source_steps)
+        held = "a run"
+    if held == "a run":
+        changed = settings if job.source is not None else ()
+        return resumed(
+            job.directory,
+            {"steps": job.to, "settings": changed, "on": on, "trust": trust},  # type: ignore[typeddict-item]
+        )
+    program = api.configured(job.study / STUDY, trust=trust, settings=settings)
+    schedule = program.schedule
+    program = alter(
+        program,
+        steps=job.to,
+        schedule_steps=schedule.schedule_steps or job.of,
+        seed=schedule.seed if job.seed is None else job.seed,
+    )
+    return run_of(
+        program,
+        Order(
+            on=on,  # type: ignore[arg-type]
+            out=job.directory,
+            init_from=None,
+            init_what="weights",
+            tensorboard=False,
+            wandb=None,
+            tell=print,
+            asked=(),
+            cluster={},
+            or_resume=False,
+            trust=trust,
+            choices={},
+        ),
+    )
+
+
+def _wait_unlocked(directory: Path) -> None:
+    from equipoise.record.paths import is_locked
+
+    end = time.monotonic() + UNLOCKED_S
+    while directory.is_dir() and is_locked(directory) and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _keep_cut(directory: Path, step: int) -> None:
+    """Keep the checkpoints of the last two results, which other trials may be cloned from."""
+    from equipoise.record.cloning import pin, pinned, unpin
+
+    pin(directory, step)
+    for old in pinned(directory)[:-2]:
+        unpin(directory, old)
+
+
+# ------------------------------------------------------------------------------------- the process
+
+
+class _Requests:
+    """The commands of the study, read beside the training."""
+
+    def __init__(self, file: int) -> None:
+        self._file = os.fdopen(file, "rb")
+        self._jobs: list[Job | None] = []
+        self._changed = threading.Condition()
+        self._stop = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> Job | None:
+        """Return the next job; None at the end of the study."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._jobs))
+            self._stop = False
+            return self._jobs.pop(0)
+
+    def stopped(self) -> bool:
+        """Is the present job to end now?"""
+        with self._changed:
+            return self._stop or None in self._jobs
+
+    def _read(self) -> None:
+        for line in self._file:
+            job = read_job(line)
+            with self._changed:
+                if job is None:
+                    self._stop = True
+                else:
+                    self._jobs.append(job)
+                self._changed.notify()
+        with self._changed:
+            self._jobs.append(None)
+            self._changed.notify()
+
+
+def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
+    """Train the jobs that arrive until there are no more; results go to ``events``."""
+    requests = _Requests(commands)
+
+    def send(event: Progress | Result | None) -> None:
+        with suppress(BrokenPipeError):  # the study was killed: the trial is saved all the same
+            os.write(events, event_line(event))
+
+    while (job := requests.next()) is not None:
+        job.log.parent.mkdir(exist_ok=True)
+        _print_into(job.log)
+        send(train_stretch(job, on=on, trust=trust, moved=send, stopped=requests.stopped))
+
+
+def _print_into(log: Path) -> None:
+    """Send what this process prints from here on to the end of a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def command(on: str, trust: Sequence[str]) -> Callable[[int, int, Sequence[int]], list[str]]:
+    """Return the command line of a process for trials, for ``LocalExecutor``."""
+
+    def words(commands: int, events: int, cores: Sequence[int]) -> list[str]:
+        shares = ",".join(map(str, cores))
+        return [
+            sys.executable, "-m", "equipoise.api.trial",
+            str(commands), str(events), shares, on, *trust,
+        ]  # fmt: skip
+
+    return words
+
+
+if __name__ == "__main__":
+    COMMANDS, EVENTS, CORES, ON, *TRUST = sys.argv[1:]
+    os.sched_setaffinity(0, [int(core) for core in CORES.split(",")])  # before torch starts threads
+    serve(int(COMMANDS), int(EVENTS), ON, TRUST)

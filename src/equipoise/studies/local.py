@@ -1,0 +1,181 @@
+"""Trials on this machine, in processes that each train one trial after the other: only the first
+pays for the imports.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from equipoise.studies.executor import Job, Progress
+from equipoise.studies.history import Result
+from equipoise.studies.messages import job_line, read_event
+
+LOSSES = 3  # of a job's process, without progress in between, before the trial counts as failed
+END_S = 60.0  # for a process to save its trial and end, before it is killed
+LONGEST_LINE = 1 << 20
+
+
+def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
+    """Return the cores of each job: shares of their own, or one core each if there are more jobs
+    than cores.
+    """
+    n = len(cores)
+    if jobs >= n:
+        return [[cores[job % n]] for job in range(jobs)]
+    return [list(cores[job * n // jobs : (job + 1) * n // jobs]) for job in range(jobs)]
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """One process for trials, and its present job."""
+
+    process: subprocess.Popen[bytes]
+    commands: int  # file descriptors
+    events: int
+    job: Job | None = None
+    text: bytes = b""  # of an event that has arrived in part
+    stopped: str = ""  # the trial whose end nobody waits for
+    kill_at: float = float("inf")
+
+
+@dataclass(slots=True)
+class _Losses:
+    steps: int = -1  # env steps at the last loss
+    count: int = 0
+    reached: int = field(default=0)
+
+
+class LocalExecutor:
+    """At most ``jobs`` processes. ``command``: starts one, given its file descriptors for commands
+    and for events, and its cores.
+    """
+
+    def __init__(self, command: Callable[[int, int, Sequence[int]], list[str]], jobs: int) -> None:
+        self._command = command
+        self._cores = core_shares(sorted(os.sched_getaffinity(0)), jobs)
+        self._slots: list[_Process | None] = [None] * jobs
+        self._waiting: list[Job] = []  # for a process whose stopped trial is being saved
+        self._losses: dict[str, _Losses] = {}
+        self._events: list[Progress | Result] = []
+        self._selector = selectors.DefaultSelector()
+
+    def begin(self, job: Job) -> None:
+        self._losses.setdefault(job.trial, _Losses())
+        self._waiting.append(job)
+        self._assign()
+
+    def stop(self, trial: str) -> None:
+        self._waiting = [job for job in self._waiting if job.trial != trial]
+        for one in self._slots:
+            if one is not None and one.job is not None and one.job.trial == trial:
+                one.stopped, one.kill_at = trial, time.monotonic() + END_S
+                self._send(one, b'{"stop": true}\n')
+
+    def poll(self, timeout_s: float) -> Sequence[Progress | Result]:
+        for key, _ in self._selector.select(timeout_s):
+            self._read(key.data)
+        for one in self._slots:
+            if one is not None and time.monotonic() > one.kill_at:
+                one.process.kill()
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        self._waiting.clear()
+        left = [one for one in self._slots if one is not None]
+        for one in left:
+            os.close(one.commands)  # at the end of its commands a process saves its trial and ends
+        end = time.monotonic() + END_S
+        for one in left:
+            try:
+                one.process.wait(max(end - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                one.process.kill()
+                one.process.wait()
+            os.close(one.events)
+        self._slots = [None] * len(self._slots)
+        self._selector.close()
+
+    def _assign(self) -> None:
+        for place, one in enumerate(self._slots):
+            if not self._waiting:
+                return
+            if one is None:
+                one = self._slots[place] = self._started(place)
+            if one.job is None:
+                one.job = self._waiting.pop(0)
+                self._send(one, job_line(one.job))
+
+    def _started(self, place: int) -> _Process:
+        reads, commands = os.pipe()
+        events, writes = os.pipe()
+        process = subprocess.Popen(
+            self._command(reads, writes, self._cores[place]),
+            pass_fds=(reads, writes),
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C reaches the study alone, which ends its trials
+        )
+        os.close(reads)
+        os.close(writes)
+        started = _Process(process, commands, events)
+        self._selector.register(events, selectors.EVENT_READ, started)
+        return started
+
+    def _send(self, one: _Process, line: bytes) -> None:
+        with suppress(BrokenPipeError):  # it has ended, which its end of the events shows
+            os.write(one.commands, line)
+
+    def _read(self, one: _Process) -> None:
+        data = os.read(one.events, 1 << 16)
+        if not data or len(one.text) > LONGEST_LINE:
+            self._lost(one)
+            return
+        *lines, one.text = (one.text + data).split(b"\n")
+        for line in lines:
+            event = read_event(line)
+            if event is None or one.stopped:  # the job has ended without a result
+                if event is None or isinstance(event, Result):
+                    self._free(one)
+            else:
+                if isinstance(event, Progress):
+                    self._losses[event.trial].reached = event.steps
+                else:
+                    self._free(one)
+                self._events.append(event)
+
+    def _free(self, one: _Process) -> None:
+        one.job, one.stopped, one.kill_at = None, "", float("inf")
+        self._assign()
+
+    def _lost(self, one: _Process) -> None:
+        """A process has ended: its job begins again, unless that has happened too often."""
+        self._selector.unregister(one.events)
+        os.close(one.events)
+        os.close(one.commands)
+        code = one.process.wait()
+        self._slots[self._slots.index(one)] = None
+        if one.job is not None and not one.stopped:
+            losses = self._losses[one.job.trial]
+            losses.count = losses.count + 1 if losses.reached <= losses.steps else 1
+            losses.steps = losses.reached
+            if losses.count < LOSSES:
+                self._waiting.append(one.job)
+            else:
+                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                self._events.append(
+                    Result(
+                        trial=one.job.trial,
+                        steps=losses.reached,
+                        state="failed",
+                        error=f"its process ended by {how}, {LOSSES} times without progress; see "
+                        f"{one.job.log}",
+                    )
+                )
+        self._assign()
