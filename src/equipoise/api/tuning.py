@@ -162,8 +162,8 @@ def opened(
         same = replace(was, jobs=settings.jobs) == settings
         if not same or program_hash(program) != hash_of(folder):
             raise ValueError(
-                f"{folder}: must be a new directory, or the same study that goes on; got a study of "
-                f"other settings; 'equipoise tune resume {folder}' goes on with it"
+                f"{folder}: must be a new directory, or the same study that goes on; got another "
+                f"study; 'equipoise tune resume {folder}' goes on with it"
             )
         return folder
     if folder.exists() and any(folder.iterdir()):
@@ -239,11 +239,8 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
     _check_corners(program, space)
     if (named := settings.space) and settings.strategy == "seeds":
         raise ValueError(f"strategy seeds: must have no space, got {', '.join(named)}")
-    if (
-        strategy.needs_results
-        and program.evaluation.episodes == 0
-        and program.source.played is None
-    ):
+    plays = program.evaluation.episodes > 0 or program.source.played is not None
+    if strategy.needs_results and not plays:
         raise ValueError(
             f"strategy {settings.strategy}: must have results before the end of a trial, got a run "
             "that plays no episodes and has no evaluations; use --evaluate-episodes N"
@@ -254,7 +251,8 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
 def _check_parameter(program: Program, key: str, values: Sequence[Value], changes: bool) -> None:
     if key in ("schedule.steps", "schedule.seed", "steps", "seed"):
         raise ValueError(
-            f"space: must not contain {key}, which the study sets for each trial; use --{key.rpartition('.')[2]}"
+            f"space: must not contain {key}, which the study sets for each trial; use "
+            f"--{key.rpartition('.')[2]}"
         )
     made = [apply_settings(program, [f"{key}={value}"]) for value in values]
     check_read(made[-1], [key])
@@ -323,10 +321,11 @@ def _texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         raise TypeError(f"must be a mapping, or a list of texts KEY=VALUE, got the text {given!r}")
     if isinstance(given, Mapping):
-        return tuple(
-            f"{key}={value if isinstance(value, str) or not isinstance(value, Sequence) else ','.join(map(str, value))}"
+        values = {
+            key: ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             for key, value in given.items()
-        )
+        }
+        return tuple(f"{key}={value}" for key, value in values.items())
     return tuple(given)
 
 
