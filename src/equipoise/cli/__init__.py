@@ -48,6 +48,7 @@ from equipoise.cli import (
     serve,
     trace,
     train,
+    tune,
     watch,
     whatif,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "serve",
     "trace",
     "train",
+    "tune",
     "watch",
     "whatif",
 ]
