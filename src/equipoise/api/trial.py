@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.messages import event_line, read_job
-from equipoise.studies.settings import STUDY
+from equipoise.studies.settings import CHOICES, STUDY, read_study
 
 if TYPE_CHECKING:
     from equipoise.run.run import Run
@@ -107,8 +107,11 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
     from equipoise import api
     from equipoise.api.training import Order, resumed, run_of
     from equipoise.programs.fields import alter
+    from equipoise.programs.settings import pairs
     from equipoise.record.mirror import holds
+    from equipoise.tuning.choice import read_choices
 
+    study = read_study(job.study)
     settings = [f"{key}={value}" for key, value in job.settings.items()]
     _wait_unlocked(job.directory)
     held = holds(job.directory)
@@ -138,16 +141,16 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
         Order(
             on=on,  # type: ignore[arg-type]
             out=job.directory,
-            init_from=None,
-            init_what="weights",
-            tensorboard=False,
-            wandb=None,
+            init_from=study.init_from or None,
+            init_what=study.init_what,
+            tensorboard=study.tensorboard,
+            wandb=study.wandb or None,
             tell=print,
             asked=(),
-            cluster={},
+            cluster=dict(pairs(study.cluster)),
             or_resume=False,
             trust=trust,
-            choices={},
+            choices=read_choices(job.study / CHOICES),
         ),
     )
 

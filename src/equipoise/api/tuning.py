@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from equipoise import trust as vouched
 from equipoise.api.options import Place, ProgramOptions, check_shapes, expanded
 from equipoise.api.programs import Chosen, Env, configured, made_program
+from equipoise.api.training import asked_for
 from equipoise.api.trial import command
 from equipoise.files import is_url
 from equipoise.programs.fields import alter
-from equipoise.programs.program import differences
+from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
 from equipoise.programs.settings import apply_settings
@@ -34,6 +36,7 @@ from equipoise.studies.strategies import strategy_of
 from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
+from equipoise.tuning.choices import settled
 from equipoise.types import On, Program
 
 if TYPE_CHECKING:
@@ -142,25 +145,36 @@ def tune(
         seed=program.schedule.seed,
         on=on,
     )
-    folder = opened(out, settings, program, trust)
+    asked = asked_for({**options}, options.get("settings", ()))
+    folder = opened(out, settings, program, trust, asked=asked)
     return carried_on(folder, trust=trust)
 
 
 def opened(
-    out: Place | None, settings: StudySettings, program: Program, trust: Sequence[str] = ()
+    out: Place | None,
+    settings: StudySettings,
+    program: Program,
+    trust: Sequence[str] = (),
+    *,
+    asked: Collection[str] = (),
+    tell: Callable[[str], object] = lambda text: None,
 ) -> Path:
     """Check a new study and write it down -> its folder. The same study that is there already goes
     on; ValueError for another one.
+
+    What the program leaves open is measured once, for all trials. ``asked`` and ``tell``: as for
+    ``settled``.
     """
     if is_url(out):
         raise ValueError(f"out: must be a directory on this machine, got {out}")
     strategy = strategy_from(settings, program, trust)
     program = checked(program, settings, strategy)
+    name = program_hash(program)
     folder = _default(program) if out is None else Path(out).expanduser()
     if (folder / STUDY).is_file():
         was = read_study(folder)
         same = replace(was, jobs=settings.jobs) == settings
-        if not same or program_hash(program) != hash_of(folder):
+        if not same or name != hash_of(folder):
             raise ValueError(
                 f"{folder}: must be a new directory, or the same study that goes on; got another "
                 f"study; 'equipoise tune resume {folder}' goes on with it"
@@ -169,8 +183,9 @@ def opened(
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: must be a new or empty directory, got one with files")
     check_memory(program, settings)
+    program, chosen = settled(program, on=settings.on, asked=asked, tell=tell)
     folder.mkdir(parents=True, exist_ok=True)
-    write_study(folder, settings, program)
+    write_study(folder, settings, program, name, chosen)
     return folder
 
 
@@ -189,7 +204,9 @@ def carried_on(
         settings = replace(settings, jobs=jobs)
     program = configured(folder / STUDY, trust=trust)
     strategy = strategy_from(settings, program, trust)
-    executor = executor or LocalExecutor(command(settings.on, trust), settings.jobs)
+    # The user typed these names, or vouched for the file.
+    names = [name for _, name in vouched.of_program(to_json(program))[0]]
+    executor = executor or LocalExecutor(command(settings.on, [*trust, *names]), settings.jobs)
     study = Study(
         folder,
         settings,
@@ -233,7 +250,8 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
     Alarms end a trial: its settings do not learn.
     """
     space = settings.parsed()
-    program = alter(program, on_alarm="stop")
+    if settings.strategy != "seeds":
+        program = alter(program, on_alarm="stop")
     for parameter in space:
         _check_parameter(program, parameter.key, parameter.grid(2), strategy.changes_settings)
     _check_corners(program, space)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.studies import carried_on_shown, print_best
 from equipoise.cli.train import check_config_alone
-from equipoise.console.help import Sections, fail, leaving, plain_errors
+from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.types import OUT, WHAT, WHERE, On
-
-if TYPE_CHECKING:
-    from equipoise.api.tuning import Tuned
 
 START = "start"
 
@@ -212,7 +210,9 @@ def start(
                     say(sizes, file=sys.stderr)
             folder = opened(None if out is None else Path(out), asked, program, trust or ())
         starting.end()
-    sys.exit(_carried_on(folder, None, trust or (), quiet=quiet, debug=debug))
+    with plain_errors("equipoise tune", debug):
+        code = carried_on_shown(folder, None, trust or (), quiet=quiet)
+    sys.exit(code)
 
 
 @tune.command(cls=Sections)
@@ -229,7 +229,8 @@ def resume(
         from equipoise.programs.settings import at_least
 
         beside = None if jobs is None else at_least(jobs, "--jobs")
-    sys.exit(_carried_on(study, beside, trust or (), quiet=quiet, debug=debug))
+        code = carried_on_shown(study, beside, trust or (), quiet=quiet)
+    sys.exit(code)
 
 
 @tune.command(cls=Sections)
@@ -254,7 +255,7 @@ def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
     with plain_errors("equipoise tune best", debug):
         from equipoise.api.tuning import found
 
-        _print_best(found(study), as_json=as_json)
+        print_best(found(study), as_json=as_json)
 
 
 @tune.command(cls=Sections)
@@ -275,62 +276,3 @@ def strategies(debug: Debug = False) -> None:
 
         for line in described():
             print(line)
-
-
-def _carried_on(
-    folder: Path, jobs: int | None, trust: list[str] | tuple[()], *, quiet: bool, debug: bool
-) -> int:
-    """Carry a study on to its end, shown -> the exit code."""
-    from equipoise.api.tuning import carried_on
-    from equipoise.console.study import StudyView
-    from equipoise.runtime.session import Preempted
-    from equipoise.studies.settings import read_study
-
-    with plain_errors("equipoise tune", debug):
-        view = StudyView(read_study(folder), folder, quiet=quiet)
-        try:
-            done = carried_on(folder, trust=trust, jobs=jobs, heard=view.heard, moved=view.moved)
-        except KeyboardInterrupt as stopped:
-            view.close()
-            say(f"Interrupted: the study is saved; 'equipoise tune resume {folder}' goes on.")
-            return 143 if isinstance(stopped, Preempted) else 130
-        view.close()
-        _print_best(done)
-        if done.best_trial is None:
-            fail("no trial has a score", "equipoise tune", code=1)
-        return 0
-
-
-def _print_best(study: Tuned, *, as_json: bool = False) -> None:
-    from equipoise.record.interval import mean_and_half
-
-    trial, scores = study.best_trial, study.confirmed
-    mean, half = mean_and_half(scores) if scores else (None, None)
-    if as_json:
-        data = {
-            "study": str(study.directory),
-            "ended": study.history.end is not None,
-            "best": None if trial is None else trial.name,
-            "settings": None if trial is None else trial.settings,
-            "score": study.score,
-            "fresh_seeds": {"scores": scores, "mean": mean, "half_of_95_percent_interval": half},
-            "config": None if study.best is None else str(study.best),
-        }
-        print(json.dumps(data))
-        return
-    if study.history.end is None:
-        print(f"{study.directory}: the study has not ended; 'equipoise tune show' has its trials")
-        return
-    if trial is None:
-        print(f"{study.directory}: {study.history.end.reason}")
-        return
-    print(f"best      {trial.name}: {study.history.end.reason}")
-    for key, value in trial.settings.items():
-        print(f"          {key}={value}")
-    if mean is not None:
-        interval = "" if half is None else f" ± {half:.4g}"
-        print(
-            f"fresh     {mean:.6g}{interval} over {len(scores)} seeds that the search had not seen"
-        )
-    if study.best is not None:
-        print(f"Next: equipoise train --config {study.best}")
