@@ -41,20 +41,21 @@ class Halving:
     def ask(self, history: History) -> list[Decision]:
         plan, found = self.plan, list[Decision]()
         paused = sorted(history.of("paused"), key=lambda one: (-(one.score or 0.0), one.name))
-        if len(history.trials) >= plan.trials and len(paused) > 1 and not history.training:
-            worst, best = paused[-1], paused[0]
+        whole = len(history.trials) >= plan.trials
+        if (
+            whole
+            and len(paused) > 1
+            and history.free
+            and paused[-1].points
+            and not history.of("stopped")
+        ):
+            worst, best = paused[-1], min(paused, key=lambda one: (one.steps, one.name))
+            name, to = f"{best.name}_clone", plan.steps
             found.append(Stop(trial=worst.name, reason="the worst"))
-            if not history.of("stopped") and best.steps < plan.steps:
-                found.append(
-                    Clone(
-                        trial=f"{best.name}_clone",
-                        source=best.name,
-                        settings=best.settings,
-                        to=plan.steps,
-                        reason="the best",
-                    )
-                )
-                return found
+            found.append(
+                Clone(trial=name, source=best.name, settings=best.settings, to=to, reason="")
+            )
+            return found
         free = history.free
         for trial in paused[: max(len(paused) // 2, 1)]:
             if free and trial.steps < plan.steps and len(history.trials) >= plan.trials:
@@ -149,10 +150,10 @@ def test_a_study_that_ends_after_any_event_goes_on_to_the_same_journal(tmp_path:
     whole = ran(tmp_path / "whole", Simulated())
     for events in range(0, 60, 3):
         folder, count = tmp_path / f"{events}", 0
-        while not (found := ran(folder, Simulated(count, events + 5 * count))) or not (
-            found[-1]["kind"] == "end"
-        ):
+        found = ran(folder, Simulated(0, events))
+        while not found or found[-1]["kind"] != "end":
             count += 1
+            found = ran(folder, Simulated(count, events + 5 * count))
         assert found == whole and (count > 0 or events > 50)
 
 
