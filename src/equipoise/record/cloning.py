@@ -48,9 +48,10 @@ def clone(
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_broken_off(place)
     aside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.new")
-    aside.mkdir()
-    lock = paths.lock(aside)
+    lock = None
     try:
+        aside.mkdir()
+        lock = paths.lock(aside)
         _fill(aside, files, step)
         for folder in (aside, *(one for one in aside.rglob("*") if one.is_dir())):
             sync_directory(folder)
