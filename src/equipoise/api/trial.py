@@ -99,6 +99,7 @@ def _trained(
         return None, steps
     if job.keep_cut:
         _keep_cut(job.directory, int(summary["env_steps"]))
+        _check_live(job)
     return summary, int(summary["env_steps"])
 
 
@@ -170,6 +171,16 @@ def _keep_cut(directory: Path, step: int) -> None:
     pin(directory, step)
     for old in pinned(directory)[:-2]:
         unpin(directory, old)
+
+
+def _check_live(job: Job) -> None:
+    """ValueError if the learner trained with other settings than the study decided."""
+    from equipoise.record.cloning import live_settings
+
+    live = live_settings(job.directory)
+    for key, value in job.settings.items():
+        if key in live and live[key] != value:
+            raise ValueError(f"{key}: must be {value!r}, as decided, got {live[key]!r}")
 
 
 # ------------------------------------------------------------------------------------- the process

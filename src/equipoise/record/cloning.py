@@ -180,6 +180,13 @@ def unpin(run: str | os.PathLike[str], step: int) -> None:
     checkpoint.pin_of(RunDirectory.found(run).checkpoints, step).unlink(missing_ok=True)
 
 
+def pinned(run: str | os.PathLike[str]) -> list[int]:
+    """Return the steps of the pinned checkpoints, in order."""
+    checkpoints = RunDirectory.found(run).checkpoints
+    marks = (re.fullmatch(r"pin_(\d+)", one.name) for one in checkpoints.iterdir())
+    return sorted(int(found[1]) for found in marks if found)
+
+
 # -------------------------------------------------------------------------------- the live settings
 
 
