@@ -220,7 +220,7 @@ def carried_on(
         history = study.run()
     finally:
         study.close()
-    if history.end is not None:
+    if history.end is not None and len(strategy.plan.space):
         _write_best(folder, program, history)
     return Tuned(directory=folder, history=history)
 

@@ -73,8 +73,7 @@ def print_best(study: Tuned, *, as_json: bool = False) -> None:
         print(f"          {key}={value}")
     if mean is not None:
         interval = "" if half is None else f" ± {half:.4g}"
-        print(
-            f"fresh     {mean:.6g}{interval} over {len(scores)} seeds that the search had not seen"
-        )
+        seeds = "one fresh seed" if len(scores) == 1 else f"{len(scores)} fresh seeds"
+        print(f"fresh     {mean:.6g}{interval} over {seeds}")
     if study.best is not None:
         print(f"Next: equipoise train --config {study.best}")

@@ -274,6 +274,7 @@ def train(
                     wandb=wandb or "",
                 )
                 folder = opened(out, study, program, trust or (), asked=asked, tell=tell)
+                start.end()
                 sys.exit(carried_on_shown(folder, None, trust or (), quiet=quiet, command="train"))
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             order = Order(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.files import plain
 from equipoise.types import OUT, WHAT, WHERE, On
 
 START = "start"
@@ -38,7 +40,7 @@ tune = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Search for the best settings: 'tune ENV --space ...' begins a study.",
+    help="Search for the best settings, by many runs.",
     epilog="""Examples:
   equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
   equipoise tune start --help        the options of 'equipoise tune ENV'
@@ -235,23 +237,27 @@ def resume(
 
 @tune.command(cls=Sections)
 def show(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
-    """Show the trials of a study: their settings, scores, and what each was cloned from."""
+    """List the trials of a study, with their scores and origins."""
     with plain_errors("equipoise tune show", debug):
         from equipoise.console.place import width_of
-        from equipoise.console.study import study_table
-        from equipoise.studies.recorded import recorded
+        from equipoise.console.study import lineage_lines, study_table
+        from equipoise.studies.recorded import read_recorded
 
-        found = recorded(study)
+        found = read_recorded(study)
         if as_json:
-            print(json.dumps(found.plain()))
+            print(json.dumps(plain([asdict(one) for one in found.history])))
             return
-        for line in study_table(found, width_of(sys.stdout)):
+        width = width_of(sys.stdout)
+        for line in (*study_table(found, width), *lineage_lines(found, width)):
             print(line)
 
 
 @tune.command(cls=Sections)
 def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
-    """Print the best settings of a study, their score, and their scores on fresh seeds."""
+    """Print the best settings of a study and their scores.
+
+    The score on fresh seeds is the honest one: the search had not seen these seeds.
+    """
     with plain_errors("equipoise tune best", debug):
         from equipoise.api.tuning import found
 
@@ -260,7 +266,10 @@ def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
 
 @tune.command(cls=Sections)
 def stop(study: Folder, debug: Debug = False) -> None:
-    """Stop a study that another process carries on; its trials are saved."""
+    """Stop a study that trains in another process.
+
+    Its trials are saved, and 'equipoise tune resume' goes on.
+    """
     with plain_errors("equipoise tune stop", debug):
         from equipoise.studies.stopping import stop_study
 

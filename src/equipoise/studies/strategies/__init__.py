@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import cast
 
 from equipoise import trust
-from equipoise.facts import facts
+from equipoise.facts import as_text, facts
 from equipoise.hints import hint
 from equipoise.naming import imported
 from equipoise.programs.ranges import out_of_range
@@ -26,6 +26,19 @@ STRATEGIES = {  # imported with their first use
     "pbt": f"{HERE}.pbt:PBT",
     "pb2": f"{HERE}.pb2:PB2",
 }
+
+
+def described() -> list[str]:
+    """Return the strategies, each with its first sentence and its settings, as lines of text."""
+    lines: list[str] = []
+    for name in STRATEGIES:
+        cls = strategy_class(name)
+        first = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+        lines.append(f"{name:10} {first}")
+        for key, fact in facts(cls).items():
+            if key != "plan":
+                lines.append(f"             {key}={as_text(fact.default)}: {fact.help}")
+    return lines
 
 
 def strategy_class(name: str, trusted: Sequence[str] = ()) -> type[Strategy]:
