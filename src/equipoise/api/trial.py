@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.messages import event_line, read_job
-from equipoise.studies.settings import CHOICES, STUDY, read_study
+from equipoise.studies.settings import CHOICES, PROGRAMS, STUDY, read_study
 
 if TYPE_CHECKING:
     from equipoise.run.run import Run
@@ -129,14 +129,18 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
             job.directory,
             {"steps": job.to, "settings": changed, "on": on, "trust": trust},  # type: ignore[typeddict-item]
         )
-    program = api.configured(job.study / STUDY, trust=trust, settings=settings)
-    schedule = program.schedule
-    program = alter(
-        program,
-        steps=job.to,
-        schedule_steps=schedule.schedule_steps or job.of,
-        seed=schedule.seed if job.seed is None else job.seed,
-    )
+    own = job.study / PROGRAMS / f"{job.trial}.json"
+    if own.is_file():
+        program = api.configured(own, trust=trust)
+    else:
+        program = api.configured(job.study / STUDY, trust=trust, settings=settings)
+        schedule = program.schedule
+        program = alter(
+            program,
+            steps=job.to,
+            schedule_steps=schedule.schedule_steps or job.of,
+            seed=schedule.seed if job.seed is None else job.seed,
+        )
     return run_of(
         program,
         Order(

@@ -202,17 +202,18 @@ def carried_on(
     settings = read_study(folder)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
-    program = configured(folder / STUDY, trust=trust)
-    strategy = strategy_from(settings, program, trust)
-    # The user typed these names, or vouched for the file.
-    names = [name for _, name in vouched.of_program(to_json(program))[0]]
-    executor = executor or LocalExecutor(command(settings.on, [*trust, *names]), settings.jobs)
+    program = None if settings.suite else configured(folder / STUDY, trust=trust)
+    strategy = _cells(settings) if program is None else strategy_from(settings, program, trust)
+    names = list(trust)
+    if program is not None:  # the user typed its names, or vouched for the file
+        names += [name for _, name in vouched.of_program(to_json(program))[0]]
+    executor = executor or LocalExecutor(command(settings.on, names), settings.jobs)
     study = Study(
         folder,
         settings,
         strategy,
         executor,
-        in_order=program.placement.max_lag == 0,
+        in_order=program is not None and program.placement.max_lag == 0,
         heard=heard,
         moved=moved,
     )
@@ -220,7 +221,7 @@ def carried_on(
         history = study.run()
     finally:
         study.close()
-    if history.end is not None and len(strategy.plan.space):
+    if program is not None and history.end is not None and len(strategy.plan.space):
         _write_best(folder, program, history)
     return Tuned(directory=folder, history=history)
 

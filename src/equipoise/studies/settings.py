@@ -20,6 +20,7 @@ from equipoise.studies.space import Space, read_space
 from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
+PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS = 100_000, 1024
 
 
@@ -41,6 +42,7 @@ class StudySettings:
     init_what: str = "weights"
     tensorboard: bool = False  # for each trial
     wandb: str = ""
+    suite: str = ""  # the name of the suite that the trials are cells of
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -62,21 +64,21 @@ class StudySettings:
 def write_study(
     folder: Path,
     settings: StudySettings,
-    program: Program,
+    program: Program | None,
     asked: str,
     chosen: Mapping[str, object],
 ) -> None:
     """Write ``study.toml`` into a new folder, and what was measured for all trials before it.
 
-    ``asked``: the hash of the program before measured settings had values.
+    ``program``: None for a suite. ``asked``: the hash of the program before measured settings had
+    values.
     """
-    data = to_json(program)
-    written: dict[str, object] = {
-        "study": asdict(settings) | {"program_sha256": asked},
-        "program": for_toml(data),
-    }
-    if (signature := trust.signature(data)) is not None:
-        written["signature"] = signature
+    written: dict[str, object] = {"study": asdict(settings) | {"program_sha256": asked}}
+    if program is not None:
+        data = to_json(program)
+        written["program"] = for_toml(data)
+        if (signature := trust.signature(data)) is not None:
+            written["signature"] = signature
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
 

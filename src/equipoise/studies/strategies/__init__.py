@@ -17,6 +17,7 @@ from equipoise.studies.strategy import Plan, Strategy
 HERE = "equipoise.studies.strategies"
 STRATEGIES = {  # imported with their first use
     "seeds": f"{HERE}.seeds:Seeds",
+    "cells": f"{HERE}.cells:Cells",
     "random": f"{HERE}.random_search:RandomSearch",
     "grid": f"{HERE}.grid:Grid",
     "asha": f"{HERE}.asha:ASHA",
@@ -31,7 +32,7 @@ STRATEGIES = {  # imported with their first use
 def described() -> list[str]:
     """Return the strategies, each with its first sentence and its settings, as lines of text."""
     lines: list[str] = []
-    for name in STRATEGIES:
+    for name in [one for one in STRATEGIES if one != "cells"]:
         cls = strategy_class(name)
         first = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
         lines.append(f"{name:10} {first}")
