@@ -233,6 +233,14 @@ def found(folder: Path) -> Tuned:
     return Tuned(directory=folder, history=history)
 
 
+def _cells(settings: StudySettings) -> Strategy:
+    """The strategy of a suite's study, whose trials are as long as its longest cell."""
+    plan = Plan(space=Space(), trials=settings.trials, steps=1, seed=settings.seed)
+    cells = strategy_of("cells", plan, settings.strategy_settings)
+    assert isinstance(cells, Cells)
+    return replace(cells, plan=replace(plan, steps=cells.steps))
+
+
 def strategy_from(settings: StudySettings, program: Program, trust: Sequence[str] = ()) -> Strategy:
     """Return the strategy of a study, with the seeds that confirm its best settings at the end."""
     plan = Plan(
