@@ -20,6 +20,7 @@ from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
 from equipoise.programs.settings import apply_settings
+from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.local import LocalExecutor
@@ -33,6 +34,7 @@ from equipoise.studies.settings import (
 )
 from equipoise.studies.space import Space, Value
 from equipoise.studies.strategies import strategy_of
+from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
@@ -167,6 +169,7 @@ def opened(
     """
     if is_url(out):
         raise ValueError(f"out: must be a directory on this machine, got {out}")
+    check_packages(settings.on)
     strategy = strategy_from(settings, program, trust)
     program = checked(program, settings, strategy)
     name = program_hash(program)

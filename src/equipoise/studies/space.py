@@ -194,10 +194,11 @@ def _range(key: str, found: re.Match[str], shown: str) -> Range:
     if scale == "int" and not whole:
         raise ValueError(f"space: bounds of int must be whole numbers, got {shown!r}")
     low, high = float(found["low"]), float(found["high"])
+    prefix = f"{scale}:" if found["scale"] else ""
     if not (math.isfinite(high - low) and low < high):
         raise ValueError(
             f"space: the lower bound must be below the upper one, got {shown!r}; "
-            f"try {key}={found['high']}..{found['low']}"
+            f"try {key}={prefix}{found['high']}..{found['low']}"
             if math.isfinite(low) and low > high
             else f"space: bounds must be two different finite numbers, got {shown!r}"
         )
