@@ -125,6 +125,9 @@ def test_a_clone_makes_the_updates_that_its_parent_makes(
     before = content(parent)
     assert clone(parent, copy) == copy
     assert content(parent) == before, "nothing of the source is changed"
+    assert (
+        RunDirectory.found(copy).best_evaluation() == RunDirectory.found(parent).best_evaluation()
+    )
     done = [go_on(run, steps=2 * n) for run in (parent, copy)]
     assert done[0]["updates"] > go_on_from(copy), "there is an update after the checkpoint"
     assert told(copy) == told(parent)
@@ -345,7 +348,8 @@ class Fault:
         return failing
 
 
-@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("dead", [True, False])
 def test_a_call_that_fails_anywhere_leaves_no_half_clone(
     dead: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +363,7 @@ def test_a_call_that_fails_anywhere_leaves_no_half_clone(
             except (OSError, KeyboardInterrupt):
                 failed = True
         hits.add(fault.hit)
-        assert failed or place.exists()
+        assert (failed or place.exists()) and (dead or failed != place.exists())
         if place.exists():
             whole(place)
             shutil.rmtree(place)
@@ -564,8 +568,8 @@ def test_a_run_in_another_process_keeps_what_is_pinned_and_can_be_cloned(
     run, place = tmp_path / "run", tmp_path / "copy"
     words = (
         "CartPole-v1 --algorithm dqn --actors 2 --envs-per-actor 2 --unroll 4 --max-lag 0 --seed 5"
-        " --steps 1024 --checkpoint-every 32 --evaluate-episodes 0 --no-recipe --batch 8 --on serial"
-        " --set replay.starts_at=100 --set replay.capacity=300 --set algorithm.hidden=[16]"
+        " --steps 1024 --checkpoint-every 32 --evaluate-episodes 0 --no-recipe --batch 8"
+        " --on serial --set replay.starts_at=100 --set replay.capacity=300 --set algorithm.hidden=[16]"
     )
     process = subprocess.Popen(command("train", *words.split(), "--out", str(run)))
     try:
