@@ -236,8 +236,9 @@ def copied(path: Path, folder: Path) -> Path:
     """Copy a checkpoint, and the rows that it names, into another folder of checkpoints -> its path
     there.
 
-    Its files never change, so they are hard links where the file system has them. FileNotFoundError
-    if the checkpoint is removed meanwhile, ValueError if it is damaged. No directory is synced.
+    Files of a checkpoint never change, so the copies are hard links where the file system has them.
+    FileNotFoundError if the checkpoint is removed meanwhile, ValueError if it is damaged. No
+    directory is synced.
     """
     files, named = manifest(path)
     target = folder / path.name.removeprefix(".").removesuffix(".old")

@@ -32,8 +32,9 @@ def clone(
     """Copy a run at its newest whole checkpoint, or at that of ``step``, to the new directory
     ``place``, and return the directory. A resume of it makes the same next update, to the bit.
 
-    Its settings are those of the run now, and a resume may change them. The copy takes the name
-    ``place`` once it is whole and on the disk. The run may train meanwhile; nothing of it changes.
+    The copy has the settings that the run has now, and a resume may change them. The directory
+    takes the name ``place`` once it is whole and on the disk. The run may train meanwhile; nothing
+    of it changes.
     """
     for given in (source, place):
         if is_url(given):
