@@ -10,8 +10,6 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float64
 
-from equipoise.hints import install
-
 Rows = Float64[np.ndarray, "n d"]
 Values = Float64[np.ndarray, "n"]
 MOST_POINTS = 200  # the newest; a fit takes time by the cube of them
@@ -69,13 +67,9 @@ def _regressor(
     points: Rows, values: Values, seed: int, kernel: _Kernel | None = None
 ) -> _Regressor:
     """Return a fitted regressor of scikit-learn; with a kernel given, as that is."""
-    try:
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    except ImportError as error:
-        raise ImportError(
-            f"a Gaussian process needs the package scikit-learn: {install('tune')} ({error})"
-        ) from error
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
     lengths = np.full(points.shape[1], 0.5)
     found: _Regressor = GaussianProcessRegressor(
         kernel

@@ -27,6 +27,9 @@ class PB2(PBT):
 
     kappa: Annotated[NonNegativeFloat, Help("Deviations above the mean in the bound")] = 2.0
 
+    def _packages(self) -> Sequence[str]:
+        return ("sklearn",)
+
     def _explored(
         self,
         sources: Sequence[Trial],
