@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float64
 
-from equipoise.hints import install
-
 Rows = Float64[np.ndarray, "n d"]
 Values = Float64[np.ndarray, "n"]
-MOST_POINTS = 300  # a fit grows with the cube of them; beyond it the newest ones count
+MOST_POINTS = 200  # the newest; a fit takes time by the cube of them
+MOST_ITERATIONS = 30
 
 
 class _Kernel(Protocol):
@@ -42,7 +42,8 @@ class GaussianProcess:
 
     def at(self, points: Sequence[Sequence[float]] | Rows) -> tuple[Values, Values]:
         """Return the mean and its deviation, without the noise of a measurement, at each point."""
-        mean, deviation = self._fitted.predict(np.asarray(points, dtype=np.float64), True)
+        with _one_thread():
+            mean, deviation = self._fitted.predict(np.asarray(points, dtype=np.float64), True)
         noise = self._fitted.kernel_.get_params()["k2__noise_level"]
         deviation = np.sqrt(np.maximum(deviation**2 - noise, 0.0))
         return mean * self.scale + self._mean, deviation * self.scale
@@ -66,22 +67,36 @@ def _regressor(
     points: Rows, values: Values, seed: int, kernel: _Kernel | None = None
 ) -> _Regressor:
     """Return a fitted regressor of scikit-learn; with a kernel given, as that is."""
-    try:
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    except ImportError as error:
-        raise ImportError(
-            f"a Gaussian process needs the package scikit-learn: {install('tune')} ({error})"
-        ) from error
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
     lengths = np.full(points.shape[1], 0.5)
     found: _Regressor = GaussianProcessRegressor(
         kernel
         or ConstantKernel(1.0, (0.05, 20.0)) * Matern(lengths, (0.05, 20.0), nu=2.5)
         + WhiteKernel(0.01, (1e-6, 1.0)),
-        optimizer=None if kernel else "fmin_l_bfgs_b",
+        optimizer=None if kernel else _minimum,
         random_state=seed % 2**32,
     )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _one_thread():
         warnings.simplefilter("ignore")  # a length at its bound is no fault of the caller
         found.fit(points, values)
     return found
+
+
+def _minimum(
+    loss: Callable[[Values], tuple[float, Values]], start: Values, bounds: Rows
+) -> tuple[Values, float]:
+    from scipy.optimize import minimize
+
+    options = {"maxiter": MOST_ITERATIONS}
+    found = minimize(loss, start, method="L-BFGS-B", jac=True, bounds=bounds, options=options)
+    return found.x, found.fun
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Keep the matrices to one thread: they are small, and the trials need the other cores."""
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits

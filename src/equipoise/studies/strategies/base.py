@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from equipoise.hints import install
 from equipoise.programs.ranges import out_of_range
 from equipoise.studies.history import Decision, History, Start
 from equipoise.studies.space import Settings
@@ -28,6 +30,13 @@ class Base:
             raise ValueError(
                 f"{name}: must have a space of at least one setting, got none; try KEY=LOW..HIGH"
             )
+        for package in self._packages():
+            if importlib.util.find_spec(package) is None:
+                raise ImportError(f"{name} needs the package {package}: {install('tune')}")
+
+    def _packages(self) -> Sequence[str]:
+        """Return the packages of the extra ``tune`` that are imported."""
+        return ()
 
 
 def trial_name(number: int) -> str:

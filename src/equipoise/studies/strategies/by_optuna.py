@@ -13,7 +13,6 @@ import numpy as np
 
 from equipoise import facts
 from equipoise.facts import Help
-from equipoise.hints import install
 from equipoise.studies.best import worth
 from equipoise.studies.history import Decision, History, Trial
 from equipoise.studies.space import Choice, Parameter, Settings, Space
@@ -54,12 +53,16 @@ class ByOptuna(Base):
     _made: list[Generations] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.sampler == "cmaes" and self.pruning != "none":
             raise ValueError(
                 f"ByOptuna.pruning: must be none with sampler=cmaes, got {self.pruning}; try "
                 "sampler=tpe"
             )
+        super().__post_init__()
+
+    def _packages(self) -> Sequence[str]:
+        extra = {"cmaes": ("cmaes",), "gp": ("scipy",)}
+        return ("optuna", *extra.get(self.sampler, ()))
 
     def ask(self, history: History) -> list[Decision]:
         with quiet():
@@ -151,13 +154,9 @@ class Generations:
 
 
 def new_study() -> optuna.Study:
-    """Return an empty study in memory; ImportError with the command that installs Optuna."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            f"the strategy optuna needs the package optuna: {install('tune')} ({error})"
-        ) from error
+    """Return an empty study in memory."""
+    import optuna
+
     return optuna.create_study(direction="maximize")
 
 
@@ -227,11 +226,8 @@ def distribution(parameter: Parameter) -> BaseDistribution:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep Optuna from printing what it creates and which of its parts are experimental."""
-    try:
-        from optuna import logging
-    except ImportError:
-        yield  # ``new_study`` names the package
-        return
+    from optuna import logging
+
     before = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:

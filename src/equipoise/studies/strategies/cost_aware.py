@@ -39,6 +39,9 @@ class CostAware(Base):
         Help("Random settings at the beginning; 0 chooses them", "Two more than the space has."),
     ] = 0
 
+    def _packages(self) -> Sequence[str]:
+        return ("sklearn",)
+
     def ask(self, history: History) -> list[Decision]:
         trials = history.of()
         first = min(self.first or len(self.plan.space) + 2, self.plan.trials)

@@ -13,7 +13,7 @@ from equipoise.facts import Help, NonNegativeFloat
 from equipoise.studies.gp import GaussianProcess
 from equipoise.studies.history import Trial
 from equipoise.studies.space import Settings
-from equipoise.studies.strategies.pbt import PBT, Copy
+from equipoise.studies.strategies.pbt import PBT
 
 CANDIDATES = 1000  # settings drawn for each copy
 
@@ -27,14 +27,15 @@ class PB2(PBT):
 
     kappa: Annotated[NonNegativeFloat, Help("Deviations above the mean in the bound")] = 2.0
 
+    def _packages(self) -> Sequence[str]:
+        return ("sklearn",)
+
     def _explored(
         self,
-        source: Trial,
-        ended: int,
+        sources: Sequence[Trial],
         earlier: Sequence[Sequence[Trial]],
-        copies: Sequence[Copy],
         rng: np.random.Generator,
-    ) -> Settings:
+    ) -> list[Settings]:
         measured = [
             (self._point(one.settings, after.steps), after.score - before.score)
             for line in earlier
@@ -42,15 +43,18 @@ class PB2(PBT):
             for before, after in zip(one.points, one.points[1:])
             if after.steps > one.parent_steps and math.isfinite(after.score - before.score)
         ]
-        if not measured:  # after the first generation
-            return super()._explored(source, ended, earlier, copies, rng)
+        if not measured or not sources:  # after the first generation
+            return super()._explored(sources, earlier, rng)
         measured.sort(key=lambda one: one[0][-1])  # the newest last
         process = GaussianProcess(measured, int(rng.integers(2**32)))
-        steps = self._after(source.steps)
-        process = process.believing([self._point(one.settings, steps) for one in copies])
-        candidates = [self.plan.space.sample(rng) for _ in range(CANDIDATES)]
-        mean, deviation = process.at([self._point(one, steps) for one in candidates])
-        return candidates[int(np.argmax(mean + self.kappa * deviation))]
+        chosen: list[Settings] = []
+        for source in sources:
+            steps = self._after(source.steps)
+            believed = process.believing([self._point(one, steps) for one in chosen])
+            candidates = [self.plan.space.sample(rng) for _ in range(CANDIDATES)]
+            mean, deviation = believed.at([self._point(one, steps) for one in candidates])
+            chosen.append(candidates[int(np.argmax(mean + self.kappa * deviation))])
+        return chosen
 
     def _point(self, settings: Settings, steps: int) -> list[float]:
         return [*self.plan.space.shares(settings), min(steps / self.plan.steps, 1.0)]

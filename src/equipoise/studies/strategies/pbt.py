@@ -150,47 +150,44 @@ class PBT(Base):
             for slot in ranked[:part]
             if scores[slot] > -math.inf and members[slot].steps < self.plan.steps
         ]
-        copies: list[Copy] = []
-        for slot in ranked[part:] if good else ():
-            loser, failed = members[slot], scores[slot] == -math.inf
-            if not failed and (slot not in ranked[-part:] or loser.state == "done"):
-                continue
-            rng = self.plan.rng("copy", ended, slot)
-            best = good[int(rng.integers(len(good)))]
-            copies.append(
-                Copy(
-                    slot=slot,
-                    loser=loser,
-                    source=members[best],
-                    settings=self._explored(members[best], ended, earlier, copies, rng),
-                    reason=(
-                        f"{loser.name} has no finite score"
-                        if failed
-                        else f"the score {scores[slot]:.6g} of {loser.name} at {at:,} steps is "
-                        f"among the worst {part} of {len(members)}"
-                    )
-                    + f"; {members[best].name} has {scores[best]:.6g}",
-                )
+        replaced = [
+            slot
+            for slot in (ranked[part:] if good else [])
+            if scores[slot] == -math.inf
+            or (slot in ranked[-part:] and members[slot].state != "done")
+        ]
+        rng = self.plan.rng("copies", ended)
+        sources = [good[int(rng.integers(len(good)))] for _ in replaced]
+        settings = self._explored([members[one] for one in sources], earlier, rng)
+        copies = []
+        for slot, source, new in zip(replaced, sources, settings):
+            loser = members[slot].name
+            reason = (
+                f"{loser} has no finite score"
+                if scores[slot] == -math.inf
+                else f"the score {scores[slot]:.6g} of {loser} at {at:,} steps is among the worst "
+                f"{part} of {len(members)}"
             )
+            reason += f"; {members[source].name} has {scores[source]:.6g}"
+            copies.append(Copy(slot, members[slot], members[source], new, reason))
         return copies
 
     def _explored(
         self,
-        source: Trial,
-        ended: int,
+        sources: Sequence[Trial],
         earlier: Sequence[Sequence[Trial]],
-        copies: Sequence[Copy],
         rng: np.random.Generator,
-    ) -> Settings:
-        """Return the settings of a copy. ``earlier``: the trials of each member so far; ``copies``:
-        those that are already chosen in this generation.
-        """
-        return {
-            one.key: one.at(float(rng.random()))
-            if rng.random() < self.resample
-            else perturbed(one, source.settings[one.key], rng)
-            for one in self.plan.space
-        }
+    ) -> list[Settings]:
+        """Return the settings of a copy of each source. ``earlier``: the trials of each member."""
+        return [
+            {
+                one.key: one.at(float(rng.random()))
+                if rng.random() < self.resample
+                else perturbed(one, source.settings[one.key], rng)
+                for one in self.plan.space
+            }
+            for source in sources
+        ]
 
 
 def perturbed(parameter: Parameter, value: Value, rng: np.random.Generator) -> Value:
