@@ -109,6 +109,14 @@ figure { margin: 0 0 18px } figcaption { font-size: 13px; color: var(--soft); ma
 .line { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin: round }
 .faint { stroke-width: 1; opacity: .38 } .band { stroke: none; opacity: .16 } .grid path, path.grid { fill: none }
 path.grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-stroke }
+ .line.front { stroke-dasharray: none }
+.line.dots { stroke-width: 5; stroke-dasharray: none; opacity: .6 } .line.front.dots { stroke-width: 8; opacity: 1 }
+.line.dots.best { stroke-width: 10; opacity: 1 } .line.returns { stroke-width: 1; opacity: .25 } .line.member, .line.join { stroke-dasharray: none; opacity: .6 }
+.line.best { stroke-width: 4; stroke-dasharray: none; opacity: 1 }
+.line.join { stroke-width: 1 } .line.join.best { stroke-width: 2.5 }
+.q0, .q1, .q2, .q3, .q4 { stroke-width: 1.2; stroke-dasharray: none } .q0 { opacity: .12 } .q1 { opacity: .2 }
+.q2 { opacity: .32 } .q3 { opacity: .5 } .q4 { opacity: .85 }
+.importance .strip { min-width: 8rem; height: 14px } .importance td:first-child { width: 30% }
 .notes { list-style: none; margin: 0; padding: 0; font-size: 14px }
 .notes li { display: grid; grid-template-columns: 1.4rem minmax(0, 1fr); padding: 6px 0;
   border-bottom: 1px solid var(--rule) }

@@ -206,7 +206,7 @@ def state_text(trial: Trial, *, at_work: bool) -> str:
 
 def trial_folder(study: Path, name: str) -> Path | None:
     """Return the run directory of a trial; None for a name that leads out of the study."""
-    return study / TRIALS / name if Path(name).name == name and name != ".." else None
+    return study / TRIALS / name if name and Path(name).name == name != ".." else None
 
 
 def value_text(value: Value | None) -> str:
