@@ -2,9 +2,9 @@
 
 rliable is no dependency of the project; run this in an environment of its own::
 
-    python -m venv /tmp/rliable
-    /tmp/rliable/bin/pip install rliable
-    /tmp/rliable/bin/python tools/rliable_golden.py
+    python -m venv .rliable
+    .rliable/bin/pip install rliable
+    .rliable/bin/python tools/rliable_golden.py
 
 The file holds the scores, the runs that each of rliable's bootstraps drew, and its results.
 """

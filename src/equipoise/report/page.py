@@ -13,7 +13,7 @@ import equipoise
 from equipoise.files import write_atomic
 from equipoise.report import learning, meters, sections, workers
 from equipoise.report.figures import hatchings
-from equipoise.report.markup import Html, joined, tag
+from equipoise.report.markup import Html, Part, joined, tag
 from equipoise.report.runs import RunRecord, grouped
 from equipoise.report.style import style
 
@@ -46,18 +46,25 @@ def page(runs: Sequence[RunRecord], now: float | None = None) -> str:
         sections.resources_section(groups),
         sections.notes_section(groups),
     )
+    return document(sections.title_of(groups), told)
+
+
+def document(title: str, parts: Sequence[Part]) -> str:
+    """A whole page of these parts; ValueError if it would have more than ``MOST_BYTES``."""
     head = (
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("link", rel="icon", href="data:,"),
-        tag("title", f"{sections.title_of(groups)} · equipoise"),
+        tag("title", f"{title} · equipoise"),
         tag("style", Html(style())),
     )
     whole = (
         BEGIN
         + joined(
-            tag("html", tag("head", *head), tag("body", hatchings(), tag("main", *told)), lang="en")
+            tag(
+                "html", tag("head", *head), tag("body", hatchings(), tag("main", *parts)), lang="en"
+            )
         )
         + "\n"
     )
