@@ -238,9 +238,9 @@ def test_a_huge_file_a_deep_one_and_no_file_are_refused(tmp_path):
 
 
 def test_counts_are_bounded_also_together(tmp_path):
-    envs = ", ".join(f'"E{i}-v0"' for i in range(150))
+    envs = ", ".join(f'"E{i}-v0"' for i in range(151))
     text = f'name = "x"\nenvs = [{envs}]\nalgorithms = ["ppo", "sac"]\nsteps = 1\nseeds = 7\n'
-    assert "got 300 and 2,100; try several suites" in refusal(tmp_path, text)
+    assert "got 302 and 2,114; try several suites" in refusal(tmp_path, text)
 
 
 def test_code_of_others_is_imported_only_if_the_user_vouches_for_it(tmp_path, monkeypatch):

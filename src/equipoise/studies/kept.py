@@ -176,8 +176,10 @@ def _unfinished(
 
 def _curve(lines: Sequence[Mapping[str, object]]) -> dict[str, list[float]]:
     """The training returns over steps, at no more than ``MOST_POINTS`` steps."""
-    by_step = {step_of(one): one["return_mean"] for one in lines}
-    points = [(step, value) for step, value in by_step.items() if isinstance(value, int | float)]
+    by_step = {step_of(one): one.get("return_mean") for one in lines}
+    points = [
+        (at, value) for at, value in sorted(by_step.items()) if isinstance(value, int | float)
+    ]
     chosen = np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int)
     thinned = [points[i] for i in chosen.tolist()]
     return {

@@ -44,7 +44,7 @@ from equipoise.types import EnvFactory, EnvSource, Policy, Program, ReplaySettin
 
 LARGEST_FILE = 1 << 18  # bytes
 MOST_DOTS = 200  # of a line: the time and memory that tomllib takes grow with their square
-MOST_ENVS, MOST_ALGORITHMS, MOST_SEEDS, MOST_PAIRS, MOST_CELLS = 200, 20, 200, 500, 2_000
+MOST_ENVS, MOST_ALGORITHMS, MOST_SEEDS, MOST_PAIRS, MOST_CELLS = 200, 20, 200, 300, 2_000
 MOST_STEPS, MOST_EPISODES = 10**12, 10_000
 MOST_SETTINGS, DEEPEST = 200, 4
 LONGEST_NAME = 80  # letters of a cell's name
