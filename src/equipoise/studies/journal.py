@@ -51,6 +51,10 @@ class Journal:
 
         A kill in between leaves the first few lines, which the next reader leaves out.
         """
+        if not self.path.exists() or not os.path.samefile(self.path, self._file.fileno()):
+            raise ValueError(
+                f"{self.path}: must stay where it is while its study runs, got it moved or removed"
+            )
         first, at = len(self.entries), time.time()
         lines = [
             line_of(entry, first + place, at, left=len(entries) - place - 1)
