@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 Value = int | float | str | bool
-Settings = dict[str, Value]  # by key, such as "optimizer.learning_rate"
+Settings = Mapping[str, Value]  # by key, such as "optimizer.learning_rate"
 Scale = Literal["uniform", "log"]
 
 MOST_KEYS, MOST_CHOICES, MOST_CELLS = 64, 256, 100_000
