@@ -29,8 +29,8 @@ from equipoise.studies.statistics import iqm
 RATE = "log:1e-5..1e-1"
 GOAL = -95.0  # of Acrobot
 MEMBERS = 8
-RUN = "--on serial --steps 1M --quiet".split()
-TUNE = "--space algorithm.gamma=0.9..0.99 --strategy random --trials 1 --confirm 0".split()
+RUN = ["--on", "serial", "--steps", "1M", "--quiet"]
+TUNE = ["--space=algorithm.gamma=0.9..0.99", "--strategy=random", "--trials=1", "--confirm=0"]
 
 
 def overhead(place: Path, trials: int = 100) -> None:
@@ -124,7 +124,7 @@ def population(place: Path, studies: int, steps: int) -> None:
     scores: dict[str, list[float]] = {"random": [], "pbt": []}
     goals: dict[str, list[float]] = {"random": [], "pbt": []}
     for seed in range(studies):
-        for strategy in scores:
+        for strategy in ("random", "pbt"):
             study = eq.tune(
                 "Acrobot-v1",
                 "ppo",
