@@ -53,7 +53,7 @@ def test_a_page_is_whole_and_has_the_pictures_of_its_kind(
     assert [one.key.split()[0] for one in plots(found)] == keys
     page = study_page(found)
     seen = whole(page)
-    assert seen.tags.count("figure") == len(keys) + ("lineage" in keys) * 3
+    assert seen.tags.count("figure") == len(keys)
     for one in found.ranked:
         assert one.name in seen.text
     for key in ("nan", "inf"):

@@ -20,14 +20,12 @@ def study_page(study: RecordedStudy, now: float | None = None) -> str:
     """Return the page of a study; ValueError if it would be too large."""
     now = time.time() if now is None else now
     drawn = plots(study)
-    small = [one for one in drawn if one.key.startswith("schedule")]
-    charts = [section(one.title, _chart(one), note=one.note) for one in drawn if one not in small]
+    large = [one for one in drawn if not one.key.startswith("schedule")]
+    small = [_chart(one, one.title) for one in drawn[len(large) :]]
     parts = (
         _top(study, now),
-        *charts,
-        section("Settings over time", tag("div", *map(_small, small), class_="grid"))
-        if small
-        else None,
+        *(section(one.title, _chart(one), note=one.note) for one in large),
+        section("Settings over time", tag("div", *small, class_="grid")) if small else None,
         _importance(study),
         _trials(study),
         _decisions(study),
@@ -55,15 +53,13 @@ def _top(study: RecordedStudy, now: float) -> Html:
     )
 
 
-def _chart(plot: Plot, kind: str | None = None) -> Html:
+def _chart(plot: Plot, caption: str | None = None) -> Html:
     drawn = chart(
         plot.lines, label=plot.title, x_label=plot.x_label, across=plot.across, up=plot.up
     )
-    return tag("figure", drawn, class_=kind)
-
-
-def _small(plot: Plot) -> Html:
-    return tag("figure", tag("figcaption", plot.title), _chart(plot), class_="small")
+    if caption is None:
+        return tag("figure", drawn)
+    return tag("figure", tag("figcaption", caption), drawn, class_="small")
 
 
 def _importance(study: RecordedStudy) -> Html | None:
