@@ -55,8 +55,12 @@ class Study:
         self._executor, self._in_order = executor, in_order
         self._heard, self._moved = heard, moved
         self._lock = paths.lock(folder)
-        self._journal = Journal(folder)
-        self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
+        try:
+            self._journal = Journal(folder)
+            self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
+        except BaseException:
+            self._unlock()
+            raise
         self._arrived: dict[str, Result] = {}
         self._reached: dict[str, int] = {}  # env steps of what is training
         (folder / TRIALS).mkdir(exist_ok=True)
@@ -65,6 +69,9 @@ class Study:
         """End what is training, saved; the study can go on later."""
         self._executor.close()
         self._journal.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
