@@ -150,6 +150,4 @@ def test_a_package_that_is_missing_is_not_offered(
     monkeypatch.setattr(terminal, "find_spec", lambda name: None)
     monkeypatch.setattr(seeds, "find_spec", lambda name: None)
     assert look_command(made) == ""
-    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", found)] == [
-        "evaluate"
-    ]
+    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", found)] == ["evaluate"]

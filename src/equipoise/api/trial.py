@@ -167,6 +167,8 @@ def _alone(job: Job) -> Iterator[None]:
     """Wait until no process of an earlier study has the trial, and lock it by its log."""
     from equipoise.record import paths
 
+    job.log.parent.mkdir(exist_ok=True)
+    job.log.touch()
     end = time.monotonic() + UNLOCKED_S
     while paths.is_locked(job.log) and time.monotonic() < end:
         time.sleep(0.05)
