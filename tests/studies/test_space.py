@@ -161,7 +161,7 @@ def test_true_and_one_are_two_values() -> None:
 
 def test_a_space_samples_holds_and_counts() -> None:
     space = read_space(["a=log:1e-3..1.0", "b=1..3", "c=x,y"])
-    settings = space.sample(np.random.default_rng(1))
+    settings = dict(space.sample(np.random.default_rng(1)))
     assert list(settings) == ["a", "b", "c"] and space.holds(settings)
     assert space.at(space.shares(settings)) == pytest.approx(settings)
     assert not space.holds(settings | {"d": 1}) and not space.holds({"a": 0.5, "b": 1})
