@@ -15,7 +15,7 @@ PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool tuners docs dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool docs dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -114,9 +114,6 @@ bench-serving: setup ## our server beside LitServe, Ray Serve and a bare Starlet
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'
-
-tuners: setup ## add Optuna and scikit-learn to .venv, so that the tests of their strategies are not skipped
-	@$(BIN)/python -m pip install -qq --no-compile 'optuna>=4' 'cmaes>=0.10' 'greenlet>=3' 'scikit-learn>=1.5'
 
 docs: setup ## the documentation as a site in build/docs; warnings and dead inner links are errors
 	@$(BIN)/python tools/build_docs.py

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from equipoise.record import paths
-from equipoise.studies.history import Clone, End, Result, Start
+from equipoise.studies.history import Clone, End, Entry, Result, Start
 from equipoise.studies.importance import explained
 from equipoise.studies.journal import JOURNAL
 from equipoise.studies.recorded import read_recorded, trial_folder
@@ -107,8 +107,7 @@ def test_the_front_has_each_trial_that_no_cheaper_one_beats(tmp_path: Path) -> N
         one
         for one in scored
         if not any(
-            (found.costs[other.name], -(other.score or 0.0))
-            != (found.costs[one.name], -(one.score or 0.0))
+            (found.costs[other.name], other.score) != (found.costs[one.name], one.score)
             and found.costs[other.name] <= found.costs[one.name]
             and (other.score or 0.0) >= (one.score or 0.0)
             for other in scored

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,11 +111,10 @@ def test_the_state_changes_without_a_new_line(folder: Folder) -> None:
     write_live(folder.place / "bred/trials/t0000")
     folder.poll()
     before = folder.revision
-    assert folder.studies["bred"].row["status"] == "running"
+    assert str(folder.studies["bred"].row["status"]) == "running"
     write_live(folder.place / "bred/trials/t0000", pid=os.getpid(), born=1)
     folder.poll()
-    status: object = folder.studies["bred"].row["status"]
-    assert status == "interrupted" and folder.revision > before
+    assert str(folder.studies["bred"].row["status"]) == "interrupted" and folder.revision > before
 
 
 def test_a_damaged_study_is_a_line_with_its_problem(folder: Folder) -> None:
