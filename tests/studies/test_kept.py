@@ -57,8 +57,8 @@ def test_missing_cells_are_those_without_a_file_that_counts(run, tmp_path, suite
     assert missing(suite, folder) == list(suite.cells)
 
 
-def edited(run, **changes):
-    file = run / "summary.json"
+def edited(run, name="summary.json", **changes):
+    file = run / name
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
@@ -84,6 +84,7 @@ def earlier_evaluation(run):
         (lambda run: edited(run, evaluations={"asked": 3, "made": 2}), "of earlier weights"),
         (lambda run: edited(run, evaluation={"mean": None, "std": 0.0, "episodes": 0}), "mean: ex"),
         (lambda run: edited(run, wall_s="long"), "summary.json: wall_s: expected a number"),
+        (lambda run: edited(run, "run.json", host=[1]), "run.json: host: expected a JSON object"),
         (lambda run: (run / "summary.json").unlink(), "without a summary"),
         (lambda run: (run / "summary.json").write_text("{"), "without a summary"),
         (dropped_end, "without its last evaluation"),
