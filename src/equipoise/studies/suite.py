@@ -1,4 +1,4 @@
-"""Suites: files that name envs, algorithms and seeds, and published scores beside them.
+"""Suites: files that name envs, algorithms and seeds, with the scores that were published.
 
 Every env with every algorithm and every seed is a cell, which one run fills
 (``studies/kept.py``). A suite as TOML::
