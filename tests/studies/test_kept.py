@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.studies import kept as module
 from equipoise.studies.kept import LARGEST_FILE, MOST_POINTS, keep, missing, read_kept
 from equipoise.studies.suite import Suite
-from tests.studies import made
+from tests.studies import made_suite as made
 
 
 @pytest.fixture(scope="module")
