@@ -18,7 +18,7 @@ import tomli_w
 from hypothesis import strategies as st
 
 from equipoise.programs import config_file
-from equipoise.programs.config_file import SUFFIXES, _toml, read_config, write_config
+from equipoise.programs.config_file import SUFFIXES, for_toml, read_config, write_config
 from equipoise.programs.program import to_json
 from equipoise.registry import Registry
 from equipoise.watching import page as pages
@@ -232,7 +232,7 @@ CONFIGS = st.fixed_dictionaries(
 
 
 def toml_of(value: Any) -> str:
-    text = tomli_w.dumps(_toml(value))
+    text = tomli_w.dumps(for_toml(value))
     for token, raw in (TOKENS | IN_TOML).items():
         text = text.replace(f'"{token}"', raw)
     return text

@@ -48,7 +48,7 @@ def read_config(file: Path, *, trusted: Sequence[str] = ()) -> Program:
 
 def as_toml(program: Program) -> str:
     """Return a Program as TOML, as ``write_config`` writes it."""
-    return tomli_w.dumps(_toml(to_json(program)))
+    return tomli_w.dumps(for_toml(to_json(program)))
 
 
 def write_config(program: Program, file: Path) -> None:
@@ -61,7 +61,7 @@ def write_config(program: Program, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     data = to_json(program)
     write_atomic(
-        file, json_bytes(data) if suffix == ".json" else tomli_w.dumps(_toml(data)).encode()
+        file, json_bytes(data) if suffix == ".json" else tomli_w.dumps(for_toml(data)).encode()
     )
 
 
@@ -80,14 +80,14 @@ def _suffix(file: Path) -> str:
     return file.suffix
 
 
-def _toml(value: Any) -> Any:
+def for_toml(value: Any) -> Any:
     """TOML has no None: write "none", and leave out parts that are None."""
     if isinstance(value, dict):
         return {
-            key: _toml(item)
+            key: for_toml(item)
             for key, item in value.items()
             if item is not None or key not in ("replay", "env")
         }
     if isinstance(value, list):
-        return [_toml(item) for item in value]
+        return [for_toml(item) for item in value]
     return "none" if value is None else value

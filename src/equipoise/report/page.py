@@ -13,7 +13,7 @@ import equipoise
 from equipoise.files import write_atomic
 from equipoise.report import learning, meters, sections, workers
 from equipoise.report.figures import hatchings
-from equipoise.report.markup import Html, Part, joined, tag
+from equipoise.report.markup import Html, joined, tag
 from equipoise.report.runs import RunRecord, grouped
 from equipoise.report.style import style
 
@@ -46,11 +46,11 @@ def page(runs: Sequence[RunRecord], now: float | None = None) -> str:
         sections.resources_section(groups),
         sections.notes_section(groups),
     )
-    return document(sections.title_of(groups), told)
+    return document(sections.title_of(groups), *told)
 
 
-def document(title: str, parts: Sequence[Part]) -> str:
-    """A whole page of these parts; ValueError if it would have more than ``MOST_BYTES``."""
+def document(title: str, *parts: Html | None) -> str:
+    """The whole file around the parts of a page; ValueError if it has more than ``MOST_BYTES``."""
     head = (
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),

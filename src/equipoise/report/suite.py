@@ -62,7 +62,7 @@ def suite_page(suite: Suite, kept: Mapping[str, Kept]) -> str:
         _curves(suite, kept),
         _section(_cells(suite, kept), folded=True),
     ]
-    return document(_title(suite), parts)
+    return document(_title(suite), *parts)
 
 
 def suite_markdown(suite: Suite, kept: Mapping[str, Kept]) -> str:

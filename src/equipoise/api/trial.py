@@ -1,0 +1,290 @@
+"""Trials of studies: one stretch of training in this process, and the process that trains one
+after the other, ``python -m equipoise.api.trial``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equipoise.studies.executor import Job, Progress
+from equipoise.studies.history import Result
+from equipoise.studies.messages import event_line, read_job
+from equipoise.studies.settings import CHOICES, PROGRAMS, STUDY, read_study
+
+if TYPE_CHECKING:
+    from equipoise.run.run import Run
+
+PROGRESS_S = 0.2
+UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and leave it
+
+
+def train_stretch(
+    job: Job,
+    *,
+    on: str,
+    trust: Sequence[str],
+    moved: Callable[[Progress], object],
+    stopped: Callable[[], bool],
+) -> Result | None:
+    """Train one trial to ``job.to`` env steps, from wherever it is -> the result; None if it was
+    stopped. A trial that fails is a result with the reason.
+    """
+    began, worked = time.monotonic(), sum(os.times()[:4])
+    told, reached = 0.0, 0
+
+    def at(steps: int) -> bool:
+        nonlocal told, reached
+        reached = steps
+        if time.monotonic() > told + PROGRESS_S:
+            told = time.monotonic()
+            moved(Progress(trial=job.trial, steps=steps))
+        return not stopped()
+
+    try:
+        with _alone(job):
+            summary = None if stopped() else _trained(job, on, trust, at)
+        if summary is None:
+            return None
+        reached = int(summary["env_steps"])
+        state, error = ("paused" if summary["status"] == "completed" else "done"), ""
+        alarms = tuple(str(one["name"]) for one in summary["alarms"] or ())
+        evaluation = summary["evaluation"]
+        score = summary["return_mean"] if evaluation is None else evaluation["mean"]
+    except Exception as failure:  # the envs and the algorithm of a user may raise anything
+        from equipoise.hints import raised
+
+        state, alarms, score, error = "failed", (), None, raised(failure)
+        print(f"{job.trial}: {error}", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - began
+    cores = len(os.sched_getaffinity(0))
+    return Result(
+        trial=job.trial,
+        steps=reached,
+        state=state,  # type: ignore[arg-type]
+        score=None if score is None else float(score),
+        alarms=alarms,
+        error=error,
+        seconds=round(seconds, 3),
+        # Processes of a run are another process's children: their cores are held for as long.
+        core_seconds=round(sum(os.times()[:4]) - worked if on == "serial" else seconds * cores, 3),
+    )
+
+
+def _trained(
+    job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool]
+) -> dict[str, Any] | None:
+    """Train -> the run's summary; None if it was stopped. ``at`` is called with the env steps so
+    far, and returns whether to train on.
+    """
+    from equipoise.api.training import NothingToDo
+    from equipoise.record.directory import RunDirectory
+
+    try:
+        run = _run_of(job, on, trust)
+    except NothingToDo:  # an earlier process trained it, and ended before it could report
+        summary = RunDirectory.open(job.directory, trusted=trust).summary()
+    else:
+        with run:
+            for report in run:
+                if not at(report.env_steps):
+                    return None
+        summary = run.summary
+    assert summary is not None
+    if summary["status"] == "interrupted":
+        return None
+    if job.keep_cut:
+        _keep_cut(job.directory, int(summary["env_steps"]))
+        _check_live(job)
+    return summary
+
+
+def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
+    """The run of a trial that begins, is cloned, or goes on."""
+    from equipoise import api
+    from equipoise.api.training import Order, resumed, run_of
+    from equipoise.programs.fields import alter
+    from equipoise.programs.settings import pairs
+    from equipoise.record.mirror import holds
+    from equipoise.tuning.choice import read_choices
+
+    study = read_study(job.study)
+    settings = [f"{key}={value}" for key, value in job.settings.items()]
+    held = holds(job.directory)
+    if held == "a beginning":  # killed before its first checkpoint
+        shutil.rmtree(job.directory)
+    if held != "a run" and job.source is not None:
+        from equipoise.record.cloning import clone
+
+        clone(job.study / "trials" / job.source, job.directory, step=job.source_steps)
+        held = "a run"
+    if held == "a run":
+        changed = settings if job.source is not None else ()
+        return resumed(
+            job.directory,
+            {"steps": job.to, "settings": changed, "on": on, "trust": trust},  # type: ignore[typeddict-item]
+        )
+    own = job.study / PROGRAMS / f"{job.trial}.json"
+    if own.is_file():
+        program = api.configured(own, trust=trust)
+    else:
+        program = api.configured(job.study / STUDY, trust=trust, settings=settings)
+        schedule = program.schedule
+        program = alter(
+            program,
+            steps=job.to,
+            schedule_steps=schedule.schedule_steps or job.of,
+            seed=schedule.seed if job.seed is None else job.seed,
+        )
+    return run_of(
+        program,
+        Order(
+            on=on,  # type: ignore[arg-type]
+            out=job.directory,
+            init_from=study.init_from or None,
+            init_what=study.init_what,
+            tensorboard=study.tensorboard,
+            wandb=study.wandb or None,
+            tell=print,
+            asked=(),
+            cluster=dict(pairs(study.cluster)),
+            or_resume=False,
+            trust=trust,
+            choices=read_choices(job.study / CHOICES),
+        ),
+    )
+
+
+@contextmanager
+def _alone(job: Job) -> Iterator[None]:
+    """Wait until no process of an earlier study has the trial, and lock it by its log."""
+    from equipoise.record import paths
+
+    job.log.parent.mkdir(exist_ok=True)
+    job.log.touch()
+    end = time.monotonic() + UNLOCKED_S
+    while paths.is_locked(job.log) and time.monotonic() < end:
+        time.sleep(0.05)
+    handle = paths.lock(job.log)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _keep_cut(directory: Path, step: int) -> None:
+    """Keep the checkpoints of the last two results, which other trials may be cloned from."""
+    from equipoise.record.cloning import pin, pinned, unpin
+
+    pin(directory, step)
+    for old in pinned(directory)[:-2]:
+        unpin(directory, old)
+
+
+def _check_live(job: Job) -> None:
+    """ValueError if the learner trained with other settings than the study decided."""
+    from equipoise.record.cloning import live_settings
+
+    live = live_settings(job.directory)
+    for key, value in job.settings.items():
+        if key in live and live[key] != value:
+            raise ValueError(f"{key}: must be {value!r}, as decided, got {live[key]!r}")
+
+
+# ------------------------------------------------------------------------------------- the process
+
+
+class _Requests:
+    """The commands of the study, read beside the training."""
+
+    def __init__(self, file: int) -> None:
+        self._file = os.fdopen(file, "rb")
+        self._jobs: list[Job | None] = []
+        self._changed = threading.Condition()
+        self._stop = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> Job | None:
+        """Return the next job; None at the end of the study."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._jobs))
+            self._stop = False
+            return self._jobs.pop(0)
+
+    def stopped(self) -> bool:
+        """Is the present job to end now?"""
+        with self._changed:
+            return self._stop or None in self._jobs
+
+    def _read(self) -> None:
+        for line in self._file:
+            job = read_job(line)
+            with self._changed:
+                if job is None:
+                    self._stop = True
+                else:
+                    self._jobs.append(job)
+                self._changed.notify()
+        with self._changed:
+            self._jobs.append(None)
+            self._changed.notify()
+
+
+def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
+    """Train the jobs that arrive until there are no more; results go to ``events``."""
+    commands, events = _out_of_reach(commands), _out_of_reach(events)
+    requests = _Requests(commands)
+
+    def send(event: Progress | Result | None) -> None:
+        with suppress(BrokenPipeError):  # the study was killed: the trial is saved all the same
+            os.write(events, event_line(event))
+
+    while (job := requests.next()) is not None:
+        _print_into(job.log)
+        send(train_stretch(job, on=on, trust=trust, moved=send, stopped=requests.stopped))
+
+
+def _out_of_reach(file: int) -> int:
+    """A file descriptor under a high number: an env that closes the low ones does not close it."""
+    import fcntl
+
+    high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 100)
+    os.close(file)
+    return high
+
+
+def _print_into(log: Path) -> None:
+    """Send what this process prints from here on to the end of a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def command(on: str, trust: Sequence[str]) -> Callable[[int, int, Sequence[int]], list[str]]:
+    """Return the command line of a process for trials, for ``LocalExecutor``."""
+
+    def words(commands: int, events: int, cores: Sequence[int]) -> list[str]:
+        shares = ",".join(map(str, cores))
+        return [
+            sys.executable, "-m", "equipoise.api.trial",
+            str(commands), str(events), shares, on, *trust,
+        ]  # fmt: skip
+
+    return words
+
+
+if __name__ == "__main__":
+    COMMANDS, EVENTS, CORES, ON, *TRUST = sys.argv[1:]
+    os.sched_setaffinity(0, [int(core) for core in CORES.split(",")])  # before torch starts threads
+    serve(int(COMMANDS), int(EVENTS), ON, TRUST)

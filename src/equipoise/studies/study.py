@@ -1,0 +1,225 @@
+"""A study: asks its strategy, writes down what it decides, has it carried out, and writes down the
+results.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from equipoise.record import paths
+from equipoise.studies.best import best
+from equipoise.studies.executor import Executor, Job, Progress
+from equipoise.studies.history import (
+    Clone,
+    Decision,
+    End,
+    Entry,
+    History,
+    Result,
+    Start,
+    Stop,
+    Trial,
+)
+from equipoise.studies.journal import Journal, replayed
+from equipoise.studies.settings import TRIALS, StudySettings
+from equipoise.studies.stopping import write_process
+from equipoise.studies.strategy import Strategy
+
+POLL_S = 0.2
+HOPELESS = 3  # trials that fail before any other has a result: the mistake is the program's
+
+
+class Study:
+    """One study in this process. ``run`` ends when the study has; a killed or interrupted study
+    goes on when it is made again.
+
+    ``in_order``: results are taken in the order of env steps and not in the order in which they
+    arrive, so that the decisions of a study of several jobs do not depend on seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: StudySettings,
+        strategy: Strategy,
+        executor: Executor,
+        *,
+        in_order: bool = False,
+        heard: Callable[[Entry, History], object] = lambda entry, history: None,
+        moved: Callable[[Progress], object] = lambda progress: None,
+    ) -> None:
+        self.folder, self.settings, self.strategy = folder, settings, strategy
+        self._executor, self._in_order = executor, in_order
+        self._heard, self._moved = heard, moved
+        try:
+            self._lock = paths.lock(folder)
+        except ValueError:
+            raise ValueError(
+                f"{folder}: must be a study at rest, got one that another process carries on now; "
+                f"'equipoise tune stop {folder}' ends that"
+            ) from None
+        try:
+            write_process(folder)
+            self._journal = Journal(folder)
+            self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
+        except BaseException:
+            self._unlock()
+            raise
+        self._arrived: dict[str, Result] = {}
+        self._reached: dict[str, int] = {}  # env steps of what is training
+        (folder / TRIALS).mkdir(exist_ok=True)
+
+    def close(self) -> None:
+        """End what is training, saved; the study can go on later."""
+        self._executor.close()
+        self._journal.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def run(self) -> History:
+        """Go on to the end of the study -> its history."""
+        for trial in self.history.training:
+            self._executor.begin(self._job(trial))
+        while self.history.end is None:
+            if self._to_ask():
+                decisions = self._asked()
+                if decisions:
+                    self._note(decisions)
+                    self._carry_out(decisions)
+                    continue
+                if not self.history.training:
+                    self._note([self._ended()])
+                    break
+            result = self._next_result()
+            self._note([result])
+            if self._hopeless():
+                self._note([End(best=None, reason=f"the first trials all failed: {result.error}")])
+        return self.history
+
+    def _to_ask(self) -> bool:
+        """At the beginning, after a result, and after decisions by which nothing begins."""
+        entries = self._journal.entries
+        return not entries or isinstance(entries[-1], Result | Stop) or not self.history.training
+
+    def _asked(self) -> list[Decision]:
+        history = self.history
+        decisions = self.strategy.ask(history)
+        begun = [one for one in decisions if not isinstance(one, Stop)]
+        if len(begun) > history.free:
+            raise ValueError(
+                f"strategy {self.settings.strategy}: must begin at most {history.free} trials now, "
+                f"got {len(begun)}"
+            )
+        space, steps = self.strategy.plan.space, self.strategy.plan.steps
+        for one in begun:
+            if one.to > steps:
+                raise ValueError(
+                    f"strategy {self.settings.strategy}: must train to at most {steps:,} env "
+                    f"steps, got {one.to:,} for {one.trial}"
+                )
+            if isinstance(one, Start | Clone) and one.settings and not space.holds(one.settings):
+                raise ValueError(
+                    f"strategy {self.settings.strategy}: must choose settings of the space, got "
+                    f"{one.settings} for {one.trial}"
+                )
+        # Stops come last, so that a batch that ends with one began nothing after it.
+        stops = [one for one in decisions if isinstance(one, Stop)]
+        known = history.trials
+        return [*(one for one in stops if known[one.trial].state in ("training", "paused")), *begun]
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        """Apply entries, which refuses those that cannot follow, and write them down."""
+        for entry in entries:
+            self.history.add(entry)
+        self._journal.append(entries)
+        for entry in entries:
+            self._heard(entry, self.history)
+
+    def _carry_out(self, decisions: list[Decision]) -> None:
+        for one in decisions:
+            if isinstance(one, Stop):
+                self._executor.stop(one.trial)
+                self._arrived.pop(one.trial, None)
+            else:
+                self._executor.begin(self._job(self.history.trials[one.trial]))
+
+    def _job(self, trial: Trial) -> Job:
+        return Job(
+            trial=trial.name,
+            study=self.folder,
+            settings=trial.settings,
+            seed=trial.seed,
+            to=trial.target,
+            of=self.strategy.plan.steps,
+            source=trial.parent,
+            source_steps=trial.parent_steps,
+            keep_cut=self.strategy.changes_settings,
+        )
+
+    def _next_result(self) -> Result:
+        """Wait for the result that is next."""
+        while True:
+            if (name := self._deliverable()) is not None:
+                self._reached.pop(name, None)
+                result = self._arrived.pop(name)
+                score = result.score
+                return replace(
+                    result, score=score if score is not None and math.isfinite(score) else None
+                )
+            for event in self._executor.poll(POLL_S):
+                trial = self.history.trials.get(event.trial)
+                if trial is None or trial.state != "training":
+                    continue  # it was stopped meanwhile
+                if isinstance(event, Progress):
+                    self._reached[event.trial] = event.steps
+                    self._moved(event)
+                else:
+                    self._arrived[event.trial] = event
+
+    def _deliverable(self) -> str | None:
+        """The trial whose result is next: the first that arrived, or in order the one that ends
+        first in env steps, once no other can end before it.
+        """
+        if not self._in_order:
+            return next(iter(self._arrived), None)
+        order = {name: place for place, name in enumerate(self.history.trials)}
+
+        def at(trial: Trial, steps: int) -> tuple[int, int]:
+            return trial.begun + max(steps - trial.begun_steps, 0), order[trial.name]
+
+        trials = self.history.training
+        arrived = [
+            (at(one, self._arrived[one.name].steps), one.name)
+            for one in trials
+            if one.name in self._arrived
+        ]
+        others = [
+            at(one, self._reached.get(one.name, one.begun_steps))
+            for one in trials
+            if one.name not in self._arrived
+        ]
+        if not arrived or any(other < min(arrived)[0] for other in others):
+            return None
+        return min(arrived)[1]
+
+    def _hopeless(self) -> bool:
+        trials = [one for one in self.history if one.state != "training"]
+        return len(trials) >= HOPELESS and all(one.state == "failed" for one in trials)
+
+    def _ended(self) -> End:
+        winner = best(self.history)
+        if winner is None:
+            return End(best=None, reason="no trial has a score")
+        assert winner.score is not None
+        return End(
+            best=winner.name,
+            reason=f"its score {winner.score:.6g} at {winner.steps:,} steps is the highest",
+        )
