@@ -90,6 +90,12 @@ def test_names_of_trials_that_are_no_names_of_folders_are_refused(
         read_recorded(place)
 
 
+def test_returns_of_training_are_drawn_for_trials_of_one_result(tmp_path: Path) -> None:
+    place = study(tmp_path / "a", searched(4), runs=2)
+    kinds = [line.kind for line in plots(read_recorded(place))[0].lines]
+    assert kinds.count("returns") == 2
+
+
 def test_the_best_trial_is_bold_and_drawn_last() -> None:
     found = recorded(halved(32))
     assert found.best is not None
