@@ -56,12 +56,12 @@ class StudySettings:
 
 def write_study(folder: Path, settings: StudySettings, program: Program) -> None:
     """Write ``study.toml`` into a new folder."""
-    data = to_json(program)
+    data = for_toml(to_json(program))
     written: dict[str, object] = {
         "study": asdict(settings) | {"program_sha256": program_hash(program)},
-        "program": for_toml(data),
+        "program": data,
     }
-    if (signature := trust.signature(data)) is not None:
+    if (signature := trust.signature(data)) is not None:  # of what a reader finds
         written["signature"] = signature
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
 
