@@ -9,8 +9,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,22 @@ def train_stretch(
     stopped. A trial that fails is a result with the reason.
     """
     began, worked = time.monotonic(), sum(os.times()[:4])
-    reached = 0
+    told, reached = 0.0, 0
+
+    def at(steps: int) -> bool:
+        nonlocal told, reached
+        reached = steps
+        if time.monotonic() > told + PROGRESS_S:
+            told = time.monotonic()
+            moved(Progress(trial=job.trial, steps=steps))
+        return not stopped()
+
     try:
-        summary, reached = _trained(job, on, trust, moved, stopped)
+        with _alone(job):
+            summary = None if stopped() else _trained(job, on, trust, at)
         if summary is None:
             return None
+        reached = int(summary["env_steps"])
         state, error = ("paused" if summary["status"] == "completed" else "done"), ""
         alarms = tuple(str(one["name"]) for one in summary["alarms"] or ())
         evaluation = summary["evaluation"]
@@ -68,13 +79,11 @@ def train_stretch(
 
 
 def _trained(
-    job: Job,
-    on: str,
-    trust: Sequence[str],
-    moved: Callable[[Progress], object],
-    stopped: Callable[[], bool],
-) -> tuple[dict[str, Any] | None, int]:
-    """Train -> the run's summary and its env steps; no summary if it was stopped."""
+    job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool]
+) -> dict[str, Any] | None:
+    """Train -> the run's summary; None if it was stopped. ``at`` is called with the env steps so
+    far, and returns whether to train on.
+    """
     from equipoise.api.training import NothingToDo
     from equipoise.record.directory import RunDirectory
 
@@ -82,25 +91,19 @@ def _trained(
         run = _run_of(job, on, trust)
     except NothingToDo:  # an earlier process trained it, and ended before it could report
         summary = RunDirectory.open(job.directory, trusted=trust).summary()
-        assert summary is not None
-        return summary, int(summary["env_steps"])
-    told, steps = 0.0, 0
-    with run:
-        for report in run:
-            steps = report.env_steps
-            if time.monotonic() > told + PROGRESS_S:
-                told = time.monotonic()
-                moved(Progress(trial=job.trial, steps=steps))
-            if stopped():
-                return None, steps
-    summary = run.summary
+    else:
+        with run:
+            for report in run:
+                if not at(report.env_steps):
+                    return None
+        summary = run.summary
     assert summary is not None
     if summary["status"] == "interrupted":
-        return None, steps
+        return None
     if job.keep_cut:
         _keep_cut(job.directory, int(summary["env_steps"]))
         _check_live(job)
-    return summary, int(summary["env_steps"])
+    return summary
 
 
 def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
@@ -114,7 +117,6 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
 
     study = read_study(job.study)
     settings = [f"{key}={value}" for key, value in job.settings.items()]
-    _wait_unlocked(job.directory)
     held = holds(job.directory)
     if held == "a beginning":  # killed before its first checkpoint
         shutil.rmtree(job.directory)
@@ -160,12 +162,22 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
     )
 
 
-def _wait_unlocked(directory: Path) -> None:
-    from equipoise.record.paths import is_locked
+@contextmanager
+def _alone(job: Job) -> Iterator[None]:
+    """Wait until no process of an earlier study has the trial, and lock it by its log."""
+    from equipoise.record import paths
 
+    job.log.parent.mkdir(exist_ok=True)
+    job.log.touch()
     end = time.monotonic() + UNLOCKED_S
-    while directory.is_dir() and is_locked(directory) and time.monotonic() < end:
-        time.sleep(0.1)
+    while paths.is_locked(job.log) and time.monotonic() < end:
+        time.sleep(0.05)
+    handle = paths.lock(job.log)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _keep_cut(directory: Path, step: int) -> None:
@@ -228,6 +240,7 @@ class _Requests:
 
 def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
     """Train the jobs that arrive until there are no more; results go to ``events``."""
+    commands, events = _out_of_reach(commands), _out_of_reach(events)
     requests = _Requests(commands)
 
     def send(event: Progress | Result | None) -> None:
@@ -235,9 +248,17 @@ def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
             os.write(events, event_line(event))
 
     while (job := requests.next()) is not None:
-        job.log.parent.mkdir(exist_ok=True)
         _print_into(job.log)
         send(train_stretch(job, on=on, trust=trust, moved=send, stopped=requests.stopped))
+
+
+def _out_of_reach(file: int) -> int:
+    """A file descriptor under a high number: an env that closes the low ones does not close it."""
+    import fcntl
+
+    high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 100)
+    os.close(file)
+    return high
 
 
 def _print_into(log: Path) -> None:

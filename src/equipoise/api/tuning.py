@@ -6,8 +6,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from equipoise import trust as vouched
 from equipoise.api.options import Place, ProgramOptions, check_shapes, expanded
@@ -15,6 +16,7 @@ from equipoise.api.programs import Chosen, Env, configured, made_program
 from equipoise.api.training import asked_for
 from equipoise.api.trial import command
 from equipoise.files import is_url
+from equipoise.hints import install
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
@@ -32,7 +34,7 @@ from equipoise.studies.settings import (
     read_study,
     write_study,
 )
-from equipoise.studies.space import Space, Value
+from equipoise.studies.space import Space, Value, setting_texts
 from equipoise.studies.strategies import strategy_of
 from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategies.confirmed import Confirmed
@@ -99,6 +101,8 @@ def tune(
     confirm: int = 3,
     out: Place | None = None,
     on: On = "serial",
+    executor: Literal["local", "ray"] = "local",
+    cluster: Mapping[str, object] | None = None,
     trust: Sequence[str] = (),
     **options: Unpack[ProgramOptions],
 ) -> Tuned:
@@ -119,6 +123,9 @@ def tune(
         confirm: Fresh seeds that the best settings are trained on at the end.
         out: New directory of the study (default: studies/ENV-ALGORITHM-TIME).
         on: As for ``train``, for each trial.
+        executor: Where trials run: local (this machine) or ray (a Ray cluster, whose machines
+            share the study's directory).
+        cluster: Settings of the Ray cluster, as for ``train``: ``{"address": "auto"}``.
         trust: As for ``train``.
         options: Settings, as for ``train``; each is listed below.
 
@@ -139,17 +146,18 @@ def tune(
     program = env if isinstance(env, Program) else made_program(env, algorithm, options)
     settings = StudySettings(
         strategy=strategy,
-        strategy_settings=_texts(strategy_settings),
-        space=_texts(space),
+        strategy_settings=setting_texts(strategy_settings),
+        space=setting_texts(space),
         trials=trials,
         jobs=jobs,
         confirm=confirm,
         seed=program.schedule.seed,
         on=on,
+        executor=executor,
     )
     asked = asked_for({**options}, options.get("settings", ()))
     folder = opened(out, settings, program, trust, asked=asked)
-    return carried_on(folder, trust=trust)
+    return carried_on(folder, trust=trust, cluster=cluster)
 
 
 def opened(
@@ -197,6 +205,7 @@ def carried_on(
     *,
     trust: Sequence[str] = (),
     jobs: int | None = None,
+    cluster: Mapping[str, object] | None = None,
     executor: Executor | None = None,
     heard: Heard = lambda entry, history: None,
     moved: Callable[[Progress], object] = lambda progress: None,
@@ -210,7 +219,7 @@ def carried_on(
     names = list(trust)
     if program is not None:  # the user typed its names, or vouched for the file
         names += [name for _, name in vouched.of_program(to_json(program))[0]]
-    executor = executor or LocalExecutor(command(settings.on, names), settings.jobs)
+    executor = executor or executor_of(settings, program, names, cluster or {})
     study = Study(
         folder,
         settings,
@@ -227,6 +236,41 @@ def carried_on(
     if program is not None and history.end is not None and len(strategy.plan.space):
         _write_best(folder, program, history)
     return Tuned(directory=folder, history=history)
+
+
+def executor_of(
+    settings: StudySettings,
+    program: Program | None,
+    trust: Sequence[str] = (),
+    cluster: Mapping[str, object] | None = None,
+) -> Executor:
+    """Return the executor of a study: processes of this machine, or actors of a Ray cluster."""
+    starts, found = command(settings.on, trust), cluster or {}
+    if settings.executor == "ray":
+        from equipoise.programs.cluster import read_cluster
+
+        read = read_cluster(found)
+        if find_spec("ray") is None:
+            raise ValueError(
+                f"executor: must have the package ray for a Ray cluster, got none; {install('ray')}"
+            )
+        from equipoise.studies.on_ray import RayExecutor
+
+        return RayExecutor(
+            starts,
+            settings.jobs,
+            cluster=read,
+            cores=1 if settings.on == "serial" or program is None else 1 + program.actors,
+            gpus=int(program is not None and program.placement.device.startswith("cuda")),
+        )
+    if settings.executor != "local":
+        raise ValueError(f"executor: must be local or ray, got {settings.executor!r}")
+    if found:
+        raise ValueError(
+            f"cluster: must be empty for trials on this machine, got {', '.join(found)}; use "
+            "executor='ray'"
+        )
+    return LocalExecutor(starts, settings.jobs)
 
 
 def found(folder: Path) -> Tuned:
@@ -344,19 +388,6 @@ def _write_best(folder: Path, program: Program, history: History) -> None:
     made = apply_settings(program, [f"{key}={value}" for key, value in best.settings.items()])
     check_program(made)
     write_config(alter(made, on_alarm="warn"), folder / BEST)
-
-
-def _texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
-    """Settings of a space or a strategy as texts: KEY=VALUE, lists as KEY=A,B,C."""
-    if isinstance(given, str):
-        raise TypeError(f"must be a mapping, or a list of texts KEY=VALUE, got the text {given!r}")
-    if isinstance(given, Mapping):
-        values = {
-            key: ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            for key, value in given.items()
-        }
-        return tuple(f"{key}={value}" for key, value in values.items())
-    return tuple(given)
 
 
 def _default(program: Program) -> Path:

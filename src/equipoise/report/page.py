@@ -13,7 +13,7 @@ import equipoise
 from equipoise.files import write_atomic
 from equipoise.report import learning, meters, sections, workers
 from equipoise.report.figures import hatchings
-from equipoise.report.markup import Html, Part, joined, tag
+from equipoise.report.markup import Html, joined, tag
 from equipoise.report.runs import RunRecord, grouped
 from equipoise.report.style import style
 

@@ -10,10 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from equipoise.console.curves import points
 from equipoise.console.study import score_text
 from equipoise.record.described import clipped
-from equipoise.record.report import METRICS, read_reports
+from equipoise.record.report import METRICS, is_number, read_reports
 from equipoise.report.figures import Line, Named, thinned
 from equipoise.studies.history import Trial
 from equipoise.studies.recorded import Ancestor, RecordedStudy, trial_folder, value_text
@@ -225,7 +224,7 @@ def _labels(parameter: Parameter) -> Named:
             (parameter.share(one), clipped(value_text(one), 12))
             for one in parameter.values[::every]
         ]
-    return [(share, value_text(parameter.at(share))) for share in (0.0, 0.5, 1.0)]
+    return [(share, value_text(parameter.at(share))) for share in (0.0, 1.0)]
 
 
 def _range(parameter: Parameter) -> str:
@@ -244,9 +243,17 @@ def _returns(study: RecordedStudy, trial: Trial) -> tuple[list[Line], int]:
         file = place / METRICS
         if (size := file.stat().st_size) > READ_BYTES:
             return [], 0
-        x, y = points(read_reports(file, damaged=[]), "steps", "return", file)
-    except (OSError, ValueError):  # no run yet, or none with a return
+        lines = read_reports(file, damaged=[])
+    except (OSError, ValueError):  # no run yet
         return [], 0
+    found = [
+        (line["env_steps"], line["return_mean"])
+        for line in lines
+        if is_number(line["env_steps"]) and is_number(line["return_mean"]) and not line["final"]
+    ]
+    if not found:
+        return [], size
+    x, y = np.array(found, np.float64).T
     style = BEST if trial is study.best else OTHER
     return [Line(style, *thinned(x, y, RETURNS), faint=True, kind="returns")], size
 

@@ -276,6 +276,7 @@ def _profile_chart(suite: Suite, scores: Mapping[str, Scores]) -> Html | None:
     return tag(
         "figure",
         _legend(suite),
+        tag("figcaption", "with 95 % intervals of the bootstrap"),
         chart(lines, label="share of runs above", x_label="normalised score"),
     )
 

@@ -51,6 +51,10 @@ class Journal:
 
         A kill in between leaves the first few lines, which the next reader leaves out.
         """
+        if not self.path.exists() or not os.path.samefile(self.path, self._file.fileno()):
+            raise ValueError(
+                f"{self.path}: must stay where it is while its study runs, got it moved or removed"
+            )
         first, at = len(self.entries), time.time()
         lines = [
             line_of(entry, first + place, at, left=len(entries) - place - 1)
@@ -132,18 +136,19 @@ def _entry(line: bytes, number: int, path: Path) -> tuple[Entry, int]:
             f"or cut it before this line, and the study goes on from there"
         )
     data = parse_json(text + b"}", path, number)
-    cls = KINDS.get(data.get("kind"))
+    kind = data.get("kind")
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None or data.get("n") != number - 1:
         raise ValueError(
             f"{where}: must be entry {number - 1} of a kind in {', '.join(KINDS)}, got entry "
-            f"{data.get('n')} of kind {data.get('kind')!r}"
+            f"{data.get('n')} of kind {kind!r}"
         )
     known = {one.name for one in fields(cls)}
-    given = {**data, **data.get("measured", {})}
-    given = {name: value for name, value in given.items() if name in known}
-    if "alarms" in given:
-        given["alarms"] = tuple(given["alarms"])
     try:
+        given = {**data, **data.get("measured", {})}
+        given = {name: value for name, value in given.items() if name in known}
+        if "alarms" in given:
+            given["alarms"] = tuple(given["alarms"])
         return cls(**given), int(data.get("left", 0))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: must have the fields of {cls.__name__}, got {error}") from None

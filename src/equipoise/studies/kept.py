@@ -156,7 +156,10 @@ def missing(suite: Suite, folder: Path) -> list[Cell]:
 def _unfinished(
     place: Path, summary: Mapping[str, object] | None, lines: Sequence[Mapping[str, object]]
 ) -> str:
-    """What a run lacks; "" for a finished one. Its summary is there before its last evaluation."""
+    """Return what a run lacks; "" for a finished one.
+
+    A summary is there before the last evaluation, so it alone proves nothing.
+    """
     if is_locked(place):
         return "that is still running"
     if summary is None:

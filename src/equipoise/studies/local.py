@@ -11,15 +11,19 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
+from equipoise.studies.losses import Losses
 from equipoise.studies.messages import job_line, read_event
 
-LOSSES = 3  # of a job's process, without progress in between, before the trial counts as failed
 END_S = 60.0  # for a process to save its trial and end, before it is killed
+GONE_S = 5.0  # for a process that sends nothing any more to end, before it is killed
 LONGEST_LINE = 1 << 20
+
+# the command line of a process, by its file descriptors for commands and events, and its cores
+Command = Callable[[int, int, Sequence[int]], list[str]]
 
 
 def core_shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
@@ -44,30 +48,32 @@ class _Process:
     stopped: str = ""  # the trial whose end nobody waits for
     kill_at: float = float("inf")
 
-
-@dataclass(slots=True)
-class _Losses:
-    steps: int = -1  # env steps at the last loss
-    count: int = 0
-    reached: int = field(default=0)
+    def wait(self, seconds: float) -> int:
+        """Wait for its end, kill it after so many seconds -> its exit code."""
+        try:
+            self.process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        code = self.process.wait()
+        with suppress(ProcessLookupError):  # what an env has forked
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return code
 
 
 class LocalExecutor:
-    """At most ``jobs`` processes. ``command``: starts one, given its file descriptors for commands
-    and for events, and its cores.
-    """
+    """At most ``jobs`` processes, which ``command`` starts."""
 
-    def __init__(self, command: Callable[[int, int, Sequence[int]], list[str]], jobs: int) -> None:
+    def __init__(self, command: Command, jobs: int) -> None:
         self._command = command
         self._cores = core_shares(sorted(os.sched_getaffinity(0)), jobs)
         self._slots: list[_Process | None] = [None] * jobs
         self._waiting: list[Job] = []  # for a process whose stopped trial is being saved
-        self._losses: dict[str, _Losses] = {}
+        self._losses = Losses()
         self._events: list[Progress | Result] = []
         self._selector = selectors.DefaultSelector()
 
     def begin(self, job: Job) -> None:
-        self._losses.setdefault(job.trial, _Losses())
+        self._losses.begin(job.trial)
         self._waiting.append(job)
         self._assign()
 
@@ -79,11 +85,16 @@ class LocalExecutor:
                 self._send(one, b'{"stop": true}\n')
 
     def poll(self, timeout_s: float) -> Sequence[Progress | Result]:
-        for key, _ in self._selector.select(timeout_s):
+        for key, _ in self._selector.select(0.0 if self._events else timeout_s):
             self._read(key.data)
         for one in self._slots:
-            if one is not None and time.monotonic() > one.kill_at:
+            if one is None:
+                continue
+            if time.monotonic() > one.kill_at:
                 one.process.kill()
+            # What an env has forked holds the pipe open, so that its end is not seen.
+            if one.process.poll() is not None and one in self._slots and not self._read(one):
+                self._lost(one)
         events, self._events = self._events, []
         return events
 
@@ -91,15 +102,12 @@ class LocalExecutor:
         self._waiting.clear()
         left = [one for one in self._slots if one is not None]
         for one in left:
+            self._selector.unregister(one.events)
             os.close(one.commands)  # at the end of its commands a process saves its trial and ends
+            os.close(one.events)
         end = time.monotonic() + END_S
         for one in left:
-            try:
-                one.process.wait(max(end - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-                one.process.wait()
-            os.close(one.events)
+            one.wait(end - time.monotonic())
         self._slots = [None] * len(self._slots)
         self._selector.close()
 
@@ -108,22 +116,26 @@ class LocalExecutor:
             if not self._waiting:
                 return
             if one is None:
-                one = self._slots[place] = self._started(place)
+                one = self._slots[place] = self._started(place, self._waiting[0])
             if one.job is None:
                 one.job = self._waiting.pop(0)
                 self._send(one, job_line(one.job))
 
-    def _started(self, place: int) -> _Process:
+    def _started(self, place: int, job: Job) -> _Process:
         reads, commands = os.pipe()
         events, writes = os.pipe()
-        process = subprocess.Popen(
-            self._command(reads, writes, self._cores[place]),
-            pass_fds=(reads, writes),
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C reaches the study alone, which ends its trials
-        )
+        with job.log.open("ab") as log:  # for what it prints before it has a job
+            process = subprocess.Popen(
+                self._command(reads, writes, self._cores[place]),
+                pass_fds=(reads, writes),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C reaches the study alone, which ends its trials
+            )
         os.close(reads)
         os.close(writes)
+        os.set_blocking(events, False)
         started = _Process(process, commands, events)
         self._selector.register(events, selectors.EVENT_READ, started)
         return started
@@ -132,23 +144,35 @@ class LocalExecutor:
         with suppress(BrokenPipeError):  # it has ended, which its end of the events shows
             os.write(one.commands, line)
 
-    def _read(self, one: _Process) -> None:
-        data = os.read(one.events, 1 << 16)
+    def _read(self, one: _Process) -> bool:
+        """Take the events that have arrived; False if there are none."""
+        try:
+            data = os.read(one.events, 1 << 16)
+        except BlockingIOError:
+            return False
+        *lines, one.text = (one.text + data).split(b"\n")
+        events: list[Progress | Result | None] = []
+        try:
+            events += [read_event(line) for line in lines]
+        except ValueError:  # an env wrote into it
+            data = b""
         if not data or len(one.text) > LONGEST_LINE:
             self._lost(one)
+            return True
+        for event in events:
+            self._take(one, event)
+        return True
+
+    def _take(self, one: _Process, event: Progress | Result | None) -> None:
+        if event is None or one.stopped:  # the job has ended without a result
+            if event is None or isinstance(event, Result):
+                self._free(one)
             return
-        *lines, one.text = (one.text + data).split(b"\n")
-        for line in lines:
-            event = read_event(line)
-            if event is None or one.stopped:  # the job has ended without a result
-                if event is None or isinstance(event, Result):
-                    self._free(one)
-            else:
-                if isinstance(event, Progress):
-                    self._losses[event.trial].reached = event.steps
-                else:
-                    self._free(one)
-                self._events.append(event)
+        if isinstance(event, Progress):
+            self._losses.reach(event.trial, event.steps)
+        else:
+            self._free(one)
+        self._events.append(event)
 
     def _free(self, one: _Process) -> None:
         one.job, one.stopped, one.kill_at = None, "", float("inf")
@@ -159,23 +183,12 @@ class LocalExecutor:
         self._selector.unregister(one.events)
         os.close(one.events)
         os.close(one.commands)
-        code = one.process.wait()
+        code = one.wait(GONE_S)
         self._slots[self._slots.index(one)] = None
         if one.job is not None and not one.stopped:
-            losses = self._losses[one.job.trial]
-            losses.count = losses.count + 1 if losses.reached <= losses.steps else 1
-            losses.steps = losses.reached
-            if losses.count < LOSSES:
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            if (result := self._losses.lose(one.job, f"ended by {how}")) is None:
                 self._waiting.append(one.job)
             else:
-                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                self._events.append(
-                    Result(
-                        trial=one.job.trial,
-                        steps=losses.reached,
-                        state="failed",
-                        error=f"its process ended by {how}, {LOSSES} times without progress; see "
-                        f"{one.job.log}",
-                    )
-                )
+                self._events.append(result)
         self._assign()

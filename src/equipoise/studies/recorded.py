@@ -159,12 +159,18 @@ def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
             f"{folder}: must be a study that Equipoise wrote, got a damaged one ({error}); restore "
             f"its {STUDY} and {JOURNAL}"
         ) from None
-    state: StudyState = "ended" if history.end is not None else "interrupted"
-    if state != "ended" and _is_written(folder, history, time.time() if now is None else now):
-        state = "training"
+    state = recorded_state(folder, history, now)
     return RecordedStudy(
         folder, settings, env_of(program), algorithm_of(program), entries, history, state
     )
+
+
+def recorded_state(folder: Path, history: History, now: float | None = None) -> StudyState:
+    """Return whether a study has ended, and if not whether a process writes it."""
+    if history.end is not None:
+        return "ended"
+    at_work = _is_written(folder, history, time.time() if now is None else now)
+    return "training" if at_work else "interrupted"
 
 
 def ranked(history: History) -> list[Trial]:

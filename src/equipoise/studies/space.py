@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 Value = int | float | str | bool
-Settings = dict[str, Value]  # by key, such as "optimizer.learning_rate"
+Settings = Mapping[str, Value]  # by key, such as "optimizer.learning_rate"
 Scale = Literal["uniform", "log"]
 
 MOST_KEYS, MOST_CHOICES, MOST_CELLS = 64, 256, 100_000
@@ -228,3 +228,19 @@ def _text(value: Value) -> str:
     except ValueError:
         plain = False
     return value if plain else json.dumps(value)
+
+
+def setting_texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
+    """Return the settings of a space or a strategy as texts KEY=VALUE, lists as KEY=A,B,C."""
+    if isinstance(given, str):
+        raise TypeError(f"must be a mapping, or a list of texts KEY=VALUE, got the text {given!r}")
+    if not isinstance(given, Mapping):
+        return tuple(given)
+    several = {
+        key: value if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
+        for key, value in given.items()
+    }
+    return tuple(
+        f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in several.items()
+    )

@@ -62,9 +62,13 @@ class Study:
                 f"{folder}: must be a study at rest, got one that another process carries on now; "
                 f"'equipoise tune stop {folder}' ends that"
             ) from None
-        write_process(folder)
-        self._journal = Journal(folder)
-        self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
+        try:
+            write_process(folder)
+            self._journal = Journal(folder)
+            self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
+        except BaseException:
+            self._unlock()
+            raise
         self._arrived: dict[str, Result] = {}
         self._reached: dict[str, int] = {}  # env steps of what is training
         (folder / TRIALS).mkdir(exist_ok=True)
@@ -73,6 +77,9 @@ class Study:
         """End what is training, saved; the study can go on later."""
         self._executor.close()
         self._journal.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,5 +1,5 @@
-"""Ray: which machines there are, and a Ray actor on each that runs a site. The one file that
-imports Ray.
+"""Ray: which machines there are, and a Ray actor on each that runs a site. Only this file and
+``studies/on_ray.py`` import Ray.
 
 Ray places workers, reports machines that join, leave and are drained, and carries secrets (the keys
 of the links are part of a ``SiteJob``). Rows and weights take another way (``sockets.py``), and
@@ -81,7 +81,7 @@ class RayNodes:
         self.cluster = cluster
         self._ours = not ray.is_initialized()  # else it is the caller's, which connected before
         if self._ours:
-            _connect(cluster.address)
+            connect(cluster.address)
         self.address: str = ray.util.get_node_ip_address()
         self.silent_s = cluster.link_deadline_s
         self._home: str = ray.get_runtime_context().get_node_id()
@@ -293,7 +293,8 @@ class RayNodes:
             ray.shutdown()
 
 
-def _connect(address: str) -> None:
+def connect(address: str) -> None:
+    """Connect this process to a cluster; ValueError in one line if there is none."""
     where = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     if where not in ("auto", "local", ""):
         _reach(where)
