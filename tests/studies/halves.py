@@ -57,7 +57,7 @@ def first(trial: Trial) -> float:
     return trial.points[0].score if trial.points else 0.0
 
 
-def made(folder: Path, **options: Any) -> StudySettings:
+def made(folder: Path, trials: int = TRIALS, **options: Any) -> StudySettings:
     """Write a study down."""
     from equipoise import api  # not for the process of a study, which is killed often
 
@@ -68,7 +68,7 @@ def made(folder: Path, **options: Any) -> StudySettings:
     settings = StudySettings(
         strategy="halves",
         space=("optimizer.learning_rate=log:1e-4..1e-2",),
-        trials=TRIALS,
+        trials=trials,
         jobs=2,
     )
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A study that is killed, or whose trials are, goes on to the journal of one that was left alone."""
+"""A study that is killed, or its trials, goes on to the journal of one that was left alone."""
 
 from __future__ import annotations
 

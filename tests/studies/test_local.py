@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from equipoise import api
+from equipoise.record.mirror import holds
 from equipoise.studies import local
-from equipoise.studies.executor import Progress
+from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.journal import decided, read_journal
 from equipoise.studies.local import LocalExecutor, core_shares
+from equipoise.studies.settings import StudySettings, write_study
 from tests.studies import halves
 from tests.studies.halves import job
 
@@ -41,11 +47,13 @@ def command(commands: int, events: int, cores: Sequence[int]) -> list[str]:
     return [sys.executable, "-S", "-E", str(PRETENDING), str(commands), str(events)]
 
 
-def results(executor: LocalExecutor, count: int = 1) -> tuple[list[Result], list[int]]:
+def results(
+    executor: LocalExecutor, count: int = 1, limit_s: float = LIMIT_S
+) -> tuple[list[Result], list[int]]:
     """Wait for so many results -> them, and the steps that were reported until then."""
-    found, steps, end = list[Result](), list[int](), time.monotonic() + LIMIT_S
+    found, steps, end = list[Result](), list[int](), time.monotonic() + limit_s
     while len(found) < count:
-        assert time.monotonic() < end, f"{found} after {LIMIT_S:.0f} s"
+        assert time.monotonic() < end, f"{found} after {limit_s:.0f} s"
         for event in executor.poll(0.2):
             if isinstance(event, Progress):
                 steps.append(event.steps)
@@ -236,3 +244,105 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (folder / "journal.jsonl").mkdir()  # root may write anything else
     with pytest.raises(ValueError, match="expected a plain file"):
         halves.opened(folder, settings, Pretended(1))
+
+
+# ----------------------------------------------------------------------------- envs of other people
+
+
+def rude(folder: Path, env: str) -> Job:
+    """A job of a study on an env of ``rude.py``."""
+    program = api.program(
+        f"tests.studies.rude:{env}",
+        "ppo",
+        steps=1024,
+        actors=1,
+        envs_per_actor=4,
+        unroll=16,
+        evaluate_episodes=0,
+        recipe=False,
+    )
+    study = folder / env
+    (study / "trials").mkdir(parents=True)
+    write_study(study, StudySettings(strategy="halves"), program, "", {})
+    return Job(trial="t0", study=study, settings={}, seed=None, to=1024, of=1024)
+
+
+@pytest.mark.thorough
+def test_a_study_outlives_whatever_an_env_does(tmp_path: Path) -> None:
+    executor, found = LocalExecutor(halves.command, 1), dict[str, tuple[str, str]]()
+    logs = dict[str, str]()
+    try:
+        for env in ("Prints", "Raises", "Forks", "Closes", "Exits", "Prints"):
+            one = rude(tmp_path / str(len(found)), env)
+            executor.begin(one)
+            (result,), _ = results(executor, limit_s=200.0)
+            found[env], logs[env] = (result.state, result.error), one.log.read_text()
+        process = executor._slots[0]
+        assert process is not None
+        group = process.process.pid
+    finally:
+        executor.close()
+    assert found["Prints"] == ("paused", "")
+    assert "printed by the env" in logs["Prints"] and "written by the env" in logs["Prints"]
+    assert found["Raises"] == ("paused", ""), "the run begins another episode"
+    assert found["Forks"][0] == "paused"
+    assert found["Exits"][0] == "failed" and "exit code 7, 3 times" in found["Exits"][1]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+
+
+@pytest.mark.thorough
+def test_a_trial_whose_env_hangs_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, one = LocalExecutor(halves.command, 1), rude(tmp_path, "Hangs")
+    try:
+        executor.begin(one)
+        deadline = time.monotonic() + 200.0
+        while not (one.directory / "metrics.jsonl").exists():
+            assert time.monotonic() < deadline
+            executor.poll(0.2)
+        monkeypatch.setattr(local, "END_S", 1.0)
+        executor.stop("t0")
+        while executor._slots[0] is not None and executor._slots[0].job is not None:
+            assert time.monotonic() < deadline
+            assert not executor.poll(0.2)
+    finally:
+        executor.close()
+
+
+# ----------------------------------------------------------------------------- the end of the study
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.few(2)
+def test_trials_save_and_end_when_their_study_does(number: signal.Signals, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    halves.made(folder, steps=halves.STEPS)
+    script = [sys.executable, halves.__file__, str(folder)]
+    with subprocess.Popen(
+        script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as study:
+        assert study.stdout is not None and study.stderr is not None
+        next(line for line in study.stdout if line.startswith("Progress"))
+        children = Path(f"/proc/{study.pid}/task/{study.pid}/children").read_text().split()
+        study.send_signal(number)
+        study.stdout.read()
+        said = study.stderr.read()
+    assert len(children) == 2
+    assert (study.returncode, "KeyboardInterrupt" in said) in ((-9, False), (-2, True)), said
+    end = time.monotonic() + 100.0
+    while any(alive(int(pid)) for pid in children):
+        assert time.monotonic() < end, "the trials are still there"
+        time.sleep(0.05)
+    begun = [one for one in (folder / "trials").iterdir() if (one / "run.json").exists()]
+    assert begun
+    assert any(holds(one) == "a run" for one in begun), "saved"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_machines import Machines, machines
+from ray_machines import Machines, machines, until
 
 from equipoise.programs.cluster import Cluster
 from equipoise.studies.executor import Job, Progress
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[Machines]:
-    with machines(cores=2, nodes=2) as made:
+    with machines(cores=1, nodes=2) as made:
         made.join()
         yield made
 
@@ -30,7 +30,7 @@ def there() -> Iterator[Machines]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     folder = tmp_path_factory.mktemp("undisturbed") / "study"
-    return carried_on(halves.opened(folder, halves.made(folder)))
+    return carried_on(halves.opened(folder, halves.made(folder, 3)))
 
 
 def carried_on(study: Any) -> list[dict[str, object]]:
@@ -50,7 +50,7 @@ def executor(there: Machines, **options: Any) -> Any:
 def test_a_cluster_carries_a_study_on_to_the_journal_of_one_machine(
     there: Machines, undisturbed: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    settings = halves.made(tmp_path / "study")
+    settings = halves.made(tmp_path / "study", 3)
     found = carried_on(halves.opened(tmp_path / "study", settings, executor(there)))
     assert found == undisturbed
 
@@ -59,9 +59,8 @@ def test_a_cluster_carries_a_study_on_to_the_journal_of_one_machine(
 def test_a_node_that_is_lost_does_not_change_the_journal(
     moment: int, there: Machines, undisturbed: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    """The driver's own node, which is not killed, has room for no trial."""
-    settings, heard, killed = halves.made(tmp_path / "study"), list[object](), list[str]()
-    made = executor(there, cores=2)
+    settings, heard, killed = halves.made(tmp_path / "study", 3), list[object](), list[str]()
+    made = executor(there)
 
     def hear(event: object) -> None:
         heard.append(event)
@@ -122,7 +121,7 @@ def test_an_idle_actor_takes_the_job_of_one_that_no_machine_has_room_for(
     folder = tmp_path / "study"
     halves.made(folder)
     (folder / "trials").mkdir()
-    made = RayExecutor(command, 4, cluster=Cluster(address=there.cluster.address), cores=2)
+    made = RayExecutor(command, 4, cluster=Cluster(address=there.cluster.address))
     try:
         for number in range(4):  # on three machines
             made.begin(job(folder, f"t{number}", 512))
@@ -139,11 +138,9 @@ def test_a_folder_that_the_machines_do_not_share_ends_the_study(
     made = executor(there)
     try:
         made.begin(job(tmp_path / "nowhere", "t0", 512))
-        with pytest.raises(
-            ValueError, match="must be a folder that all machines .* share, got none"
-        ):
-            while True:
-                made.poll(1.0)
+        refused = "must be a folder that all machines of the cluster share, got none"
+        with pytest.raises(ValueError, match=refused):
+            until(lambda: made.poll(1.0), "the refusal")
     finally:
         made.close()
 

@@ -106,9 +106,9 @@ def test_the_front_has_each_trial_that_no_cheaper_one_beats(tmp_path: Path) -> N
         one
         for one in scored
         if not any(
-            (found.costs[other.name], -(other.score or 0.0)) != (found.costs[one.name], -one.score)
+            (found.costs[other.name], other.score) != (found.costs[one.name], one.score)
             and found.costs[other.name] <= found.costs[one.name]
-            and (other.score or 0.0) >= one.score
+            and (other.score or 0.0) >= (one.score or 0.0)
             for other in scored
         )
     ]
@@ -123,7 +123,7 @@ def test_a_clone_costs_what_its_parent_cost_up_to_the_cut(tmp_path: Path) -> Non
     def result(trial: str, steps: int, cost: float) -> Result:
         return Result(trial=trial, steps=steps, state="paused", score=1.0, core_seconds=cost)
 
-    entries = [
+    entries: list[Entry] = [
         Start(trial="a", settings=settings, to=10, reason=""),
         result("a", 10, 3.0),
         Clone(trial="b", source="a", settings=settings, to=20, reason=""),
@@ -197,7 +197,7 @@ def test_a_stretch_that_ends_a_few_steps_late_is_no_better(tmp_path: Path) -> No
 
 
 def test_a_study_without_a_score_has_no_best_trial(tmp_path: Path) -> None:
-    entries = [
+    entries: list[Entry] = [
         Start(trial="a", settings={}, to=10, reason=""),
         Result(trial="a", steps=10, state="failed", error="no"),
         End(best=None, reason="no trial has a score"),

@@ -16,7 +16,7 @@ from equipoise.cli.studies import carried_on_shown, print_best
 from equipoise.cli.train import check_config_alone
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.mistakes import OneLineErrors
-from equipoise.console.options import TrainHelp, read, settings_options
+from equipoise.console.options import TuneHelp, read, settings_options
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.files import plain
@@ -62,7 +62,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
 @tune.command(
     START,
-    cls=TrainHelp,
+    cls=TuneHelp,
     epilog="""Examples:
   equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
   equipoise tune Acrobot-v1 --algorithm ppo --trials 40 --jobs 2 --strategy asha \\
