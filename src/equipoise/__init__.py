@@ -19,6 +19,7 @@ if _typing.TYPE_CHECKING:
         Callback,
         Player,
         Result,
+        Tuned,
         check,
         collect,
         configured,
@@ -34,6 +35,7 @@ if _typing.TYPE_CHECKING:
         resume,
         start,
         train,
+        tune,
         whatif,
     )
 
@@ -42,6 +44,7 @@ __all__ = [
     "Callback",
     "Player",
     "Result",
+    "Tuned",
     "__version__",
     "algorithms",
     "check",
@@ -59,6 +62,7 @@ __all__ = [
     "resume",
     "start",
     "train",
+    "tune",
     "whatif",
 ]
 

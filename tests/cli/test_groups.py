@@ -61,6 +61,13 @@ def test_the_help_of_train_fits_on_a_screen_and_help_all_has_each_option() -> No
     assert all(option in whole for option in options - {"--lr", "--gamma", "--no-recipe"})
 
 
+def test_the_help_of_a_study_has_the_options_of_one() -> None:
+    short, whole = out("tune", "start", "--help"), out("tune", "start", "--help-all")
+    assert len(short.splitlines()) <= 55
+    assert all(word in short for word in ("--space KEY=VALUES", "--jobs J", "--confirm N"))
+    assert "--seeds" not in short and "placement.give_up_s" in whole
+
+
 def test_the_help_of_an_algorithm_has_its_own_fields() -> None:
     sac = out("train", "--algorithm", "sac", "--help")
     assert "--target-entropy" in sac and "--clip " not in sac and "--model" not in sac

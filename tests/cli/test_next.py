@@ -118,7 +118,7 @@ def test_of_a_run_that_learned_nothing_nothing_is_offered(tmp_path: Path) -> Non
         == []
     )
     found = [listing.row(tmp_path / "run")]
-    assert seeds.next_commands(tmp_path, api.program("CartPole-v1"), found) == []
+    assert seeds.next_commands(tmp_path, found) == []
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_package_that_is_missing_is_not_offered(
 ) -> None:
     done(tmp_path / "runs" / "seed 1", "CartPole-v1", *SMALL, "--set", "env.max_episode_steps=4")
     made, found = api.program("CartPole-v1", "ppo"), [listing.row(tmp_path / "runs" / "seed 1")]
-    commands = seeds.next_commands(tmp_path / "runs", made, found)
+    commands = seeds.next_commands(tmp_path / "runs", found)
     assert [shlex.split(one)[0] for one in commands] == ["plot", "evaluate"]
     for command in commands:
         works(
@@ -150,6 +150,4 @@ def test_a_package_that_is_missing_is_not_offered(
     monkeypatch.setattr(terminal, "find_spec", lambda name: None)
     monkeypatch.setattr(seeds, "find_spec", lambda name: None)
     assert look_command(made) == ""
-    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", made, found)] == [
-        "evaluate"
-    ]
+    assert [one.split()[0] for one in seeds.next_commands(tmp_path / "runs", found)] == ["evaluate"]

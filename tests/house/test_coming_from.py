@@ -16,15 +16,18 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import Player
+from equipoise.cli import app
 from equipoise.facts import facts
 from equipoise.nets.vision import KINDS
 from equipoise.programs import fields
 from equipoise.programs.peer_names import keys_of_peer
 from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.record.report import Report
+from equipoise.studies.strategies import STRATEGIES
 from tests.house.test_commands_of_pages import ROOT_COMMAND, known_options, parsed, unknown
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +138,8 @@ def options_of_python() -> frozenset[str]:
     """The keyword arguments of eq.train, eq.start and eq.program, as a type checker sees them."""
     from equipoise.api.options import StartOptions
 
-    return frozenset({*StartOptions.__annotations__, *inspect.signature(eq.train).parameters})
+    parameters = [inspect.signature(one).parameters for one in (eq.train, eq.tune)]
+    return frozenset(StartOptions.__annotations__).union(*parameters)
 
 
 def ours(code: str) -> str:
@@ -145,7 +149,7 @@ def ours(code: str) -> str:
         return ""
     if code in FILES:
         return "" if f'"{code.strip(".*").rpartition("/")[2]}' in SOURCE else "no such file"
-    if code in algorithm_names() or code in ROOT_COMMAND.commands:
+    if code in {*algorithm_names(), *STRATEGIES} or code in ROOT_COMMAND.commands:
         return ""
     if re.fullmatch(r"[a-z_]+/[a-z_]+", code):  # a metric
         head, _, tail = code.partition("/")
@@ -164,8 +168,8 @@ def ours(code: str) -> str:
         return min((parsed([*start, *words]) for start in STARTS), key=len)
     if code.startswith("eq."):
         return called(code)
-    if part := re.fullmatch(r"(policy|report|result)\.(\w+)(?:\(.*\))?", code):
-        kinds = {"policy": Player, "report": Report, "result": eq.Result}
+    if part := re.fullmatch(r"(policy|report|result|study)\.(\w+)(?:\(.*\))?", code):
+        kinds = {"policy": Player, "report": Report, "result": eq.Result, "study": eq.Tuned}
         if hasattr(kinds[part[1]], part[2]) or part[2] in attributes(kinds[part[1]]):
             return ""
         return "" if not unknown(code) else f"{part[1]} has no {part[2]}"
@@ -199,7 +203,8 @@ def ours(code: str) -> str:
     return "not understood"
 
 
-STARTS = (["train", "CartPole-v1"], ["evaluate", "runs/a"], ["resume", "runs/a"])
+TUNE = ("tune", "start", "CartPole-v1")
+STARTS = (["train", "CartPole-v1"], ["evaluate", "runs/a"], ["resume", "runs/a"], [*TUNE])
 
 
 def attributes(cls: type) -> set[str]:
@@ -351,6 +356,16 @@ def command(*words: str) -> Callable[[], str]:
     return lambda: parsed(list(words)) or "accepted"
 
 
+def tuned(*words: str) -> Callable[[], str]:
+    """The error of a study of no run."""
+
+    def attempt() -> str:
+        result = CliRunner().invoke(app, [*TUNE, *words])
+        return " ".join(result.stderr.split())
+
+    return attempt
+
+
 def no_field(*parts: str) -> Callable[[], str]:
     """The settings of any program with one of these parts in their names, or "none"."""
 
@@ -387,9 +402,16 @@ ABSENT: dict[str, list[tuple[str, Callable[[], str], str]]] = {
         ("not here: C envs of PufferLib", no_module("puffer"), "none"),
         ("no Muon", program("ppo", "optimizer.name=muon"), "expected one of 'adam', 'adamw'"),
         ("not here: PPO learns from every row", program("ppo", "replay.alpha=0.8"), "with a repl"),
-        ("| not here; [a loop, or any", command("sweep", "CartPole-v1"), "No such command"),
         ("no Neptune", command("train", "CartPole-v1", "--neptune"), "No such option"),
         ("no Neptune", no_module("neptune"), "none"),
+    ],
+    "ray-tune": [
+        ("no budget in seconds", command(*TUNE, "--time-budget-s", "3"), "No such option"),
+        ("no callback of trials", command(*TUNE, "--callback", "a:b"), "No such option"),
+    ],
+    "rl-zoo": [
+        ("no database", command(*TUNE, "--storage", "a.db"), "No such option"),
+        ("no space is built in", tuned("--trials", "2"), "must have a space of at least one"),
     ],
     "rllib": [
         ("a function in a module, no registry", no_module("register_env"), "none"),
@@ -397,8 +419,7 @@ ABSENT: dict[str, list[tuple[str, Callable[[], str], str]]] = {
         ("none in `ppo`; `algorithm.kl`", program("ppo", "algorithm.kl=1"), "unknown setting"),
         ("a fixed weight, no target", program("appo", "algorithm.kl=1"), "accepted"),
         ("a fixed weight, no target", program("appo", "algorithm.kl_target=1"), "unknown setting"),
-        ("Not here: a search", command("tune", "CartPole-v1"), "No such command"),
-        ("CQL", *unknown_algorithm("cql")),
+        ("Not here: CQL", *unknown_algorithm("cql")),
         ("IQL", *unknown_algorithm("iql")),
         ("MARWIL", *unknown_algorithm("marwil")),
         ("DreamerV3", *unknown_algorithm("dreamerv3")),
@@ -416,8 +437,6 @@ ABSENT: dict[str, list[tuple[str, Callable[[], str], str]]] = {
         ("none in `ppo` and `impala`", program("ppo", "algorithm.kl=1"), "unknown setting"),
         ("none in `ppo` and `impala`", program("impala", "algorithm.kl=1"), "unknown setting"),
         ("none in `ppo` and `impala`", program("appo", "algorithm.kl=1"), "accepted"),
-        ("| `--with_pbt` | not here |", command("train", "CartPole-v1", "--with-pbt"), "No such"),
-        ("| `--with_pbt` | not here |", no_field("pbt", "population"), "none"),
     ],
     "stable-baselines3": [
         ("not of `a2c`", program("a2c", "algorithm.normalize_advantage=true"), "unknown setting"),

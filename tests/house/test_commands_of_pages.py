@@ -38,6 +38,19 @@ PROCESSES = {"actor", "shard"}  # "equipoise actor 3" is what ps shows of a work
 OF_EXAMPLES = {"algorithm.bend", "KEY"}  # fields of a class that a page defines, and a placeholder
 # Options of npm, Ray and PufferLib, and a setting of verl.
 OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "--neptune", "algorithm.adv_estimator"}
+OF_OTHERS |= {"--with_pbt"}  # Sample Factory
+OF_OTHERS |= {  # rl_zoo3
+    *(
+        "--n-trials",
+        "--max-total-trials",
+        "--n-jobs",
+        "--sampler",
+        "--pruner",
+        "--n-startup-trials",
+    ),
+    *("--n-evaluations", "--eval-episodes", "--n-eval-envs", "--storage", "--study-name"),
+    *("--optimization-log-path", "--trial-id"),
+}
 OF_FILES = {"onnx", "safetensors"}  # endings of files such as policy.onnx
 OF_REPORTS = {
     "evaluation.mean",
@@ -228,7 +241,8 @@ def names_of_rows(text: str) -> set[str]:
 def test_the_names_of_a_migration_table_exist(page: Path) -> None:
     names = names_of_rows(page.read_text()) - OF_VALUES - {*ROOT_COMMAND.commands}
     names -= {f"report.{field.name}" for field in dataclasses.fields(Report)}
-    names -= {*inspect.signature(eq.train).parameters}
+    names -= {f"study.{name}" for name in dir(eq.Tuned)}
+    names -= {*inspect.signature(eq.train).parameters, *inspect.signature(eq.tune).parameters}
     assert {name for name in names if unknown(name)} - {*algorithm_names()} == set()
 
 

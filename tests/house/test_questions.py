@@ -19,7 +19,7 @@ from equipoise.envs.families import atari
 from equipoise.facts import facts
 from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.types import Optimizer, Placement, SourceSettings
-from tests.house.test_coming_from import command, no_field, program
+from tests.house.test_coming_from import no_field, program
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = (ROOT / "docs/guides/faq.md").read_text()
@@ -88,15 +88,10 @@ FACTS: dict[str, tuple[Callable[[], object], object]] = {
         True,
     ),
     "Curiosity and other intrinsic rewards": (no_field("curios", "intrinsic"), "none"),
-    "population based training": (no_field("population", "pbt"), "none"),
     "centralised critics": (no_field("central_critic", "all_agents"), "none"),
     "offline algorithms beyond `bc`": (
         lambda: {"bc", "cql", "iql", "td3_bc", "marwil"} & {*algorithm_names()},
         {"bc"},
-    ),
-    "and a search command: not yet": (
-        lambda: {command(word, "CartPole-v1")() == "accepted" for word in ("tune", "sweep")},
-        {False},
     ),
 }
 

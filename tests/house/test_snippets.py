@@ -33,6 +33,9 @@ PAGES = {
     "start/coming-from/pufferlib.md": 1,
     "start/first-run-python.md": 7,
     "guides/faq.md": 28,
+    "guides/studies.md": 2,
+    "guides/strategies.md": 2,
+    "start/coming-from/ray-tune.md": 1,
 }
 
 
@@ -69,7 +72,7 @@ def test_the_snippets_of_a_page_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.syspath_prepend(tmp_path)
-    programs = small(monkeypatch)
+    small(monkeypatch)
     blocks = BLOCK.findall((DOCS / page).read_text())
     assert len(blocks) == PAGES[page]
     namespace: dict[str, Any] = {"__name__": "snippet"}
@@ -79,8 +82,7 @@ def test_the_snippets_of_a_page_run(
             (tmp_path / first[2:]).write_text(block)
             continue
         exec(compile(block, f"{page}, block {number + 1}", "exec"), namespace)
-    assert programs, "something was trained"
-    assert all(
-        run.summary() is not None for run in map(RunDirectory.open, (tmp_path / "runs").iterdir())
-    )
+    runs = [*(tmp_path / "runs").glob("*"), *(tmp_path / "studies").glob("*/trials/*/")]
+    assert runs, "something was trained"
+    assert all(run.summary() is not None for run in map(RunDirectory.open, runs))
     sys.modules.pop("my_envs", None)

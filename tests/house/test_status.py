@@ -161,6 +161,30 @@ EVIDENCE: dict[str, Evidence] = {
             "",
         ),
     },
+    "studies": {
+        "CPU": (
+            [
+                "studies/test_killed.py::test_a_killed_study_goes_on_to_the_same_journal",
+                "studies/test_cloning.py::test_a_clone_makes_the_updates_that_its_parent_makes",
+            ],
+            "",
+            "",
+        ),
+        "Ray": (
+            [
+                "studies/test_on_ray.py::test_a_cluster_carries_a_study_on_to_the_journal_of_one_machine",
+            ],
+            "",
+            "",
+        ),
+    },
+    "suites": {
+        "CPU": (
+            ["studies/test_kept.py::test_a_run_of_a_cell_is_kept_and_counts_for_its_suite"],
+            "",
+            "",
+        ),
+    },
     "the live view": {
         "CPU": (
             [

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from equipoise.cli import app
 from equipoise.console.groups import GROUPS
-from equipoise.console.options import SHORT
+from equipoise.console.options import SHORT, SHORT_OF_TUNE
 
 SOURCE = Path(__file__).parents[2] / "src" / "equipoise"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -231,7 +231,13 @@ def test_helps_of_settings_are_short_phrases() -> None:
 def test_helps_of_options_are_short_phrases() -> None:
     root = typer.main.get_group(app)
     helps = [*helps_of_commands(root, "equipoise")]
-    helps += [(name, text, "") for some in SHORT.values() for name, text in some.items() if text]
+    helps += [
+        (name, text, "")
+        for short in (SHORT, SHORT_OF_TUNE)
+        for some in short.values()
+        for name, text in some.items()
+        if text
+    ]
     assert len(helps) > 200
     found = [
         f"{name}: {text!r}: {', '.join(wrong)}"

@@ -72,7 +72,7 @@ def made(folder: Path, trials: int = TRIALS, **options: Any) -> StudySettings:
         jobs=2,
     )
     folder.mkdir()
-    write_study(folder, settings, program)
+    write_study(folder, settings, program, "", {})
     return settings
 
 

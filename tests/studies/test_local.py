@@ -263,7 +263,7 @@ def rude(folder: Path, env: str) -> Job:
     )
     study = folder / env
     (study / "trials").mkdir(parents=True)
-    write_study(study, StudySettings(strategy="halves"), program)
+    write_study(study, StudySettings(strategy="halves"), program, "", {})
     return Job(trial="t0", study=study, settings={}, seed=None, to=1024, of=1024)
 
 

@@ -13,6 +13,7 @@ from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.results import Result, resume, train
 from equipoise.api.training import NothingToDo, start
+from equipoise.api.tuning import Tuned, tune
 from equipoise.api.writing import Answer, generate
 from equipoise.run.callbacks import Callback
 
@@ -24,6 +25,7 @@ __all__ = [
     "Played",
     "Player",
     "Result",
+    "Tuned",
     "check",
     "collect",
     "configured",
@@ -39,5 +41,6 @@ __all__ = [
     "resume",
     "start",
     "train",
+    "tune",
     "whatif",
 ]

@@ -169,7 +169,7 @@ def _stretches(
     if every < 1:
         raise ValueError(f"every: must be at least 1 env step, got {every:,}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_study(folder, StudySettings(strategy="outside"), program)
+    write_study(folder, StudySettings(strategy="outside"), program, "", {})
     steps = _steps(folder / "trials" / name)
     while steps < whole:
         job = Job(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.messages import event_line, read_job
-from equipoise.studies.settings import STUDY
+from equipoise.studies.settings import CHOICES, PROGRAMS, STUDY, read_study
 
 if TYPE_CHECKING:
     from equipoise.run.run import Run
@@ -102,6 +102,7 @@ def _trained(
         return None
     if job.keep_cut:
         _keep_cut(job.directory, int(summary["env_steps"]))
+        _check_live(job)
     return summary
 
 
@@ -110,8 +111,11 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
     from equipoise import api
     from equipoise.api.training import Order, resumed, run_of
     from equipoise.programs.fields import alter
+    from equipoise.programs.settings import pairs
     from equipoise.record.mirror import holds
+    from equipoise.tuning.choice import read_choices
 
+    study = read_study(job.study)
     settings = [f"{key}={value}" for key, value in job.settings.items()]
     held = holds(job.directory)
     if held == "a beginning":  # killed before its first checkpoint
@@ -127,29 +131,33 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
             job.directory,
             {"steps": job.to, "settings": changed, "on": on, "trust": trust},  # type: ignore[typeddict-item]
         )
-    program = api.configured(job.study / STUDY, trust=trust, settings=settings)
-    schedule = program.schedule
-    program = alter(
-        program,
-        steps=job.to,
-        schedule_steps=schedule.schedule_steps or job.of,
-        seed=schedule.seed if job.seed is None else job.seed,
-    )
+    own = job.study / PROGRAMS / f"{job.trial}.json"
+    if own.is_file():
+        program = api.configured(own, trust=trust)
+    else:
+        program = api.configured(job.study / STUDY, trust=trust, settings=settings)
+        schedule = program.schedule
+        program = alter(
+            program,
+            steps=job.to,
+            schedule_steps=schedule.schedule_steps or job.of,
+            seed=schedule.seed if job.seed is None else job.seed,
+        )
     return run_of(
         program,
         Order(
             on=on,  # type: ignore[arg-type]
             out=job.directory,
-            init_from=None,
-            init_what="weights",
-            tensorboard=False,
-            wandb=None,
+            init_from=study.init_from or None,
+            init_what=study.init_what,
+            tensorboard=study.tensorboard,
+            wandb=study.wandb or None,
             tell=print,
             asked=(),
-            cluster={},
+            cluster=dict(pairs(study.cluster)),
             or_resume=False,
             trust=trust,
-            choices={},
+            choices=read_choices(job.study / CHOICES),
         ),
     )
 
@@ -179,6 +187,16 @@ def _keep_cut(directory: Path, step: int) -> None:
     pin(directory, step)
     for old in pinned(directory)[:-2]:
         unpin(directory, old)
+
+
+def _check_live(job: Job) -> None:
+    """ValueError if the learner trained with other settings than the study decided."""
+    from equipoise.record.cloning import live_settings
+
+    live = live_settings(job.directory)
+    for key, value in job.settings.items():
+        if key in live and live[key] != value:
+            raise ValueError(f"{key}: must be {value!r}, as decided, got {live[key]!r}")
 
 
 # ------------------------------------------------------------------------------------- the process

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
+from equipoise import trust as vouched
 from equipoise.api.options import Place, ProgramOptions, check_shapes, expanded
 from equipoise.api.programs import Chosen, Env, configured, made_program
+from equipoise.api.training import asked_for
 from equipoise.api.trial import command
 from equipoise.files import is_url
 from equipoise.hints import install
 from equipoise.programs.fields import alter
-from equipoise.programs.program import differences
+from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
 from equipoise.programs.settings import apply_settings
+from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.local import LocalExecutor
@@ -33,9 +36,11 @@ from equipoise.studies.settings import (
 )
 from equipoise.studies.space import Space, Value, setting_texts
 from equipoise.studies.strategies import strategy_of
+from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
+from equipoise.tuning.choices import settled
 from equipoise.types import On, Program
 
 if TYPE_CHECKING:
@@ -150,35 +155,48 @@ def tune(
         on=on,
         executor=executor,
     )
-    folder = opened(out, settings, program, trust)
+    asked = asked_for({**options}, options.get("settings", ()))
+    folder = opened(out, settings, program, trust, asked=asked)
     return carried_on(folder, trust=trust, cluster=cluster)
 
 
 def opened(
-    out: Place | None, settings: StudySettings, program: Program, trust: Sequence[str] = ()
+    out: Place | None,
+    settings: StudySettings,
+    program: Program,
+    trust: Sequence[str] = (),
+    *,
+    asked: Collection[str] = (),
+    tell: Callable[[str], object] = lambda text: None,
 ) -> Path:
     """Check a new study and write it down -> its folder. The same study that is there already goes
     on; ValueError for another one.
+
+    What the program leaves open is measured once, for all trials. ``asked`` and ``tell``: as for
+    ``settled``.
     """
     if is_url(out):
         raise ValueError(f"out: must be a directory on this machine, got {out}")
+    check_packages(settings.on)
     strategy = strategy_from(settings, program, trust)
     program = checked(program, settings, strategy)
+    name = program_hash(program)
     folder = _default(program) if out is None else Path(out).expanduser()
     if (folder / STUDY).is_file():
         was = read_study(folder)
         same = replace(was, jobs=settings.jobs) == settings
-        if not same or program_hash(program) != hash_of(folder):
+        if not same or name != hash_of(folder):
             raise ValueError(
-                f"{folder}: must be a new directory, or the same study that goes on; got a study of "
-                f"other settings; 'equipoise tune resume {folder}' goes on with it"
+                f"{folder}: must be a new directory, or the same study that goes on; got another "
+                f"study; 'equipoise tune resume {folder}' goes on with it"
             )
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: must be a new or empty directory, got one with files")
     check_memory(program, settings)
+    program, chosen = settled(program, on=settings.on, asked=asked, tell=tell)
     folder.mkdir(parents=True, exist_ok=True)
-    write_study(folder, settings, program)
+    write_study(folder, settings, program, name, chosen)
     return folder
 
 
@@ -196,15 +214,18 @@ def carried_on(
     settings = read_study(folder)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
-    program = configured(folder / STUDY, trust=trust)
-    strategy = strategy_from(settings, program, trust)
-    executor = executor or executor_of(settings, program, trust, cluster or {})
+    program = None if settings.suite else configured(folder / STUDY, trust=trust)
+    strategy = _cells(settings) if program is None else strategy_from(settings, program, trust)
+    names = list(trust)
+    if program is not None:  # the user typed its names, or vouched for the file
+        names += [name for _, name in vouched.of_program(to_json(program))[0]]
+    executor = executor or executor_of(settings, program, names, cluster or {})
     study = Study(
         folder,
         settings,
         strategy,
         executor,
-        in_order=program.placement.max_lag == 0,
+        in_order=program is not None and program.placement.max_lag == 0,
         heard=heard,
         moved=moved,
     )
@@ -212,14 +233,14 @@ def carried_on(
         history = study.run()
     finally:
         study.close()
-    if history.end is not None:
+    if program is not None and history.end is not None and len(strategy.plan.space):
         _write_best(folder, program, history)
     return Tuned(directory=folder, history=history)
 
 
 def executor_of(
     settings: StudySettings,
-    program: Program,
+    program: Program | None,
     trust: Sequence[str] = (),
     cluster: Mapping[str, object] | None = None,
 ) -> Executor:
@@ -239,8 +260,8 @@ def executor_of(
             starts,
             settings.jobs,
             cluster=read,
-            cores=1 if settings.on == "serial" else 1 + program.actors,
-            gpus=int(program.placement.device.startswith("cuda")),
+            cores=1 if settings.on == "serial" or program is None else 1 + program.actors,
+            gpus=int(program is not None and program.placement.device.startswith("cuda")),
         )
     if settings.executor != "local":
         raise ValueError(f"executor: must be local or ray, got {settings.executor!r}")
@@ -257,6 +278,13 @@ def found(folder: Path) -> Tuned:
     settings = read_study(folder)
     history = replayed(read_journal(folder), settings.jobs, folder / JOURNAL)
     return Tuned(directory=folder, history=history)
+
+
+def _cells(settings: StudySettings) -> Strategy:
+    """The strategy of a suite's study, whose trials are as long as its longest cell."""
+    plan = Plan(space=Space(), trials=settings.trials, steps=1, seed=settings.seed)
+    cells = Cells(plan=plan, cells=settings.strategy_settings)
+    return replace(cells, plan=replace(plan, steps=cells.steps))
 
 
 def strategy_from(settings: StudySettings, program: Program, trust: Sequence[str] = ()) -> Strategy:
@@ -277,17 +305,15 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
     Alarms end a trial: its settings do not learn.
     """
     space = settings.parsed()
-    program = alter(program, on_alarm="stop")
+    if settings.strategy != "seeds":
+        program = alter(program, on_alarm="stop")
     for parameter in space:
         _check_parameter(program, parameter.key, parameter.grid(2), strategy.changes_settings)
     _check_corners(program, space)
     if (named := settings.space) and settings.strategy == "seeds":
         raise ValueError(f"strategy seeds: must have no space, got {', '.join(named)}")
-    if (
-        strategy.needs_results
-        and program.evaluation.episodes == 0
-        and program.source.played is None
-    ):
+    plays = program.evaluation.episodes > 0 or program.source.played is not None
+    if strategy.needs_results and not plays:
         raise ValueError(
             f"strategy {settings.strategy}: must have results before the end of a trial, got a run "
             "that plays no episodes and has no evaluations; use --evaluate-episodes N"
@@ -298,7 +324,8 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
 def _check_parameter(program: Program, key: str, values: Sequence[Value], changes: bool) -> None:
     if key in ("schedule.steps", "schedule.seed", "steps", "seed"):
         raise ValueError(
-            f"space: must not contain {key}, which the study sets for each trial; use --{key.rpartition('.')[2]}"
+            f"space: must not contain {key}, which the study sets for each trial; use "
+            f"--{key.rpartition('.')[2]}"
         )
     made = [apply_settings(program, [f"{key}={value}"]) for value in values]
     check_read(made[-1], [key])

@@ -46,8 +46,10 @@ from equipoise.cli import (
     resume,
     runs,
     serve,
+    study,
     trace,
     train,
+    tune,
     watch,
     whatif,
 )
@@ -79,8 +81,10 @@ __all__ = [
     "resume",
     "runs",
     "serve",
+    "study",
     "trace",
     "train",
+    "tune",
     "watch",
     "whatif",
 ]

@@ -33,11 +33,3 @@ def cluster_settings(address: str | None, settings: Sequence[str] | None) -> dic
             raise ValueError(f"--cluster: expected KEY=VALUE, such as home_actors=0, got {text!r}")
         found[key.strip()] = value.strip()
     return found
-
-
-def cluster_words(address: str | None, settings: Sequence[str] | None) -> list[str]:
-    """Both options as they were typed, for another command."""
-    return [
-        *(["--address", address] if address is not None else []),
-        *(w for one in settings or () for w in ("--cluster", one)),
-    ]

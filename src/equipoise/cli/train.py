@@ -11,9 +11,10 @@ import typer
 
 from equipoise import phases
 from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
-from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings, cluster_words
-from equipoise.cli.seeds import check_seeds, train_seeds
+from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
+from equipoise.cli.seeds import check_seeds
 from equipoise.cli.show import show
+from equipoise.cli.studies import carried_on_shown
 from equipoise.console.help import leaving, plain_errors
 from equipoise.console.options import TrainHelp, read, settings_options
 from equipoise.console.place import say
@@ -77,8 +78,6 @@ def train(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    # what --seeds has measured for --config
-    choices: Annotated[Path | None, typer.Option(hidden=True)] = None,
     save_config: Annotated[
         Path | None,
         typer.Option(
@@ -215,12 +214,12 @@ def train(
                 made_callbacks,
                 run_of,
             )
+            from equipoise.api.tuning import opened
             from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.paths import check_vacant
             from equipoise.record.prometheus import Endpoint, read_address
-            from equipoise.tuning.choice import read_choices
-            from equipoise.tuning.choices import settled
+            from equipoise.studies.settings import StudySettings
             from equipoise.tuning.sizing import fitted
 
             all_settings = (*(settings or ()), *more)
@@ -262,24 +261,21 @@ def train(
                 check_seeds(
                     prometheus=prometheus, callbacks=callbacks, or_resume=or_resume, out=out
                 )
-                # once, and the same for all of them
-                program, chosen = settled(program, on=where, asked=asked, tell=tell)
-                words = [
-                    *("--on", where),
-                    *cluster_words(address, cluster),
-                    *(
-                        ["--init-from", str(init_from), "--init-what", init_what]
-                        if init_from
-                        else []
-                    ),
-                    *([] if tensorboard else ["--no-tensorboard"]),
-                    *(["--wandb", wandb] if wandb else []),
-                    *(["--quiet"] if quiet else []),
-                ]
-                into = None if out is None else Path(out)
-                sys.exit(
-                    train_seeds(program, count, jobs=beside, out=into, words=words, chosen=chosen)
+                study = StudySettings(
+                    strategy="seeds",
+                    trials=count,
+                    jobs=beside,
+                    seed=program.schedule.seed,
+                    on=where,
+                    cluster=tuple(f"{key}={value}" for key, value in of_cluster.items()),
+                    init_from="" if init_from is None else str(init_from.absolute()),
+                    init_what=init_what,
+                    tensorboard=tensorboard,
+                    wandb=wandb or "",
                 )
+                folder = opened(out, study, program, trust or (), asked=asked, tell=tell)
+                start.end()
+                sys.exit(carried_on_shown(folder, None, trust or (), quiet=quiet, command="train"))
             endpoint = None if prometheus is None else Endpoint(read_address(prometheus))
             order = Order(
                 on=where,
@@ -289,7 +285,7 @@ def train(
                 init_what=init_what,
                 or_resume=or_resume,
                 trust=trust or (),
-                choices={} if choices is None else read_choices(choices),
+                choices={},
                 tensorboard=tensorboard,
                 wandb=wandb,
                 tell=tell,

@@ -5,6 +5,7 @@ from __future__ import annotations
 GROUPS = {
     "Train": {
         "train": "Train a policy on an env, or a model on text",
+        "tune": "Search for the best settings, by many runs",
         "resume": "Continue a run from its newest checkpoint",
         "evaluate": "Play fresh episodes with the policy of a run",
         "generate": "Answer prompts with the model of a run",
@@ -15,6 +16,7 @@ GROUPS = {
         "watch": "Show runs on a live page in a browser",
         "report": "Write an HTML page about runs",
         "plot": "Draw learning curves of runs",
+        "study": "Train a benchmark suite, and compare its scores",
     },
     "Speed": {
         "whatif": "Predict the speed of a run with other settings",

@@ -338,6 +338,9 @@ class OwnOptions(Sections):
         return super().parse_args(ctx, args)
 
 
+Short = dict[str, dict[str, str]]
+
+
 class TrainHelp(OwnOptions):
     """Help of ``train``: the short one, and with ``--help-all`` each option and each setting."""
 
@@ -367,7 +370,8 @@ class TrainHelp(OwnOptions):
             from equipoise.console.typed import by_name
 
             own = by_name(self.get_params(ctx))
-            for title, some in (SHORT | TEXT if on_text else SHORT).items():
+            short = self.short()[0]
+            for title, some in (short | TEXT if on_text else short).items():
                 with formatter.section(title):
                     formatter.write_dl(
                         [
@@ -385,10 +389,21 @@ class TrainHelp(OwnOptions):
                 formatter.write("\nWith --algorithm grpo, --help-all lists the settings of text.\n")
             super().format_epilog(ctx, formatter)
         else:
-            formatter.write(f"\n{SHORT_END}\n")
+            formatter.write(f"\n{self.short()[1]}\n")
+
+    def short(self) -> tuple[Short, str]:
+        """Return the sections of the short help, and its end."""
+        return SHORT, SHORT_END
 
 
-SHORT = {  # the commonest options, a line each; "": the option's own help
+class TuneHelp(TrainHelp):
+    """Help of ``tune start``: that of ``train``, with the options of a study."""
+
+    def short(self) -> tuple[Short, str]:
+        return SHORT_OF_TUNE, SHORT_END_OF_TUNE
+
+
+SHORT: Short = {  # the commonest options, a line each; "": the option's own help
     "Train a policy on ENV; Ctrl-C saves and stops": {
         "ENV": "Gymnasium id, module:callable, device:NAME or a task",
         "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
@@ -434,6 +449,35 @@ SHORT_END = """With --algorithm NAME, --help lists its fields, which are options
 Examples:
   equipoise train CartPole-v1 --stop-at 475
   equipoise train my_package.envs:make_env --algorithm sac --gamma 0.98"""
+
+SHORT_OF_TUNE: Short = {
+    "Search for the settings of ENV with the highest score; Ctrl-C saves and stops": {
+        "ENV": "Gymnasium id, module:callable, device:NAME or a task",
+        "--space KEY=VALUES": "",
+        "--trials N": "",
+        "--strategy NAME": "",
+        "--strategy-set KEY=VALUE": "",
+        "--confirm N": "",
+    },
+    "Each trial": {
+        "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
+        "--steps N": "",
+        "--seed N": "",
+        "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
+        "--no-recipe": "Use no tuned settings for this env",
+        "--config FILE": "",
+        "--evaluate-episodes N": "",
+    },
+    "Machine": {"--jobs J": "", "--on serial|process": "", "--max-lag K|none": ""},
+    "Output": {"--out DIR": "", "-q, --quiet": ""},
+}
+SHORT_END_OF_TUNE = """--help-all lists each option and each setting of a trial.
+
+Examples:
+  equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
+  equipoise tune Acrobot-v1 --trials 40 --jobs 2 --strategy median \\
+    --space optimizer.learning_rate=log:1e-5..1e-2 --space algorithm.gamma=0.95,0.99
+  equipoise tune strategies          the strategies and their settings"""
 
 
 def _first(option: str) -> str:

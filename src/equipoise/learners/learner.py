@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.clock import Clock
-from equipoise.facts import facts
+from equipoise.facts import facts, values_of
 from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import Eager, Execution
 from equipoise.learners.minibatch import micro_batches, minibatches
-from equipoise.learners.optimizers import unknown_group
+from equipoise.learners.optimizers import STEPPED, unknown_group
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
 from equipoise.learners.reward_parts import RewardParts
@@ -455,6 +455,28 @@ class Learner:
         if self._target is not None:
             self._target.every, self._target.tau = algorithm.copied_every, algorithm.tau
 
+    def live(self) -> dict[str, object]:
+        """Return the settings that the next step reads, by their keys: those of the optimisers, of
+        which a rate is that before the schedule's factor, and the algorithm's.
+        """
+        mine = self.optimizer
+        other = next((one for one in self.parameters.settings() if one != mine), mine)
+        optimizer = values_of(mine) | {name: values_of(other)[name] for name in STEPPED}
+        rates = {
+            group: mine.rates.get(group, mine.learning_rate) for group in self.parameters.optimizers
+        }
+        parts = {
+            "optimizer.": optimizer,
+            "optimizer.rates.": rates,
+            "algorithm.": values_of(self.algorithm),
+        }
+        return {
+            f"{room}{name}": value
+            for room, part in parts.items()
+            for name, value in part.items()
+            if _is_plain(value)
+        }
+
     def _look(self, steps: Sequence[tuple[int, str]], seen: Tensor) -> None:
         """Raise the first of these steps (version, group) whose numbers [n, 2] are not finite."""
         for (version, group), (loss, norm) in zip(steps, seen.tolist(), strict=True):
@@ -467,6 +489,13 @@ class Learner:
                     "good ones. A lower "
                     "optimizer.learning_rate or optimizer.max_grad_norm may help"
                 )
+
+
+def _is_plain(value: object) -> bool:
+    """Is it a number, a text, a bool or None, or a tuple of them?"""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _nothing() -> None: ...

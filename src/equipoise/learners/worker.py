@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -321,7 +322,8 @@ class LearnerWorker:
             line.learner.settle()
             line.learner.check()
         replicated = self._replicated()
-        to.put(self._sums.state() | (replicated if self._leads else {}))
+        mine = replicated | {"live": json.dumps(self._live())} if self._leads else {}
+        to.put(self._sums.state() | mine)
         to.put(self._queue.state(), numbered("experience", self._meeting.pool.rank))
         if self._leads:
             to.put_weights(self.params())
@@ -345,6 +347,17 @@ class LearnerWorker:
             "shares": self._meeting.pool.size,
         }
 
+    def _live(self) -> dict[str, object]:
+        """The settings that the learners go by, by their keys: those of several policies begin with
+        the policy's name. They are never loaded.
+        """
+        several = len(self.lines) + len(self.past) > 1
+        return {
+            (f"policies.{name}.{key}" if several else key): value
+            for name, line in self.lines.items()
+            for key, value in line.learner.live().items()
+        }
+
     def load(self, source: StateReader) -> None:
         """Go on where the learner was saved. The queue is loaded before, with its memory."""
         state, pool = source.state(LEADER), self._meeting.pool
@@ -353,6 +366,7 @@ class LearnerWorker:
             "learners": {name: schema.Anything() for name in self.lines},
             "past": past,
             "shares": schema.count(1),
+            "live?": schema.Anything(),  # for readers of checkpoints
         }
         schema.check(state, wanted | SCHEMA, "")
         self._load_learners(state)

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import Damaged
 from equipoise.experience.replay import journal
-from equipoise.files import json_bytes, parse_json, read_json, sync_directory, write_synced
+from equipoise.files import (
+    json_bytes,
+    open_plain,
+    parse_json,
+    read_json,
+    sync_directory,
+    write_synced,
+)
 from equipoise.record import statefile
 from equipoise.schema import Anything, Maybe, Number, Schema, Text, check
 
@@ -177,17 +184,21 @@ def save(
 def retain(
     directory: Path, last: int, *, upto: int | None = None, known: Source | None = None
 ) -> None:
-    """Keep the newest ``last`` checkpoints up to step ``upto``, and the segments that they name.
+    """Keep the newest ``last`` checkpoints up to step ``upto``, the pinned ones up to there, and
+    the segments that they name.
 
     Not while a replay's rows are written. ``known``: a checkpoint whose manifest was read already.
     """
-    found = _found(directory)
+    found = steps(directory)
     beyond = [entry for entry in found if upto is not None and entry[0] > upto]
-    for _, _, path in [*beyond, *[entry for entry in found if entry not in beyond][last:]]:
+    for step, path in beyond:
+        pin_of(directory, step).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
+    for step, path in [entry for entry in found if entry not in beyond][last:]:
+        _remove_unpinned(path, pin_of(directory, step))
     rows = [file for file in (directory / SEGMENTS).rglob("*") if file.is_file()]
     named: set[str] = set()
-    for _, _, path in _found(directory) if rows else ():
+    for _, path in steps(directory) if rows else ():
         with contextlib.suppress(OSError, ValueError):  # a damaged one, from which no run can go on
             named |= (
                 known.segments.keys()
@@ -198,6 +209,58 @@ def retain(
         name = file.relative_to(directory / SEGMENTS).as_posix()
         if SEGMENT.fullmatch(name) and name not in named:
             file.unlink(missing_ok=True)
+
+
+def pin_of(directory: Path, step: int) -> Path:
+    """The file whose presence keeps checkpoint ``step`` from ``retain``."""
+    return directory / f"pin_{step}"
+
+
+def _remove_unpinned(path: Path, pin: Path) -> None:
+    """Remove a checkpoint that is not pinned.
+
+    It loses its name before the pin is looked for, since ``pin`` looks for the name after it wrote
+    the pin: whichever is first, a checkpoint that was pinned stays.
+    """
+    if pin.exists():
+        return
+    gone = path.with_name(f".{path.name.removeprefix('.')}.gone")
+    with contextlib.suppress(OSError):
+        path.rename(gone)
+        if pin.exists():
+            gone.rename(path)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """Copy a checkpoint, and the rows that it names, into another folder of checkpoints -> its path
+    there.
+
+    Files of a checkpoint never change, so the copies are hard links where the file system has them.
+    FileNotFoundError if the checkpoint is removed meanwhile, ValueError if it is damaged. No
+    directory is synced.
+    """
+    files, named = manifest(path)
+    target = folder / path.name.removeprefix(".").removesuffix(".old")
+    pairs = [(path / name, target / name) for name in (*files, MANIFEST)]
+    pairs += [(path.parent / SEGMENTS / name, folder / SEGMENTS / name) for name in named]
+    for source, made in pairs:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        _link(source, made)
+    _verified(target, rows=True)
+    return target
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without hard links
+        with open_plain(source) as file, target.open("xb") as made:
+            shutil.copyfileobj(file, made)
+            made.flush()
+            os.fsync(made.fileno())
 
 
 def _tidy(directory: Path) -> None:
@@ -220,7 +283,7 @@ def latest(
 
     ``skipped`` gets a sentence for each newer one that is damaged.
     """
-    for _, _, path in _found(directory):
+    for _, path in steps(directory):
         try:
             files = _verified(path, rows=whole)
         except (OSError, ValueError) as error:
@@ -232,14 +295,15 @@ def latest(
     return None
 
 
-def _found(directory: Path) -> list[tuple[int, bool, Path]]:
-    """(step, not an old one, path), the newest first."""
+def steps(directory: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a folder with their steps, the newest first."""
     if not directory.is_dir():
         return []
     matches = [
         (match, path) for path in directory.iterdir() if (match := STEP.fullmatch(path.name))
     ]
-    return sorted([(int(match[1]), not match[2], path) for match, path in matches], reverse=True)
+    found = sorted([(int(match[1]), not match[2], path) for match, path in matches], reverse=True)
+    return [(step, path) for step, _, path in found]
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -357,7 +421,7 @@ def choose(directory: Path, *, passed: Collection[Path] = (), skipped: list[str]
 
     All sizes are verified here, other files by workers. ``skipped``: as of ``latest``.
     """
-    for _, _, path in _found(directory):
+    for _, path in steps(directory):
         if path in passed:
             continue
         try:

@@ -31,7 +31,15 @@ from equipoise.record.live import Live
 from equipoise.record.mirror import Mirror
 from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN, VIDEOS
-from equipoise.record.report import METRICS, Evaluation, Report, left_out, read_reports, step_of
+from equipoise.record.report import (
+    METRICS,
+    Evaluation,
+    Report,
+    kept_lines,
+    left_out,
+    read_reports,
+    step_of,
+)
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, read_summary, write_summary
 from equipoise.schema import check
@@ -133,7 +141,7 @@ class RunDirectory:
         """
         self._begin_writing()
         try:
-            told = self._readable_metrics()
+            told = self.readable_metrics()
             self._begin_wandb(told=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
             resumed = {
@@ -186,11 +194,8 @@ class RunDirectory:
 
         ``source``: the checkpoint of that step; ``told``: the reports, if they are read already.
         """
-        told = self._readable_metrics() if told is None else told
-        whole = [line for line in told if step_of(line) <= step and not line["final"]]
-        write_atomic(
-            self.path / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in whole)
-        )
+        told = self.readable_metrics() if told is None else told
+        write_atomic(self.path / METRICS, kept_lines(told, step))
         assert self._metrics is not None
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
@@ -304,7 +309,7 @@ class RunDirectory:
         """The reports so far; ValueError for a damaged one."""
         return read_reports(self.path / METRICS)
 
-    def _readable_metrics(self) -> list[dict[str, Any]]:
+    def readable_metrics(self) -> list[dict[str, Any]]:
         """The undamaged reports, which are all that a resume needs."""
         damaged: list[str] = []
         found = read_reports(self.path / METRICS, damaged=damaged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +90,14 @@ class Evaluating:
 def step_of(said: Mapping[str, Any]) -> int:
     """``Report.step`` of a line of ``metrics.jsonl``, or of a checkpoint's meta."""
     return int(said["env_steps"] or said.get("updates", said.get("version")))
+
+
+def kept_lines(told: Sequence[Mapping[str, Any]], step: int) -> bytes:
+    """The content of ``metrics.jsonl`` for a run that goes on from ``step``: the reports up to it,
+    without the last one of a run.
+    """
+    kept = [line for line in told if step_of(line) <= step and not line["final"]]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in kept)
 
 
 NATURAL = Number(0, (1 << 63) - 1, whole=True)

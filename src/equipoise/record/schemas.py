@@ -5,7 +5,7 @@ reads.
 from __future__ import annotations
 
 from equipoise.record.series import SERIES
-from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text
+from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, count
 
 SUMMARY_KEYS = (
     "status",
@@ -42,6 +42,7 @@ RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its 
     "wandb?": Maybe(Each(Anything())),
     "signature?": Maybe(Text(64)),
     "resumed?": Items(Anything()),
+    "cloned?": {"run": Text(), "step": count(), "*": Anything()},
     "dataset?": {"sha256": Text(64), "*": Anything()},
     "task?": {"sha256": Text(64)},
     "choices?": Each({"why": Text(2_000), "*": Anything()}),

@@ -30,6 +30,11 @@ def new(project: str) -> dict[str, str]:
     return {PROJECT: project, ID: secrets.token_hex(4)}
 
 
+def another(known: Mapping[str, str]) -> dict[str, str]:
+    """The same for a copy of the run, which is another W&B run."""
+    return {**known, ID: secrets.token_hex(4)}
+
+
 class WandbLog:
     """One W&B run, whose step is the env step; a rewound run logs only steps that it has not.
 

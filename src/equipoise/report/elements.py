@@ -63,6 +63,23 @@ def table(
     return tag("table", tag("thead", top), tag("tbody", *body), class_=class_ or None)
 
 
+def tiles(found: Iterable[tuple[str, str, str, str]]) -> Html:
+    """Numbers in large: (name, value, text beside the value, text below) of each."""
+    return tag(
+        "dl",
+        *(
+            tag(
+                "div",
+                tag("dt", name),
+                tag("dd", value, tag("span", beside) if beside else None),
+                tag("dd", below, class_="note"),
+            )
+            for name, value, beside, below in found
+        ),
+        class_="tiles",
+    )
+
+
 def captioned(charts: Mapping[str, Html | None]) -> list[Html]:
     """Small figures under their titles, of the charts that have a point."""
     return [

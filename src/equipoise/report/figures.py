@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -280,7 +280,11 @@ def _framed(svg: Html, y_names: Sequence[Html], x_names: Sequence[Html], x_label
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line on ``x`` [N], ``y`` [N], with an interval [N] if there is one; ``faint``: one seed."""
+    """A line on ``x`` [N], ``y`` [N], with an interval [N] if there is one; ``faint``: one seed.
+
+    ``kind``: a class of the page's style, such as "best"; ``name``: shown at the pointer; ``dots``:
+    points without a line between them.
+    """
 
     style: int
     x: Array
@@ -288,6 +292,9 @@ class Line:
     low: Array = None
     high: Array = None
     faint: bool = False
+    kind: str = ""
+    name: str = ""
+    dots: bool = False
 
     def drawable(self) -> Line:
         """The line without points that are no number, and with at most ``MOST_POINTS``."""
@@ -298,8 +305,9 @@ class Line:
         kept = np.all(np.isfinite(np.stack([x, y, low, high])), axis=0)
         x, y, low, high = x[kept], y[kept], low[kept], high[kept]
         if self.low is None:
-            return Line(self.style, *thinned(x, y), faint=self.faint)
-        return Line(self.style, x, y, low, high, self.faint)
+            x, y = (x, y) if self.dots else thinned(x, y)
+            return replace(self, x=x, y=y)
+        return replace(self, x=x, y=y, low=low, high=high)
 
 
 def thinned(x: Array, y: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
@@ -350,19 +358,31 @@ def tick_text(value: float) -> str:
     return f"{value:.4g}"
 
 
+Named = Sequence[tuple[float, str]]  # places of an axis, each with its label
+
+
 def chart(
-    lines: Sequence[Line], *, label: str, x_label: str, x_text: Callable[[float], str] = tick_text
+    lines: Sequence[Line],
+    *,
+    label: str,
+    x_label: str,
+    x_text: Callable[[float], str] = tick_text,
+    across: Named = (),
+    up: Named = (),
 ) -> Html | None:
-    """Draw lines over an axis, with the labels of both axes; None without a point."""
+    """Draw lines over an axis, with the labels of both axes; None without a point. ``across`` and
+    ``up``: labels in place of the numbers.
+    """
     drawn = [line for one in lines if len((line := one.drawable()).x)]
     if not drawn:
         return None
     xs = min(float(line.x.min()) for line in drawn), max(float(line.x.max()) for line in drawn)
-    if alike(*xs):
+    if alike(*xs) or any(line.dots for line in drawn):
         xs = reach([line.x for line in drawn])
-    ys = reach([line.y for line in drawn])
-    across, up = ticks(*xs, most=6), ticks(*ys, most=4)
-    grid = "".join(f"M0 {figure_number(_y(y, ys))}H{WIDE}" for y in up)
+    ys = reach([*(line.y for line in drawn), np.array([y for y, _ in up] or [drawn[0].y[0]])])
+    across = across or [(x, x_text(x)) for x in ticks(*xs, most=6)]
+    up = up or [(y, tick_text(y)) for y in ticks(*ys, most=4)]
+    grid = "".join(f"M0 {figure_number(_y(y, ys))}H{WIDE}" for y, _ in up)
     shapes = [tag("path", class_="grid", d=grid)]
     for line in sorted(drawn, key=lambda one: not one.faint):
         if line.low is not None:
@@ -370,8 +390,9 @@ def chart(
         shapes.append(
             tag(
                 "path",
-                class_=f"line s{line.style % STYLES}{' faint' * line.faint}",
-                d=_path(line.x, line.y, xs, ys),
+                *([tag("title", line.name)] if line.name else ()),
+                class_=_classes(line),
+                d=_path(line, xs, ys),
             )
         )
     svg = tag(
@@ -383,9 +404,9 @@ def chart(
         aria_label=f"{label} over {x_label}",
     )
     y_names = [
-        tag("span", tick_text(y), style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y in up
+        tag("span", name, style=f"top:{figure_number(_y(y, ys) / HIGH * 100)}%") for y, name in up
     ]
-    x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), x_text(x)) for x in across]
+    x_names = [x_label_at((x - xs[0]) / (xs[1] - xs[0]), name) for x, name in across]
     return _framed(svg, y_names, x_names, x_label)
 
 
@@ -408,10 +429,17 @@ def _points(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]
     ]
 
 
-def _path(x: Array, y: Array, xs: tuple[float, float], ys: tuple[float, float]) -> str:
-    points = _points(x, y, xs, ys)
+def _path(line: Line, xs: tuple[float, float], ys: tuple[float, float]) -> str:
+    points = _points(line.x, line.y, xs, ys)
     # a stroke's round end is the dot
-    return "M" + ("L".join(points) if len(points) > 1 else f"{points[0]}h0")
+    if line.dots or len(points) == 1:
+        return "".join(f"M{one}h0" for one in points)
+    return "M" + "L".join(points)
+
+
+def _classes(line: Line) -> str:
+    kinds = (f"s{line.style % STYLES}", "faint" * line.faint, "dots" * line.dots, line.kind)
+    return " ".join(["line", *filter(None, kinds)])
 
 
 def _band(line: Line, xs: tuple[float, float], ys: tuple[float, float]) -> str:

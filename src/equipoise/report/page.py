@@ -46,18 +46,25 @@ def page(runs: Sequence[RunRecord], now: float | None = None) -> str:
         sections.resources_section(groups),
         sections.notes_section(groups),
     )
+    return document(sections.title_of(groups), *told)
+
+
+def document(title: str, *parts: Html | None) -> str:
+    """The whole file around the parts of a page; ValueError if it has more than ``MOST_BYTES``."""
     head = (
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
         tag("link", rel="icon", href="data:,"),
-        tag("title", f"{sections.title_of(groups)} · equipoise"),
+        tag("title", f"{title} · equipoise"),
         tag("style", Html(style())),
     )
     whole = (
         BEGIN
         + joined(
-            tag("html", tag("head", *head), tag("body", hatchings(), tag("main", *told)), lang="en")
+            tag(
+                "html", tag("head", *head), tag("body", hatchings(), tag("main", *parts)), lang="en"
+            )
         )
         + "\n"
     )

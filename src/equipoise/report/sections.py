@@ -24,6 +24,7 @@ from equipoise.report.elements import (
     section,
     short_name,
     table,
+    tiles,
 )
 from equipoise.report.figures import sample
 from equipoise.report.markup import LONGEST_SENTENCE, Html, joined, tag
@@ -147,7 +148,7 @@ def _options_whole(text: str) -> list[Html | str]:
 
 
 def _tiles(group: Group) -> Html:
-    tiles = [
+    found = [
         ("return", *mean_text(group.values("return_mean"), 1), "last 100 episodes"),
         ("evaluation", *mean_text(group.values("evaluation"), 1), "fresh episodes"),
         ("steps/s", *mean_text(group.values("steps_per_s"), 0), "env steps, learned from"),
@@ -159,20 +160,7 @@ def _tiles(group: Group) -> Html:
             "the longest" if len(group.runs) > 1 else "h:m:s",
         ),
     ]
-    shown = [one for one in tiles if one[1] != NONE]
-    return tag(
-        "dl",
-        *(
-            tag(
-                "div",
-                tag("dt", name),
-                tag("dd", value, tag("span", half) if half else None),
-                tag("dd", what, class_="note"),
-            )
-            for name, value, half, what in shown
-        ),
-        class_="tiles",
-    )
+    return tiles([one for one in found if one[1] != NONE])
 
 
 # ----------------------------------------------------------------------------------------- the runs

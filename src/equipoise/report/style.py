@@ -24,6 +24,17 @@ DARK = """
   --blocked-ground: #1d2d40; --blocked-mark: #7ba7da;
   --s0: #6bb1d1; --s1: #e59a63; --s2: #9bc07c; --s3: #bd9bdc; --s4: #d3b25a; --s5: #e58fa4; --s6: #6cc7be; --s7: #b4bcc4;
 """  # noqa: E501
+# of lines in the pictures of a study
+STUDY = """
+.line.dots { stroke-width: 5; stroke-dasharray: none; opacity: .6 }
+.line.dots.best { stroke-width: 10; opacity: 1 } .line.front.dots { stroke-width: 8; opacity: 1 }
+.line.returns { stroke-width: 1; opacity: .25 } .line.front { stroke-dasharray: none }
+.line.member, .line.join { stroke-dasharray: none; opacity: .6 } .line.join { stroke-width: 1 }
+.line.best { stroke-width: 4; stroke-dasharray: none; opacity: 1 } .line.join.best { stroke-width: 2.5 }
+.line.q0, .line.q1, .line.q2, .line.q3, .line.q4 { stroke-width: 1.2; stroke-dasharray: none }
+.line.q0 { opacity: .12 } .line.q1 { opacity: .2 } .line.q2 { opacity: .32 } .line.q3 { opacity: .5 }
+.line.q4 { opacity: .85 }
+"""  # noqa: E501
 DASHES = ("none", "8 4", "2 4", "11 3 2 3", "14 4", "5 3", "1 3 6 3", "3 2")
 RULES = """
 * { box-sizing: border-box }
@@ -109,6 +120,8 @@ figure { margin: 0 0 18px } figcaption { font-size: 13px; color: var(--soft); ma
 .line { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; stroke-linecap: round; stroke-linejoin: round }
 .faint { stroke-width: 1; opacity: .38 } .band { stroke: none; opacity: .16 } .grid path, path.grid { fill: none }
 path.grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-stroke }
+ .line.front { stroke-dasharray: none }
+.importance .strip { min-width: 8rem; height: 14px } .importance td:first-child { width: 30% }
 .notes { list-style: none; margin: 0; padding: 0; font-size: 14px }
 .notes li { display: grid; grid-template-columns: 1.4rem minmax(0, 1fr); padding: 6px 0;
   border-bottom: 1px solid var(--rule) }
@@ -156,5 +169,6 @@ def style() -> str:
             *lines,
             faint,
             RULES,
+            STUDY,
         ]
     )

@@ -55,15 +55,21 @@ def connected(on: On, cluster: Mapping[str, Any]) -> RayNodes | None:
             )
         return None
     settings = read_cluster(cluster)
-    if missing := [name for name in ("ray", "zmq") if find_spec(name) is None]:
-        raise ValueError(
-            f"on: expected the packages of the extra 'ray', found no {' and no '.join(missing)}; "
-            f"{install('ray')}"
-        )
+    check_packages(on)
     phases.say("connecting to Ray")
     from equipoise.runtime.cluster.on_ray import RayNodes
 
     return RayNodes(settings)
+
+
+def check_packages(on: str) -> None:
+    """Raise ValueError if a package that a run on Ray needs is not installed."""
+    missing = [name for name in ("ray", "zmq") if on == "ray" and find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"on: expected the packages of the extra 'ray', found no {' and no '.join(missing)}; "
+            f"{install('ray')}"
+        )
 
 
 def start(

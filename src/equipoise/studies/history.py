@@ -4,11 +4,14 @@ sees, and the decisions that a strategy makes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from equipoise.studies.space import Settings
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 # training: up to ``target``, whether a process is at it or not. paused: at ``steps``, may go on.
 # done: the run ended itself (its goal, an alarm). stopped: by a decision. failed: with an error.
@@ -186,6 +189,8 @@ class History:
     def _new(self, name: str) -> Trial:
         if name in self.trials:
             raise ValueError(f"{name}: must be a new name, got one of another trial")
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r}: must be the name of a folder, such as trial_0001")
         self.trials[name] = Trial(name=name, settings={})
         return self.trials[name]
 

@@ -151,8 +151,9 @@ class LocalExecutor:
         except BlockingIOError:
             return False
         *lines, one.text = (one.text + data).split(b"\n")
+        events: list[Progress | Result | None] = []
         try:
-            events = [read_event(line) for line in lines]
+            events += [read_event(line) for line in lines]
         except ValueError:  # an env wrote into it
             data = b""
         if not data or len(one.text) > LONGEST_LINE:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import tomli_w
 
@@ -19,7 +19,8 @@ from equipoise.programs.settings import convert
 from equipoise.studies.space import Space, read_space
 from equipoise.types import Program
 
-STUDY, TRIALS, BEST = "study.toml", "trials", "best.toml"
+STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
+PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS = 100_000, 1024
 
 
@@ -36,6 +37,12 @@ class StudySettings:
     seed: int = 0
     on: str = "serial"  # where the workers of a trial run
     executor: str = "local"  # where trials run: on this machine, or on a Ray cluster
+    cluster: tuple[str, ...] = ()  # of trials with on="ray": settings such as "address=auto"
+    init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
+    init_what: str = "weights"
+    tensorboard: bool = False  # for each trial
+    wandb: str = ""
+    suite: str = ""  # the name of the suite that the trials are cells of
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -54,15 +61,24 @@ class StudySettings:
         return read_space(self.space)
 
 
-def write_study(folder: Path, settings: StudySettings, program: Program) -> None:
-    """Write ``study.toml`` into a new folder."""
-    data = for_toml(to_json(program))
-    written: dict[str, object] = {
-        "study": asdict(settings) | {"program_sha256": program_hash(program)},
-        "program": data,
-    }
-    if (signature := trust.signature(data)) is not None:  # of what a reader finds
-        written["signature"] = signature
+def write_study(
+    folder: Path,
+    settings: StudySettings,
+    program: Program | None,
+    asked: str,
+    chosen: Mapping[str, object],
+) -> None:
+    """Write ``study.toml`` into a new folder, and what was measured for all trials before it.
+
+    ``program``: None for a suite. ``asked``: the hash of the program before measured settings had
+    values.
+    """
+    written: dict[str, object] = {"study": asdict(settings) | {"program_sha256": asked}}
+    if program is not None:
+        data = written["program"] = for_toml(to_json(program))
+        if (signature := trust.signature(data)) is not None:  # of what a reader finds
+            written["signature"] = signature
+    write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
 
 
@@ -84,12 +100,9 @@ def read_study(folder: Path) -> StudySettings:
     for key in given:
         if key not in known:
             raise ValueError(f"{file}: unknown setting {key!r} in [study]{hint(key, known)}")
-    kinds = {"strategy": str, "on": str, "executor": str}
+    kinds = get_type_hints(StudySettings)
     typed: dict[str, Any] = {
-        key: tuple(convert(value, tuple[str, ...], f"{file}: {key}"))
-        if key in ("space", "strategy_settings")
-        else convert(value, kinds.get(key, int), f"{file}: {key}")
-        for key, value in given.items()
+        key: convert(value, kinds[key], f"{file}: {key}") for key, value in given.items()
     }
     if "strategy" not in typed:
         raise ValueError(f"{file}: must name a strategy in [study], got none")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 Value = int | float | str | bool
-Settings = dict[str, Value]  # by key, such as "optimizer.learning_rate"
+Settings = Mapping[str, Value]  # by key, such as "optimizer.learning_rate"
 Scale = Literal["uniform", "log"]
 
 MOST_KEYS, MOST_CHOICES, MOST_CELLS = 64, 256, 100_000
@@ -35,19 +35,24 @@ class Choice:
 
     def share(self, value: Value) -> float:
         """Return the share in [0, 1] of the range at which the value lies."""
-        return (self.values.index(value) + 0.5) / len(self.values)
+        return (self.index(value) + 0.5) / len(self.values)
+
+    def index(self, value: Value) -> int:
+        """Return the place of a value; true and 1 are two values. ValueError for another value."""
+        return [(isinstance(one, bool), one) for one in self.values].index(
+            (isinstance(value, bool), value)
+        )
 
     def holds(self, value: Value) -> bool:
-        return any(
-            value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.values
-        )
+        return (isinstance(value, bool), value) in [
+            (isinstance(one, bool), one) for one in self.values
+        ]
 
     def grid(self, points: int) -> list[Value]:
         return list(self.values)
 
     def __str__(self) -> str:
-        values = (one if isinstance(one, str) else json.dumps(one) for one in self.values)
-        return f"{self.key}={','.join(values)}"
+        return f"{self.key}={','.join(map(_text, self.values))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Range:
 
     def at(self, share: float) -> Value:
         """Return the value at a share in [0, 1] of the range, within its bounds."""
+        if share <= 0 or share >= 1:  # exactly, whatever the logarithm rounds to
+            return self.clipped(self.low if share <= 0 else self.high)
         low, high = self._bounds()
         value = low + (high - low) * share
         value = math.exp(value) if self.scale == "log" else value
@@ -80,9 +87,9 @@ class Range:
         return round(value) if self.whole else float(value)
 
     def holds(self, value: Value) -> bool:
-        if isinstance(value, bool | str) or (self.whole and value != int(value)):
+        if isinstance(value, bool | str) or not self.low <= value <= self.high:
             return False
-        return self.low <= value <= self.high
+        return not self.whole or value == int(value)
 
     def grid(self, points: int) -> list[Value]:
         shares = np.linspace(0.0, 1.0, points) if points > 1 else [0.5]
@@ -163,7 +170,8 @@ def read_parameter(text: str) -> Parameter:
         raise ValueError(
             f"space: must be KEY=LOW..HIGH, KEY=log:LOW..HIGH or KEY=A,B,C, got {shown!r}"
         )
-    if (found := RANGE.fullmatch(given)) is not None:
+    # 1...5 may mean 1. to 5 and 1 to .5
+    if "..." not in given and (found := RANGE.fullmatch(given)) is not None:
         return _range(key, found, shown)
     if ".." in given:
         raise ValueError(f"space: must have two numbers around '..', got {shown!r}")
@@ -173,7 +181,7 @@ def read_parameter(text: str) -> Parameter:
             f"space: must have at most {MOST_CHOICES} values of a setting, got {len(values):,} of "
             f"{key}"
         )
-    if len({json.dumps(one) for one in values}) < len(values):
+    if len({(isinstance(one, bool), one) for one in values}) < len(values):
         raise ValueError(f"space: must name each value once, got {shown!r}")
     return Choice(key, values)
 
@@ -186,11 +194,12 @@ def _range(key: str, found: re.Match[str], shown: str) -> Range:
     if scale == "int" and not whole:
         raise ValueError(f"space: bounds of int must be whole numbers, got {shown!r}")
     low, high = float(found["low"]), float(found["high"])
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    prefix = f"{scale}:" if found["scale"] else ""
+    if not (math.isfinite(high - low) and low < high):
         raise ValueError(
             f"space: the lower bound must be below the upper one, got {shown!r}; "
-            f"try {key}={found['high']}..{found['low']}"
-            if low > high
+            f"try {key}={prefix}{found['high']}..{found['low']}"
+            if math.isfinite(low) and low > high
             else f"space: bounds must be two different finite numbers, got {shown!r}"
         )
     if scale == "log" and low <= 0:
@@ -203,11 +212,22 @@ def _value(text: str, shown: str) -> Value:
         raise ValueError(f"space: must have no empty value, got {shown!r}")
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"space: values must be finite, got {shown!r}")
     return value if isinstance(value, int | float | str | bool) else text
+
+
+def _text(value: Value) -> str:
+    """Return a value as ``read_parameter`` reads it: quoted if it would be read as another."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        plain = _value(value.strip(), value) == value
+    except ValueError:
+        plain = False
+    return value if plain else json.dumps(value)
 
 
 def setting_texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -38,10 +38,15 @@ class Strategy(Protocol):
     trial. If it returns no such decision while nothing is training, the search is over.
     """
 
-    needs_results: ClassVar[bool]  # does it decide by results before the end of a trial?
-    changes_settings: ClassVar[bool]  # does it change settings of trials that go on?
-
     @property
     def plan(self) -> Plan: ...
+
+    @property
+    def needs_results(self) -> bool:
+        """Return whether it decides by results before the end of a trial."""
+
+    @property
+    def changes_settings(self) -> bool:
+        """Return whether it changes settings of trials that go on."""
 
     def ask(self, history: History) -> list[Decision]: ...

@@ -26,6 +26,7 @@ from equipoise.studies.history import (
 )
 from equipoise.studies.journal import Journal, replayed
 from equipoise.studies.settings import TRIALS, StudySettings
+from equipoise.studies.stopping import write_process
 from equipoise.studies.strategy import Strategy
 
 POLL_S = 0.2
@@ -54,8 +55,15 @@ class Study:
         self.folder, self.settings, self.strategy = folder, settings, strategy
         self._executor, self._in_order = executor, in_order
         self._heard, self._moved = heard, moved
-        self._lock = paths.lock(folder)
         try:
+            self._lock = paths.lock(folder)
+        except ValueError:
+            raise ValueError(
+                f"{folder}: must be a study at rest, got one that another process carries on now; "
+                f"'equipoise tune stop {folder}' ends that"
+            ) from None
+        try:
+            write_process(folder)
             self._journal = Journal(folder)
             self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
         except BaseException:

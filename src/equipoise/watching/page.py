@@ -24,7 +24,7 @@ import equipoise
 from equipoise.files import plain
 from equipoise.hints import hint
 from equipoise.record.paths import VIDEOS
-from equipoise.report.style import DARK, DASHES, LIGHT
+from equipoise.report.style import DARK, DASHES, LIGHT, STUDY
 from equipoise.watching.guard import Guard
 from equipoise.watching.runs import Folder, Watched
 from equipoise.watching.versions import Versions
@@ -120,12 +120,14 @@ class Page:
     async def _events(self, request: Request) -> Response:
         if self.viewers >= MOST_VIEWERS or self._closing:
             return JSONResponse({"error": f"expected at most {MOST_VIEWERS} viewers"}, 503)
-        run = request.query_params.get("run")
+        run, study = (request.query_params.get(name) for name in ("run", "study"))
         return StreamingResponse(
-            self._stream(run), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+            self._stream(run, study),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store"},
         )
 
-    async def _stream(self, name: str | None) -> AsyncIterator[bytes]:
+    async def _stream(self, name: str | None, study: str | None) -> AsyncIterator[bytes]:
         self.viewers += 1
         try:
             if self._looking is None:
@@ -155,6 +157,13 @@ class Page:
                 ):
                     shown = run.revision
                     said.append(_event("run", await self._do(run.told)))
+                if (
+                    study is not None
+                    and (one := self.folder.studies.get(study)) is not None
+                    and one.revision > shown
+                ):
+                    shown = one.revision
+                    said.append(_event("study", await self._do(one.told)))
                 if self.versions is not None and (now := self.versions.mark) != marks:
                     marks = now
                     said.append(_event("versions", {}))
@@ -349,6 +358,7 @@ def palette() -> str:
             f"@media (prefers-color-scheme: dark) {{ {dark} }}",
             f":root[data-theme=dark] {{{DARK}}}",
             *lines,
+            STUDY,
         ]
     )
 

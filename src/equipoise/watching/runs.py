@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from equipoise.console.place import printable
 from equipoise.files import read_json
@@ -17,7 +18,9 @@ from equipoise.record.paths import RUN, VIDEOS
 from equipoise.record.report import METRICS
 from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
+from equipoise.studies.settings import STUDY, TRIALS
 from equipoise.watching.curves import Curves
+from equipoise.watching.studies import WatchedStudy
 
 # of files that people edit and copy
 ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -268,14 +271,18 @@ def _clips(place: Path) -> dict[str, float]:
     return {name: at for at, name in sorted(found, reverse=True)[:MOST_CLIPS]}
 
 
+Kind = TypeVar("Kind", Watched, WatchedStudy)
+
+
 class Folder:
-    """All runs below a folder. ``revision`` counts up with every change; ``poll`` looks, and is
-    cheap without one.
+    """All runs and studies below a folder. ``revision`` counts up with every change; ``poll``
+    looks, and is cheap without one.
     """
 
     def __init__(self, place: Path) -> None:
         self.place = place
         self.runs: dict[str, Watched] = {}
+        self.studies: dict[str, WatchedStudy] = {}
         self.revision = 0
         self.problem = ""  # what kept the last search from going everywhere
         self.gone: dict[str, int] = {}  # by name: the revision at which the run was gone
@@ -294,15 +301,16 @@ class Folder:
             if (scan or not run.ended or run.curves.behind) and run.look():
                 self.revision += 1
                 run.revision = self.revision
+        for study in self.studies.values():
+            if (scan or not study.ended) and study.look():
+                self.revision += 1
+                study.revision = self.revision
 
     def _scan(self) -> None:
-        found, before = {}, self.problem
+        found, before = dict[str, Path](), self.problem
         try:
             for path in directories(self.place):
-                relative = path.relative_to(self.place).as_posix()
-                name = os.fsencode(path.absolute().name if relative == "." else relative).decode(
-                    errors="backslashreplace"
-                )
+                name = self._name(path)
                 while name in found:  # the bytes of one are the letters of another
                     name += "'"
                 found[name] = path
@@ -315,19 +323,44 @@ class Folder:
             self.problem = str(error)
             found |= {name: run.path for name, run in self.runs.items()}
         self.revision += self.problem != before
-        for name in self.runs.keys() - found.keys():
-            self.revision += 1
-            self.gone[name] = self.revision
-            del self.runs[name]
+        self._forget(self.runs, found)
         for name, path in found.items():
             if name not in self.runs:
                 self.gone.pop(name, None)
                 self.runs[name] = Watched(path, name)
+        self._scan_studies()
+
+    def _scan_studies(self) -> None:
+        """Find the study that the folder is, or the studies in it."""
+        places = [self.place]
+        with contextlib.suppress(OSError):  # removed, or it may not be read
+            inside = [file.parent for file in self.place.glob(f"*/{STUDY}")]
+            places += [one for one in inside if not one.is_symlink()]
+        found = {self._name(path): path for path in places if (path / STUDY).is_file()}
+        self._forget(self.studies, found)
+        for name, path in found.items():
+            if name not in self.studies:
+                self.gone.pop(name, None)
+                prefix = self._name(path / TRIALS) + "/"
+                self.studies[name] = WatchedStudy(path, name, prefix)
+
+    def _forget(self, known: dict[str, Kind], found: Mapping[str, Path]) -> None:
+        for name in known.keys() - found.keys():
+            self.revision += 1
+            self.gone[name] = self.revision
+            del known[name]
+
+    def _name(self, path: Path) -> str:
+        relative = path.relative_to(self.place).as_posix()
+        return os.fsencode(path.absolute().name if relative == "." else relative).decode(
+            errors="backslashreplace"
+        )
 
     def news(self, since: int) -> dict[str, Any]:
-        """Rows that changed after a revision, and names of runs that are gone."""
+        """Rows that changed after a revision, and names of runs and studies that are gone."""
         return {
             "rows": [run.row for run in self.runs.values() if run.revision > since],
+            "studies": [one.row for one in self.studies.values() if one.revision > since],
             "gone": [name for name, at in self.gone.items() if at > since],
             "problem": self.problem,
         }

@@ -205,6 +205,9 @@ class Spread(Parameters):
         for one in (one for parts in self.optimizers.values() for one in parts.each):
             one.settings = settings
 
+    def settings(self) -> list[Optimizer]:
+        return [one.settings for parts in self.optimizers.values() for one in parts.each]
+
     def tensors(self) -> Mapping[str, Tensor]:
         return Gathered(super().tensors())
 

@@ -5,10 +5,11 @@ import { Shelf } from "./shelf.js";
 import { RunView } from "./run.js";
 import { CompareView, MOST } from "./compare.js";
 import { VersionsView } from "./versions.js";
+import { StudyView } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const main = $("main"), narrow = matchMedia("(max-width: 60rem)");
-const state = { view: null, kind: "", id: null, chosen: [], source: null, hello: null };
+const state = { view: null, kind: "", id: null, study: null, chosen: [], source: null, hello: null };
 
 const shelf = new Shelf({ list: $("runs"), input: $("filter"), counted: $("counted"), none: $("none"), onchoose: (id, on) => choose(id, on) });
 
@@ -34,21 +35,28 @@ const choose = (id, on) => {
 };
 
 const route = () => {
-  const { kind, name, chosen } = parse();
-  const id = name || state.id || shelf.sorted()[0]?.id;
-  const was = state.kind, same = kind === was && (kind !== "run" || id === state.id) && kind !== "compare" && kind !== "versions";
+  let { kind, name, chosen } = parse();
+  if (kind === "study" && !name) name = shelf.sorted(shelf.studies)[0]?.id ?? "";
+  const loose = shelf.sorted().find((row) => !shelf.studyOf(row.id)), only = shelf.sorted(shelf.studies)[0];
+  if (kind === "run" && !name && !state.id && !loose && only) { kind = "study"; name = only.id; }
+  const id = kind === "study" ? name : name || state.id || (loose ?? shelf.sorted()[0])?.id;
+  const was = state.kind, same = kind === was && (kind !== "run" || id === state.id) && (kind !== "study" || id === state.study) && kind !== "compare" && kind !== "versions";
   for (const link of document.querySelectorAll("[data-view]")) attr(link, { "aria-current": link.dataset.view === kind ? "page" : null });
   if (same) return;
   if (kind === "versions" && was === "versions" && state.view) { state.view.policy = name; if (state.view.told) state.view.show(); return; }
   if (kind === "compare" && was === "compare" && state.view) { state.chosen = chosen; state.view.choose(chosen); shelf.draw(null, chosen); return; }
   state.view?.close?.();
   state.kind = kind;
+  state.study = kind === "study" ? id : null;
   if (kind === "compare") {
     if (chosen.length) state.chosen = chosen.slice(0, MOST);
     state.view = new CompareView(state.chosen, shelf.rows, { onleave: (one) => choose(one, false), onseeds: () => { for (const row of shelf.shown.slice(0, MOST)) choose(row.id, true); } });
     state.view.update();
   } else if (kind === "versions") {
     state.view = new VersionsView(name, { dialog: $("ask") });
+  } else if (kind === "study") {
+    state.view = new StudyView(id);
+    if (narrow.matches && was) $("shelf").open = false;
   } else {
     state.kind = "run";
     state.id = id;
@@ -56,10 +64,10 @@ const route = () => {
     state.view = new RunView(id);
     if (narrow.matches && was) $("shelf").open = false;
   }
-  document.title = kind === "run" ? `${id} · equipoise` : `${kind} · equipoise`;
+  document.title = kind === "run" || kind === "study" ? `${id} · equipoise` : `${kind} · equipoise`;
   main.replaceChildren(state.view.element);
   scrollTo(0, 0);
-  shelf.draw(state.kind === "run" ? state.id : null, state.chosen);
+  shelf.draw(state.kind === "run" ? state.id : null, state.chosen, state.study);
   listen();
 };
 
@@ -72,11 +80,11 @@ const empty = () => (shelf.known
 const link = (kind, said) => { attr($("link"), { class: kind }); text($("link").lastElementChild, said); };
 
 const listen = () => {
-  const run = state.kind === "run" ? state.id : null;
-  if (state.source && state.listening === run) return;
+  const run = state.kind === "run" ? state.id : null, about = state.study ? query({ study: state.study }) : run ? query({ run }) : "";
+  if (state.source && state.listening === about) return;
   state.source?.close();
-  state.listening = run;
-  const source = state.source = new EventSource(`api/events${run ? `?${query({ run })}` : ""}`);
+  state.listening = about;
+  const source = state.source = new EventSource(`api/events${about ? `?${about}` : ""}`);
   const on = (name, act) => source.addEventListener(name, (event) => source === state.source && act(JSON.parse(event.data)));
   on("hello", (said) => { state.hello = said; link("on", "live"); attr($("link"), { title: `${said.place}, equipoise ${said.version}` }); });
   on("runs", (news) => {
@@ -84,11 +92,13 @@ const listen = () => {
     shelf.take(news);
     if (first && state.kind === "run" && !state.view) main.replaceChildren(empty());
     if (state.kind === "compare") state.view.update();
-    else if (state.kind === "run" && !state.view && shelf.rows.size) { state.kind = ""; route(); }
+    else if (state.kind === "run" && !state.view && (shelf.rows.size || shelf.studies.size)) { state.kind = ""; route(); }
     else if (state.kind === "run" && state.view && !shelf.rows.has(state.id)) text($("none"), "");
-    if (news.all && state.kind === "run" && state.id && !shelf.rows.has(state.id)) gone();
+    if (news.all && state.kind === "run" && state.id && !shelf.rows.has(state.id)) gone("run", state.id);
+    if (news.all && state.study && !shelf.studies.has(state.study)) gone("study", state.study);
   });
   on("run", (told) => { if (state.kind === "run" && told.id === state.id) state.view?.update(told); });
+  on("study", (told) => { if (told.id === state.study) state.view?.update(told); });
   on("versions", () => { if (state.kind === "versions") state.view.load(); });
   source.onerror = async () => {
     if (source !== state.source) return;
@@ -99,7 +109,7 @@ const listen = () => {
   };
 };
 
-const gone = () => { main.replaceChildren(h("div", { class: "card empty" }, h("h1", null, "No such run"), h("p", { class: "note" }, `There is no run ${state.id} in ${state.hello?.place}. The list has every run of this folder.`))); };
+const gone = (kind, id) => { main.replaceChildren(h("div", { class: "card empty" }, h("h1", null, `No such ${kind}`), h("p", { class: "note" }, `There is no ${kind} ${id} in ${state.hello?.place}. The list has every ${kind} of this folder.`))); };
 
 /** Ask for the token of a server that other machines reach. */
 const enter = () => {

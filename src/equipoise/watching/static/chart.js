@@ -31,17 +31,19 @@ const nearest = (xs, x) => {
 
 export class Chart {
   /** `series`: [{name, style, x, y, dots}]; `axis`: steps, updates or wall. */
-  constructor(label, { height = 13, areas = false, holds = [] } = {}) {
-    // `holds`: values that the axis always includes
+  constructor(label, { height = 13, areas = false, holds = [], still = false } = {}) {
+    // `holds`: values that the axis always includes; `still`: many lines, whose names are shown at the pointer in place of values
+    this.still = still; this.names = {};
     this.label = label; this.height = height; this.areas = areas; this.holds = holds;
     this.series = []; this.beside = []; this.axis = "steps"; this.smooth = 0; this.at = null;
     this.svg = s("svg", { "aria-hidden": "true" });
     this.readout = h("div", { class: "reading", hidden: true });
     this.empty = h("p", { class: "note", hidden: true }, "Nothing to draw yet.");
-    this.box = h("div", { class: "plot", tabindex: 0, role: "group", "aria-label": `${label}. The arrow keys read values.` }, this.svg, this.readout, this.empty);
+    this.box = h("div", { class: "plot", tabindex: still ? null : 0, role: still ? "img" : "group", "aria-label": still ? label : `${label}. The arrow keys read values.` }, this.svg, this.readout, this.empty);
     this.element = h("figure", { class: "chart" }, h("figcaption", null, label), this.box);
     this.watcher = new ResizeObserver(([entry]) => { this.width = entry.contentRect.width; this.draw(); });
     this.watcher.observe(this.box);
+    if (still) return;
     this.box.addEventListener("pointermove", (event) => { const box = this.svg.getBoundingClientRect(); this.point((event.clientX - box.left) * (this.width / box.width)); });
     this.box.addEventListener("pointerleave", () => this.read(null));
     this.box.addEventListener("blur", () => this.read(null));
@@ -57,8 +59,9 @@ export class Chart {
 
   close() { this.watcher.disconnect(); }
 
-  /** `beside`: series of other charts, whose axes this one shares. */
-  update(series, axis = "steps", smooth = 0, beside = []) {
+  /** `beside`: series of other charts, whose axes this one shares; `names`: {across, up}, lists of [value, label] in place of numbers. */
+  update(series, axis = "steps", smooth = 0, beside = [], names = {}) {
+    this.names = names;
     this.series = series.filter((one) => one.x.length); this.axis = axis; this.smooth = smooth; this.beside = beside.filter((one) => one.x.length);
     this.draw();
   }
@@ -71,7 +74,7 @@ export class Chart {
     if (!this.series.length) { this.svg.replaceChildren(); this.grid = []; this.read(null); return; }
     const left = 3.4 * em, right = 0.8 * em, top = 0.6 * em, bottom = 1.7 * em;
     const lines = this.series.map((one) => ({ ...one, shown: one.dots || this.areas ? one.y : smoothed(one.y, this.smooth) }));
-    const xs = [...lines, ...this.beside].flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : [...lines.map((one) => one.shown), ...this.beside.map((one) => one.y), this.holds].flat();
+    const xs = [...lines, ...this.beside].flatMap((one) => [one.x[0], one.x.at(-1)]), ys = this.areas ? [0, 1] : [...lines.map((one) => one.shown), ...this.beside.map((one) => one.y), this.holds, (this.names.up ?? []).map(([y]) => y)].flat();
     let [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     let y0 = ys.reduce((a, b) => Math.min(a, b)), y1 = ys.reduce((a, b) => Math.max(a, b));
     if (x1 - x0 < 1e-9 * Math.max(Math.abs(x0), Math.abs(x1), 1)) [x0, x1] = [x0 - 0.5, x1 + 0.5];
@@ -83,14 +86,16 @@ export class Chart {
     }
     const X = (x) => left + ((x - x0) / (x1 - x0)) * (this.width - left - right), Y = (y) => top + ((y1 - y) / (y1 - y0)) * (height - top - bottom);
     const nodes = [];
-    for (const y of ticks(y0, y1, this.areas ? 2 : 4)) {
+    const named = (list, values, said) => (list?.length ? list : values.map((value) => [value, said(value)]));
+    for (const [y, name] of named(this.names.up, ticks(y0, y1, this.areas ? 2 : 4), (y) => (this.areas ? `${Math.round(100 * y)} %` : Math.abs(y) >= 1000 ? short(y) : String(+y.toPrecision(4))))) {
       nodes.push(s("path", { class: "rule", d: `M${left} ${Y(y).toFixed(1)}H${this.width - right}` }),
-        s("text", { class: "tick", x: left - 0.5 * em, y: Y(y) + 0.3 * em, "text-anchor": "end" }, this.areas ? `${Math.round(100 * y)} %` : Math.abs(y) >= 1000 ? short(y) : String(+y.toPrecision(4))));
+        s("text", { class: "tick", x: left - 0.5 * em, y: Y(y) + 0.3 * em, "text-anchor": "end" }, name));
     }
     const many = Math.max(4, Math.min(7, Math.floor(this.width / (5.5 * em))));
-    for (const x of ticks(x0, x1, many)) {
+    const across = this.names.across ?? [], every = Math.ceil((6 * em * across.length) / this.width); // labels that fit
+    for (const [x, name] of named(across.filter((_, i) => (across.length - 1 - i) % every === 0), ticks(x0, x1, many), (x) => onX(this.axis, x))) {
       const anchor = X(x) < left + em ? "start" : X(x) > this.width - 2 * em ? "end" : "middle";
-      nodes.push(s("text", { class: "tick", x: X(x).toFixed(1), y: height - 0.35 * em, "text-anchor": anchor }, onX(this.axis, x)));
+      nodes.push(s("text", { class: "tick", x: X(x).toFixed(1), y: height - 0.35 * em, "text-anchor": anchor }, name));
     }
     const path = (one, values) => "M" + one.x.map((x, i) => `${X(x).toFixed(1)} ${Y(values[i]).toFixed(1)}`).join("L") + (one.x.length > 1 ? "" : "h0");
     if (this.areas) {
@@ -104,13 +109,13 @@ export class Chart {
     } else {
       for (const one of lines.filter((line) => !line.dots)) {
         if (this.smooth) nodes.push(s("path", { class: `line faint s${one.style % STYLES}`, d: path(one, one.y) }));
-        if (lines.length === 1 || lines.every((line) => line.dots || line.style === one.style)) {
+        if (!this.still && (lines.length === 1 || lines.every((line) => line.dots || line.style === one.style))) {
           nodes.push(s("path", { class: `under f${one.style % STYLES}`, d: `${path(one, one.shown)}L${X(one.x.at(-1)).toFixed(1)} ${height - bottom}L${X(one.x[0]).toFixed(1)} ${height - bottom}Z` }));
         }
-        nodes.push(s("path", { class: `line s${one.style % STYLES}${one.solid ? " solid" : ""}`, d: path(one, one.shown) }));
+        nodes.push(s("path", { class: `line s${one.style % STYLES}${one.solid ? " solid" : ""}${one.faint ? " faint" : ""}${one.kind ? ` ${one.kind}` : ""}`, d: path(one, one.shown) }, this.still && one.name ? s("title", null, one.name) : null));
       }
       for (const one of lines.filter((line) => line.dots)) {
-        for (let i = 0; i < one.x.length; i++) nodes.push(s("circle", { class: `dot s${one.style % STYLES}`, cx: X(one.x[i]).toFixed(1), cy: Y(one.y[i]).toFixed(1), r: 0.24 * em }));
+        for (let i = 0; i < one.x.length; i++) nodes.push(s("circle", { class: `dot s${one.style % STYLES}`, cx: X(one.x[i]).toFixed(1), cy: Y(one.y[i]).toFixed(1), r: (this.still && one.x.length > 30 ? 0.15 : 0.24) * em }, this.still && one.name ? s("title", null, one.name) : null));
       }
     }
     this.cross = s("path", { class: "cross" });
@@ -118,6 +123,7 @@ export class Chart {
     this.svg.replaceChildren(...nodes, this.cross, this.marks);
     const longest = lines.reduce((a, b) => (b.x.length > a.x.length ? b : a));
     Object.assign(this, { grid: longest.x, lines, X, Y, top, low: height - bottom });
+    if (this.still) return;
     if (this.at !== null) this.read(Math.min(this.at, this.grid.length - 1));
   }
 

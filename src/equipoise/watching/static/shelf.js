@@ -27,6 +27,7 @@ export class Shelf {
   constructor({ list, input, counted, none, onchoose }) {
     Object.assign(this, { list, input, counted, none, onchoose });
     this.rows = new Map();
+    this.studies = new Map();
     this.known = false; // has the server named its runs?
     this.shown = [];
     input.addEventListener("input", () => this.draw());
@@ -39,31 +40,61 @@ export class Shelf {
     });
   }
 
-  take({ rows, gone, all, problem }) {
+  take({ rows, studies, gone, all, problem }) {
     this.problem = problem;
     this.known = true;
-    if (all) for (const id of [...this.rows.keys()]) if (!rows.some((row) => row.id === id)) this.rows.delete(id);
-    for (const row of rows) this.rows.set(row.id, row);
-    for (const id of gone) this.rows.delete(id);
+    for (const [known, news] of [[this.rows, rows], [this.studies, studies]]) {
+      if (all) for (const id of [...known.keys()]) if (!news.some((row) => row.id === id)) known.delete(id);
+      for (const row of news) known.set(row.id, row);
+      for (const id of gone) known.delete(id);
+    }
     this.draw();
   }
 
-  sorted() {
-    return [...this.rows.values()].sort((a, b) => (ORDER[a.status] ?? 2) - (ORDER[b.status] ?? 2) || (b.changed ?? 0) - (a.changed ?? 0) || (a.id < b.id ? -1 : 1));
+  /** The study that a run is a trial of. */
+  studyOf(id) { return [...this.studies.values()].find((study) => id.startsWith(study.prefix)); }
+
+  sorted(rows = this.rows) {
+    return [...rows.values()].sort((a, b) => (ORDER[a.status] ?? 2) - (ORDER[b.status] ?? 2) || (b.changed ?? 0) - (a.changed ?? 0) || (a.id < b.id ? -1 : 1));
   }
 
-  draw(current = this.current, chosen = this.chosen ?? []) {
-    this.current = current; this.chosen = chosen;
+  draw(current = this.current, chosen = this.chosen ?? [], study = this.study) {
+    this.current = current; this.chosen = chosen; this.study = study;
     const fits = filter(this.input.value), rows = this.sorted();
     this.shown = fits ? rows.filter(fits) : rows;
     attr(this.input, { "aria-invalid": fits ? null : "true" });
     if (!this.known) { text(this.counted, "Runs: connecting"); return; }
-    const going = rows.filter((row) => row.status === "running").length;
-    text(this.counted, `${this.shown.length === rows.length ? rows.length : `${this.shown.length} of ${rows.length}`} run${rows.length === 1 ? "" : "s"}${going ? `, ${going} running` : ""}`);
-    this.none.hidden = this.shown.length > 0 && !!fits && !this.problem;
+    const going = rows.filter((row) => row.status === "running").length, studies = this.sorted(this.studies), shown = fits ? studies.filter(fits) : studies;
+    text(this.counted, `${this.shown.length === rows.length ? rows.length : `${this.shown.length} of ${rows.length}`} run${rows.length === 1 ? "" : "s"}${going ? `, ${going} running` : ""}${studies.length ? `, ${studies.length} stud${studies.length === 1 ? "y" : "ies"}` : ""}`);
+    this.none.hidden = this.shown.length + shown.length > 0 && !!fits && !this.problem;
     text(this.none, this.problem || (fits ? (rows.length ? "No run fits the filter." : "No runs yet. 'equipoise train ENV' makes one, and it appears here.")
       : `A filter is words, and conditions such as return>100 or status=running. Keys: ${KEYS.join(", ")}.`));
-    keyed(this.list, this.shown, (row) => row.id, (row) => this.make(row), (node, row) => this.fill(node, row));
+    keyed(this.list, this.lines(shown), (row) => (row.prefix === undefined ? row.id : `${row.id}/`), (row) => (row.prefix === undefined ? this.make(row) : this.makeStudy(row)), (node, row) => (row.prefix === undefined ? this.fill(node, row) : this.fillStudy(node, row)));
+  }
+
+  /** Studies and runs; the trials of a study only where it is open, or a filter asks for them. */
+  lines(studies) {
+    const open = this.study ?? this.studyOf(this.current ?? "")?.id, all = !!this.input.value.trim();
+    const of = new Map(this.shown.map((row) => [row.id, this.studyOf(row.id)?.id]));
+    const trials = (study) => this.shown.filter((row) => of.get(row.id) === study.id);
+    return [...studies.flatMap((study) => [study, ...(all || study.id === open ? trials(study) : [])]), ...this.shown.filter((row) => of.get(row.id) === undefined || (all && !studies.some((study) => study.id === of.get(row.id))))];
+  }
+
+  makeStudy(row) {
+    const parts = { dot: h("i", { class: "dot", "aria-hidden": "true" }), name: h("b"), state: h("span", { class: "state" }), about: h("span", { class: "about" }), value: h("span", { class: "value" }) };
+    const link = h("a", { href: `#/study/${encodeURIComponent(row.id)}` }, h("span", { class: "first" }, parts.dot, parts.name, parts.value), h("span", { class: "second" }, parts.about, parts.state));
+    return Object.assign(h("li", null, link), { parts, link });
+  }
+
+  fillStudy(node, row) {
+    const { parts } = node;
+    attr(node, { class: `study ${row.status}` });
+    attr(node.link, { "aria-current": row.id === this.study ? "page" : null });
+    text(parts.name, row.id);
+    text(parts.about, [`${row.strategy ?? "?"} study`, last(row.algorithm), last(row.env)].filter(Boolean).join(" · "));
+    text(parts.state, `${row.trials ?? 0} trial${row.trials === 1 ? "" : "s"}`);
+    attr(node.link, { title: `${row.id}: ${row.status}` });
+    text(parts.value, typeof row.score === "number" ? number(row.score, Math.abs(row.score) < 100 ? 1 : 0) : NONE);
   }
 
   make(row) {

@@ -1,0 +1,287 @@
+"""``equipoise tune``: studies that search for the settings with the highest score."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise import phases
+from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.studies import carried_on_shown, print_best
+from equipoise.cli.train import check_config_alone
+from equipoise.console.help import Sections, leaving, plain_errors
+from equipoise.console.mistakes import OneLineErrors
+from equipoise.console.options import TuneHelp, read, settings_options
+from equipoise.console.place import say
+from equipoise.console.starting import Starting
+from equipoise.files import plain
+from equipoise.types import OUT, WHAT, WHERE, On
+
+START = "start"
+
+
+class Studies(OneLineErrors):
+    """``equipoise tune ENV`` is ``equipoise tune start ENV``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [START, *args]
+        return super().parse_args(ctx, args)
+
+
+tune = typer.Typer(
+    name="tune",
+    cls=Studies,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Search for the best settings, by many runs.",
+    epilog="""Examples:
+  equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
+  equipoise tune start --help        the options of 'equipoise tune ENV'
+  equipoise tune show studies/NAME
+  equipoise tune resume studies/NAME""",
+)
+app.add_typer(tune)
+
+Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="Study directory")]
+Jobs = Annotated[
+    str | None,
+    typer.Option(metavar="J", help="Trials at the same time", rich_help_panel=WHERE),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result only", rich_help_panel=OUT)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+
+
+@tune.command(
+    START,
+    cls=TuneHelp,
+    epilog="""Examples:
+  equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
+  equipoise tune Acrobot-v1 --algorithm ppo --trials 40 --jobs 2 --strategy asha \\
+    --space optimizer.learning_rate=log:1e-5..1e-2 --space algorithm.gamma=0.95,0.99,0.999
+  equipoise tune Acrobot-v1 --strategy pbt --trials 8 --space algorithm.entropy=log:1e-4..1e-1
+  equipoise tune strategies          the strategies and their settings""",
+)
+@settings_options()
+@leaving()
+def start(
+    env: Annotated[
+        str | None,
+        typer.Argument(metavar="ENV", help="Gymnasium id, module:callable, device:NAME or a task"),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Algorithm, or module:Class of your own (default: ppo)",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Setting to search: LOW..HIGH, log:LOW..HIGH, A,B,C",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    trials: Annotated[
+        str,
+        typer.Option(metavar="N", help="Settings to try; members for pbt", rich_help_panel=WHAT),
+    ] = "20",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Strategy; 'tune strategies' lists them",
+            rich_help_panel=WHAT,
+        ),
+    ] = "asha",
+    strategy_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy-set",
+            metavar="KEY=VALUE",
+            help="Setting of the strategy; repeatable",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    confirm: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Fresh seeds to train the best settings on at the end",
+            rich_help_panel=WHAT,
+        ),
+    ] = "3",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any other setting of all trials; repeatable",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File with all settings, in place of ENV", rich_help_panel=WHAT
+        ),
+    ] = None,
+    recipe: Annotated[
+        bool,
+        typer.Option(
+            help="Use the tuned settings for this env, if there are any", rich_help_panel=WHAT
+        ),
+    ] = True,
+    help_all: Annotated[
+        bool, typer.Option("--help-all", help="Show each option and each setting")
+    ] = False,
+    jobs: Jobs = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="serial|process",
+            help="One thread, or processes, for each trial",
+            rich_help_panel=WHERE,
+        ),
+    ] = "serial",
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="New directory (default: studies/ENV-ALGORITHM-TIME)",
+            rich_help_panel=OUT,
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    trust: Trust = None,
+    debug: Debug = False,
+    **options: str | None,
+) -> None:
+    """Search for the settings of ENV with the highest score.
+
+    Each trial is an ordinary run in the study's directory. The score is the evaluation at the end
+    of each stretch of training, or the mean return without evaluations (--evaluate-episodes 0). The
+    best settings are then trained again on fresh seeds. Ctrl-C saves; 'tune resume' goes on.
+    """
+    with Starting(quiet=quiet) as starting:
+        with plain_errors("equipoise tune", debug):
+            phases.say("importing")
+            from equipoise.programs.settings import at_least, convert
+            from equipoise.studies.settings import StudySettings
+
+            where: On = convert(on, On, "--on")
+            given, more = read(options)
+            asked = StudySettings(
+                strategy=strategy,
+                strategy_settings=tuple(strategy_set or ()),
+                space=tuple(space or ()),
+                trials=at_least(trials, "--trials"),
+                jobs=1 if jobs is None else at_least(jobs, "--jobs"),
+                confirm=at_least(confirm, "--confirm", 0),
+                seed=int(given.get("seed") or 0),
+                on=where,
+            )
+            from equipoise import api
+            from equipoise.api.tuning import opened
+            from equipoise.tuning.sizing import fitted
+
+            all_settings = (*(settings or ()), *more)
+            if config is not None:
+                check_config_alone({"ENV": env, "--algorithm": algorithm})
+                program = api.configured(config, settings=all_settings, trust=trust or (), **given)
+            elif env is None:
+                raise ValueError(
+                    "must have ENV, such as CartPole-v1, or --config FILE, got neither"
+                )
+            else:
+                program = api.program(env, algorithm, settings=all_settings, recipe=recipe, **given)
+                named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
+                program, sizes = fitted(program, named, recipe=recipe)
+                if sizes and not quiet:
+                    say(sizes, file=sys.stderr)
+            folder = opened(None if out is None else Path(out), asked, program, trust or ())
+        starting.end()
+    with plain_errors("equipoise tune", debug):
+        code = carried_on_shown(folder, None, trust or (), quiet=quiet)
+    sys.exit(code)
+
+
+@tune.command(cls=Sections)
+@leaving()
+def resume(
+    study: Folder,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    trust: Trust = None,
+    debug: Debug = False,
+) -> None:
+    """Continue a study that was interrupted or killed."""
+    with plain_errors("equipoise tune resume", debug):
+        from equipoise.programs.settings import at_least
+
+        beside = None if jobs is None else at_least(jobs, "--jobs")
+        code = carried_on_shown(study, beside, trust or (), quiet=quiet)
+    sys.exit(code)
+
+
+@tune.command(cls=Sections)
+def show(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
+    """List the trials of a study, with their scores and origins."""
+    with plain_errors("equipoise tune show", debug):
+        from equipoise.console.place import width_of
+        from equipoise.console.study import lineage_lines, study_table
+        from equipoise.studies.recorded import read_recorded
+
+        found = read_recorded(study)
+        if as_json:
+            print(json.dumps(plain([asdict(one) for one in found.history])))
+            return
+        width = width_of(sys.stdout)
+        for line in (*study_table(found, width), *lineage_lines(found, width)):
+            print(line)
+
+
+@tune.command(cls=Sections)
+def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
+    """Print the best settings of a study and their scores.
+
+    The score on fresh seeds is the honest one: the search had not seen these seeds.
+    """
+    with plain_errors("equipoise tune best", debug):
+        from equipoise.api.tuning import found
+
+        print_best(found(study), as_json=as_json)
+
+
+@tune.command(cls=Sections)
+def stop(study: Folder, debug: Debug = False) -> None:
+    """Stop a study that trains in another process.
+
+    Its trials are saved, and 'equipoise tune resume' goes on.
+    """
+    with plain_errors("equipoise tune stop", debug):
+        from equipoise.studies.stopping import stop_study
+
+        stop_study(study)
+        print(f"stopped; 'equipoise tune resume {study}' goes on")
+
+
+@tune.command(cls=Sections)
+def strategies(debug: Debug = False) -> None:
+    """List the strategies and their settings."""
+    with plain_errors("equipoise tune strategies", debug):
+        from equipoise.studies.strategies import described
+
+        for line in described():
+            print(line)

@@ -1,0 +1,64 @@
+"""Tables of a study as texts, for the report and for the live page: its result, its trials and its
+last decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from equipoise.console.picture import clock
+from equipoise.console.study import entry_text, score_text
+from equipoise.record.described import clipped
+from equipoise.record.ring import short
+from equipoise.studies.history import Result, Trial
+from equipoise.studies.recorded import RecordedStudy, changed, changes_text, value_text
+
+MOST_ROWS = 100  # trials in the table, the best ones
+MOST_SAID = 60  # decisions and failures, the last ones
+MOST_KEYS = 12  # columns of settings
+
+
+def facts(study: RecordedStudy) -> list[tuple[str, str, str, str]]:
+    """Return the numbers of a study that people look for first: (name, value, unit, note)."""
+    best = study.best
+    by = f"{clipped(best.name, 30)} at {short(best.steps)} steps" if best else "none has a score"
+    states = Counter(study.state_of(one).partition(",")[0] for one in study.history)
+    said = ", ".join(f"{n} {state}" for state, n in states.items())
+    return [
+        ("best score", score_text(best.score if best else None), "", by),
+        ("trials", f"{len(study.history.trials):,}", "", said or "none has begun"),
+        ("env steps", short(study.steps), "", "of all trials"),
+        ("time", clock(study.seconds), "", "of all trials together"),
+        ("cores", clock(study.core_seconds), "", "core-time of all trials"),
+    ]
+
+
+def trial_table(study: RecordedStudy) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of a table of the best ``MOST_ROWS`` trials, the best first."""
+    keys = [one.key for one in study.space][:MOST_KEYS]
+    head = ["trial", "state", "from", "steps", "score", "time", "core-time", *keys]
+    return head, [_row(study, one, keys) for one in study.ranked[:MOST_ROWS]]
+
+
+def _row(study: RecordedStudy, trial: Trial, keys: list[str]) -> list[str]:
+    state = study.state_of(trial) + (f": {trial.error}" if trial.error else "")
+    origin = "—"
+    if trial.parent is not None:
+        changes = changes_text(changed(trial, study.history.trials[trial.parent]))
+        origin = f"{trial.parent} at {short(trial.parent_steps)}: {changes or 'unchanged'}"
+    return [
+        trial.name,
+        clipped(state, 200),
+        clipped(origin, 200),
+        short(trial.steps),
+        score_text(trial.score),
+        clock(trial.seconds),
+        clock(trial.core_seconds),
+        *(clipped(value_text(trial.settings.get(key)), 40) for key in keys),
+    ]
+
+
+def last_decisions(study: RecordedStudy) -> list[str]:
+    """Return the last decisions with their reasons, and failures, the newest first."""
+    found = [one for one in study.entries if not isinstance(one, Result) or one.state == "failed"]
+    return [entry_text(one, study.history) for one in reversed(found[-MOST_SAID:])]
