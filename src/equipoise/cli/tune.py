@@ -268,7 +268,7 @@ def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
 def stop(study: Folder, debug: Debug = False) -> None:
     """Stop a study that trains in another process.
 
-    Its trials are saved, and 'equipoise tune resume' goes on.
+    The trials are saved, and 'equipoise tune resume' goes on.
     """
     with plain_errors("equipoise tune stop", debug):
         from equipoise.studies.stopping import stop_study
