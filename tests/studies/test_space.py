@@ -161,10 +161,10 @@ def test_true_and_one_are_two_values() -> None:
 
 def test_a_space_samples_holds_and_counts() -> None:
     space = read_space(["a=log:1e-3..1.0", "b=1..3", "c=x,y"])
-    settings = space.sample(np.random.default_rng(1))
+    settings = dict(space.sample(np.random.default_rng(1)))
     assert list(settings) == ["a", "b", "c"] and space.holds(settings)
     assert space.at(space.shares(settings)) == pytest.approx(settings)
-    assert not space.holds(settings | {"d": 1}) and not space.holds({"a": 0.5, "b": 1})
+    assert not space.holds({**settings, "d": 1}) and not space.holds({"a": 0.5, "b": 1})
     assert len(space.grid(3)) == 3 * 3 * 2 and all(map(space.holds, space.grid(4)))
     with pytest.raises(ValueError, match="at most 100,000 combinations, got 1,000,000"):
         Space((Range("x", 0, 1), Range("y", 0, 1))).grid(1000)

@@ -22,7 +22,7 @@ NEEDS = {
     "cost_aware": "sklearn",
     "pb2": "sklearn",
 }
-NAMES = sorted({*STRATEGIES, *NEEDS}, key=lambda name: (name in NEEDS, name))
+NAMES = sorted({*STRATEGIES, *NEEDS} - {"cells"}, key=lambda name: (name in NEEDS, name))
 QUICK = len(NAMES) - len(NEEDS)  # the first ones need no package
 NAN, INF = math.nan, math.inf
 

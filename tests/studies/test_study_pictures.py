@@ -64,7 +64,7 @@ def test_texts_of_a_study_are_escaped(tmp_path: Path) -> None:
     def hostile(name: str) -> list[Entry]:
         settings = {"algorithm.gamma": HOSTILE}
         result = Result(trial=name, steps=10, state="paused", score=1.0, core_seconds=1.0)
-        clone = f"{name} clone"
+        clone = f"{name}_clone"
         return [
             Start(trial=name, settings=settings, to=10, reason=HOSTILE),
             result,
@@ -72,7 +72,7 @@ def test_texts_of_a_study_are_escaped(tmp_path: Path) -> None:
             Result(trial=clone, steps=10, state="failed", error=HOSTILE),
         ]
 
-    entries = [*hostile(HOSTILE), *hostile("b")]
+    entries = [*hostile("a"), *hostile("b")]
     space = ("algorithm.gamma=" + HOSTILE.replace(",", ";") + ",0.99",)
     place = study(tmp_path / "<b>s", entries, env=HOSTILE, space=space, strategy=HOSTILE)
     page = study_page(read_recorded(place))
@@ -81,16 +81,19 @@ def test_texts_of_a_study_are_escaped(tmp_path: Path) -> None:
     assert "<script>document" not in page and "\x1b" not in page and "\u202e" not in page
 
 
-def test_names_of_trials_that_lead_elsewhere_read_no_file(tmp_path: Path) -> None:
-    place = study(tmp_path / "a", searched(2), runs=2)
-    other = [
-        Start(trial="../../a/trials/t0000", settings={}, to=10, reason=""),
-        Result(trial="../../a/trials/t0000", steps=10, state="paused", score=1.0),
-    ]
+@pytest.mark.parametrize("name", ["../../a/trials/t0000", "/etc", "..", "", "a/b", HOSTILE])
+def test_names_of_trials_that_are_no_names_of_folders_are_refused(
+    name: str, tmp_path: Path
+) -> None:
+    place = study(tmp_path / "a", [Start(trial=name, settings={}, to=10, reason="")])
+    with pytest.raises(ValueError, match="line 1: .*must be the name of a folder"):
+        read_recorded(place)
+
+
+def test_returns_of_training_are_drawn_for_trials_of_one_result(tmp_path: Path) -> None:
+    place = study(tmp_path / "a", searched(4), runs=2)
     kinds = [line.kind for line in plots(read_recorded(place))[0].lines]
     assert kinds.count("returns") == 2
-    kinds = [line.kind for line in plots(recorded(other, folder=tmp_path / "b"))[0].lines]
-    assert "returns" not in kinds
 
 
 def test_the_best_trial_is_bold_and_drawn_last() -> None:
@@ -128,7 +131,7 @@ def test_a_schedule_has_the_value_of_each_stretch() -> None:
 
 
 def test_settings_that_the_space_has_not_leave_a_gap() -> None:
-    odd = [Start(trial="odd", settings={"algorithm.gamma": 0.5}, to=10, reason="")]
+    odd: list[Entry] = [Start(trial="odd", settings={"algorithm.gamma": 0.5}, to=10, reason="")]
     odd.append(Result(trial="odd", steps=10, state="paused", score=1.0))
     picture = next(one for one in plots(recorded([*searched(9)[:-1], *odd])) if one.key == "axes")
     (line,) = [one for one in picture.lines if one.name.startswith("odd")]

@@ -69,8 +69,9 @@ def test_a_clone_s_line_has_its_parent_and_what_was_changed(tmp_path: Path) -> N
 
 def test_texts_of_a_journal_cannot_move_the_cursor(tmp_path: Path) -> None:
     bad = "a\x1b[2J\nb\u202e"
-    start = Start(trial=bad, settings={}, to=10, reason=bad)
-    found = read_recorded(study(tmp_path / "s", [start], env=bad))
+    start = Start(trial="a", settings={"algorithm.x": bad}, to=10, reason=bad)
+    entries = [start, *searched(1)]
+    found = read_recorded(study(tmp_path / "s", entries, env=bad))
     for line in study_table(found, 80):
         assert line.isprintable()
 
@@ -138,7 +139,7 @@ def test_a_terminal_has_a_table_that_is_redrawn_in_place(monkeypatch: pytest.Mon
     monkeypatch.setattr(shown, "_draw", counted)
     history = play(shown, searched(20, end=False))
     play_s = time.monotonic() - began
-    assert drawn[0] <= 1 + play_s / REDRAW_S
+    assert drawn[0] <= 2 + play_s / REDRAW_S
     end = time.monotonic() + 20
     while "t0018" not in file.getvalue():  # what came last is drawn without another event
         assert time.monotonic() < end
@@ -170,4 +171,4 @@ def test_a_table_of_a_thousand_trials_is_drawn_in_time() -> None:
     for _ in range(20):
         shown.heard(Result(trial="t0000", steps=1, state="paused"), history)
     shown.close()
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 3.0

@@ -14,7 +14,7 @@ from equipoise.record.described import settings_of
 from equipoise.studies import suite as module
 from equipoise.studies.suite import cell_name, read_suite, trained_key
 from equipoise.trust import Untrusted
-from tests.studies.made import TEXT, suite
+from tests.studies.made_suite import TEXT, suite
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs/results/suites").glob("*.toml"))
 

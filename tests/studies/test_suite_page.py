@@ -14,7 +14,7 @@ from equipoise.studies import statistics
 from equipoise.studies.kept import Kept, keep, read_kept
 from equipoise.studies.suite import Suite
 from tests.report.test_page import whole
-from tests.studies import made
+from tests.studies import made_suite as made
 
 SCORES = {"ppo": (400.0, -100.0, -900.0), "sac": (80.0, -300.0, -200.0)}  # by env
 

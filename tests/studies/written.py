@@ -7,7 +7,7 @@ import math
 import random
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
@@ -16,7 +16,7 @@ from equipoise.programs.config_file import for_toml
 from equipoise.studies.history import Clone, End, Entry, GoOn, Result, Start, Stop
 from equipoise.studies.journal import JOURNAL, line_of
 from equipoise.studies.settings import STUDY, TRIALS
-from equipoise.studies.space import read_space
+from equipoise.studies.space import Value, read_space
 from tests.report import made
 
 SPACE = (
@@ -53,9 +53,11 @@ def write(folder: Path, entries: Sequence[Entry]) -> None:
     (folder / JOURNAL).write_bytes(b"".join(lines))
 
 
-def score(settings: dict, draw: random.Random) -> float:
+def score(settings: Mapping[str, Value], draw: random.Random) -> float:
     """A score that depends on the learning rate alone, with noise."""
-    return 100 - 20 * abs(math.log10(settings["optimizer.learning_rate"]) + 3) + draw.random()
+    return (
+        100 - 20 * abs(math.log10(float(settings["optimizer.learning_rate"])) + 3) + draw.random()
+    )
 
 
 def searched(trials: int, *, seed: int = 0, end: bool = True) -> list[Entry]:
@@ -113,9 +115,8 @@ def bred(members: int, generations: int, *, seed: int = 0) -> list[Entry]:
         live.sort(key=lambda name: -gain.get(name, 0) - score(settings[name], draw))
         worst, clone, to = live.pop(), f"g{g:02}", (g + 1) * length
         gain[clone] = gain.get(live[0], 0) + 5
-        settings[clone] = settings[live[0]] | {
-            "optimizer.learning_rate": settings[live[0]]["optimizer.learning_rate"] * 0.8
-        }
+        rate = float(settings[live[0]]["optimizer.learning_rate"]) * 0.8
+        settings[clone] = {**settings[live[0]], "optimizer.learning_rate": rate}
         reason = f"{worst} is the worst, and {live[0]} the best"
         entries.append(Stop(trial=worst, reason=reason))
         entries.append(

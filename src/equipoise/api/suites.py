@@ -80,7 +80,7 @@ def _begin(folder: Path, suite: Suite, cells: Sequence[Cell], jobs: int) -> None
         steps[cell.name] = made.schedule.steps
     settings = StudySettings(
         strategy="cells",
-        strategy_settings=("cells=" + ",".join(f"{name}:{n}" for name, n in steps.items()),),
+        strategy_settings=tuple(f"{name}:{n}" for name, n in steps.items()),
         trials=len(cells),
         jobs=jobs,
         on=cells[0].on,

@@ -283,8 +283,7 @@ def found(folder: Path) -> Tuned:
 def _cells(settings: StudySettings) -> Strategy:
     """The strategy of a suite's study, whose trials are as long as its longest cell."""
     plan = Plan(space=Space(), trials=settings.trials, steps=1, seed=settings.seed)
-    cells = strategy_of("cells", plan, settings.strategy_settings)
-    assert isinstance(cells, Cells)
+    cells = Cells(plan=plan, cells=settings.strategy_settings)
     return replace(cells, plan=replace(plan, steps=cells.steps))
 
 

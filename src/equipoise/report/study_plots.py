@@ -15,7 +15,8 @@ from equipoise.record.described import clipped
 from equipoise.record.report import METRICS, is_number, read_reports
 from equipoise.report.figures import Line, Named, thinned
 from equipoise.studies.history import Trial
-from equipoise.studies.recorded import Ancestor, RecordedStudy, trial_folder, value_text
+from equipoise.studies.recorded import Ancestor, RecordedStudy, value_text
+from equipoise.studies.settings import TRIALS
 from equipoise.studies.space import Choice, Parameter, Value
 
 MOST_CURVES = 100  # trials with a curve, the best ones
@@ -80,7 +81,7 @@ def curves(study: RecordedStudy) -> Plot | None:
 
 def axes(study: RecordedStudy) -> Plot | None:
     """Draw each trial as a line across an axis for each setting and one for the score."""
-    scored = [one for one in study.ranked if one.score is not None and one.role == "search"]
+    scored = [one for one in study.scored if one.role == "search"]
     parameters = _parameters(study)
     if len(scored) < 2 or not parameters:
         return None
@@ -115,15 +116,14 @@ def axes(study: RecordedStudy) -> Plot | None:
 
 def costs(study: RecordedStudy) -> Plot | None:
     """Draw scores against core-seconds, with the Pareto front."""
-    scored = [one for one in study.ranked if one.score is not None and one.state != "failed"]
-    if not any(study.costs[one.name] for one in scored):
+    if not any(study.costs[one.name] for one in study.scored):
         return None
 
     def line(trials: Sequence[Trial], kind: str, *, dots: bool = False) -> Line:
         x, y = [study.costs[one.name] for one in trials], [one.score for one in trials]
         return Line(BEST if kind else OTHER, x, y, kind=kind, name=kind, dots=dots)
 
-    shown = sorted(_some(scored, MOST_DOTS), key=lambda one: study.costs[one.name])
+    shown = sorted(_some(study.scored, MOST_DOTS), key=lambda one: study.costs[one.name])
     return Plot(
         key="costs",
         title="Score against cost",
@@ -236,11 +236,8 @@ def _range(parameter: Parameter) -> str:
 
 def _returns(study: RecordedStudy, trial: Trial) -> tuple[list[Line], int]:
     """The returns of a trial's training, and the bytes that were read for them."""
-    place = trial_folder(study.folder, trial.name)
-    if place is None:
-        return [], 0
+    file = study.folder / TRIALS / trial.name / METRICS
     try:
-        file = place / METRICS
         if (size := file.stat().st_size) > READ_BYTES:
             return [], 0
         lines = read_reports(file, damaged=[])

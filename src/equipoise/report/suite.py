@@ -53,14 +53,12 @@ class Table:
 def suite_page(suite: Suite, kept: Mapping[str, Kept]) -> str:
     """Return the page of a suite as HTML: one file, which loads nothing and runs no script."""
     scores = _scores(suite, kept)
-    top = tag("header", tag("h1", _title(suite)), note_of(_progress(suite, kept)))
-    aggregates, improvement = _aggregates(suite, scores), _improvement(scores)
     parts = [
-        top,
+        tag("header", tag("h1", _title(suite)), note_of(_progress(suite, kept))),
         _section(_against_published(suite, kept)),
-        _section(aggregates),
+        _section(_aggregates(suite, scores)),
         _section(_profiles(scores), _profile_chart(suite, scores)),
-        _section(improvement),
+        _section(_improvement(scores)),
         _curves(suite, kept),
         _section(_cells(suite, kept), folded=True),
     ]
@@ -89,14 +87,14 @@ def _title(suite: Suite) -> str:
 
 
 def _progress(suite: Suite, kept: Mapping[str, Kept]) -> str:
-    """How many cells there are, and the names of those that are missing."""
+    """Return how many cells are kept, and the names of the missing ones."""
     absent = [cell.name for cell in suite.cells if cell.name not in kept]
     said = f"{len(suite.cells) - len(absent)} of {len(suite.cells)} cells are kept."
     return said + (f" Missing: {', '.join(absent)}." if absent else "")
 
 
 def _of_pair(suite: Suite, kept: Mapping[str, Kept], env: str, algorithm: str) -> list[Kept]:
-    """The kept cells of an env and an algorithm, in the order of the suite's seeds."""
+    """Return the kept cells of an env and an algorithm, in the order of the suite's seeds."""
     names = [cell_name(env, algorithm, seed) for seed in suite.seeds]
     return [kept[name] for name in names if name in kept]
 
@@ -141,7 +139,7 @@ def _result(cells: Sequence[Kept], published: Published | None) -> str:
 
 
 def _scores(suite: Suite, kept: Mapping[str, Kept]) -> dict[str, Scores]:
-    """The normalised scores [seeds, envs] of each algorithm, of the seeds that all envs have."""
+    """Return normalised scores [seeds, envs] by algorithm, of the seeds that are in all envs."""
     found = {}
     for algorithm in suite.algorithms:
         names = [[cell_name(env, algorithm, seed) for env in suite.scales] for seed in suite.seeds]
@@ -223,7 +221,7 @@ def _row(name: str, one: Kept | None) -> Sequence[str]:
 
 
 def _estimate(measure: Measure, *scores: Scores) -> str:
-    """A measure with its bootstrap interval; the same scores give the same text."""
+    """Return a measure with its bootstrap interval; the same scores give the same text."""
     drawn = [resamples(one, count=RESAMPLES, seed=i) for i, one in enumerate(scores)]
     low, high = interval(measure, scores, drawn)
     return f"{measure(*scores):.3f} ({low:.3f} to {high:.3f})"
@@ -252,7 +250,7 @@ def _as_markdown(of: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that Markdown shows as it is."""
+    """Return a text that Markdown shows as it is."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", printable(text))
 
 
@@ -282,7 +280,7 @@ def _profile_chart(suite: Suite, scores: Mapping[str, Scores]) -> Html | None:
 
 
 def _curves(suite: Suite, kept: Mapping[str, Kept]) -> Html:
-    """The learning curves of each env: the mean over seeds, with its 95 % interval."""
+    """Draw the learning curves of each env: the mean over seeds, with its 95 % interval."""
     charts: list[Html | None] = []
     for env in suite.envs:
         lines = [

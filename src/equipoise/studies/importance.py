@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from equipoise.studies.best import reached, worth
 from equipoise.studies.history import History
 from equipoise.studies.space import Choice, Parameter, Space
 from equipoise.types import Array
@@ -29,15 +32,12 @@ def importance(history: History, space: Space) -> dict[str, float] | None:
     trials = [
         one
         for one in history.of("paused", "done", "stopped")
-        if one.parent is None and one.points and space.holds(one.settings)
+        if one.parent is None and worth(one) > -math.inf and space.holds(one.settings)
     ]
     if len(trials) < LEAST_TRIALS or not len(space):
         return None
-    most = max(one.steps for one in trials)
-    order = [
-        (most if one.state == "done" and not one.alarms else one.steps, one.points[-1].score)
-        for one in trials
-    ]
+    most = max(reached(one) for one in trials)
+    order = [(most if one.state == "done" else reached(one), worth(one)) for one in trials]
     ranks = _ranks(order)
     shares = np.array([space.shares(one.settings) for one in trials])
     found = {one.key: explained(_groups(one, shares[:, i]), ranks) for i, one in enumerate(space)}

@@ -28,6 +28,11 @@ FINISHED = ("completed", "solved")
 COUNT, REAL = Number(0, (1 << 63) - 1, whole=True), Number(-1e100, 1e100)
 SHORT, SECONDS = Text(200), Number(0, 1e12)
 EVALUATION = {"mean": REAL, "std": Number(0, 1e100), "episodes": Number(1, 10**9, whole=True)}
+RUN_SCHEMA: Schema = {
+    "versions?": Maybe(Each(Anything())),
+    "host?": Maybe(Each(Anything())),
+    "*": Anything(),
+}
 ENDED: Schema = {  # of a summary
     "evaluation": EVALUATION | {"*": Anything()},
     "env_steps": COUNT,
@@ -76,12 +81,16 @@ class Kept:
 
 
 def keep(run_directory: Path, folder: Path) -> Path:
-    """Write a finished run as a small file of ``folder``, named after its cell -> the file.
+    """Write a finished run as a small file named after its cell, and return the file.
 
-    ValueError for a run that has not ended, failed, was interrupted, or has no evaluation of its
-    last weights. The same run gives the same bytes.
+    The same run gives the same bytes.
+
+    Raises:
+        ValueError: The run has not ended, failed, was interrupted, or has no evaluation of its last
+            weights; or its settings do not fit into the file.
     """
     found = RunDirectory.found(run_directory)
+    check(found.run, RUN_SCHEMA, str(run_directory / RUN))
     program = checked(found.run["program"], run_directory / RUN)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a damaged summary is as good as none
@@ -137,10 +146,9 @@ def read_kept(folder: Path, suite: Suite, *, notes: list[str] | None = None) -> 
     found: dict[str, Kept] = {}
     for cell in suite.cells:
         file = folder / f"{cell.name}.json"
-        if not file.exists():
-            continue
         try:
-            found[cell.name] = _read(file, cell)
+            if file.exists():
+                found[cell.name] = _read(file, cell)
         except (OSError, ValueError) as error:
             if notes is not None:
                 notes.append(f"{error}; the file is left out")
@@ -178,7 +186,7 @@ def _unfinished(
 
 
 def _curve(lines: Sequence[Mapping[str, object]]) -> dict[str, list[float]]:
-    """The training returns over steps, at no more than ``MOST_POINTS`` steps."""
+    """Return the training returns over steps, at no more than ``MOST_POINTS`` of them."""
     by_step = {step_of(one): one.get("return_mean") for one in lines}
     points = [
         (at, value) for at, value in sorted(by_step.items()) if isinstance(value, int | float)

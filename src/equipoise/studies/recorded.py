@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import Literal
 from equipoise.files import LARGEST_JSON, parse_toml, read_bounded
 from equipoise.record.described import algorithm_of, checked, env_of
 from equipoise.record.live import STALE_S, read_live, state_of
-from equipoise.studies.best import best
+from equipoise.studies.best import best, reached, worth
 from equipoise.studies.history import Clone, Decision, End, Entry, History, Result, Stop, Trial
 from equipoise.studies.importance import importance
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
+from equipoise.studies.pareto import cost, front
 from equipoise.studies.settings import STUDY, TRIALS, StudySettings, read_study
 from equipoise.studies.space import Space, Value
 
@@ -44,8 +46,8 @@ class RecordedStudy:
 
     folder: Path
     settings: StudySettings
-    env: str
-    algorithm: str
+    env: str  # or the name of a suite
+    algorithm: str  # "" for a suite
     entries: Sequence[Entry]
     history: History
     state: StudyState
@@ -56,6 +58,8 @@ class RecordedStudy:
 
     @property
     def title(self) -> str:
+        if self.settings.suite:
+            return f"suite {self.env}"
         env, algorithm = self.env.rpartition(":")[2], self.algorithm.rpartition(":")[2]
         return f"{self.settings.strategy} study of {env} with {algorithm}"
 
@@ -90,27 +94,19 @@ class RecordedStudy:
         return ranked(self.history)
 
     @cached_property
+    def scored(self) -> list[Trial]:
+        """The trials with a score, the best first; not those that failed or raised an alarm."""
+        return [one for one in self.ranked if worth(one) > -math.inf]
+
+    @cached_property
     def costs(self) -> dict[str, float]:
         """Core-seconds behind each trial: a clone's include those of its parent up to the cut."""
-        found: dict[str, float] = dict.fromkeys(self.history.trials, 0.0)
-        for one in self.entries:
-            if isinstance(one, Result):
-                found[one.trial] += one.core_seconds
-            elif isinstance(one, Clone):
-                found[one.trial] = found[one.source]
-        return found
+        return {one.name: cost(self.history, one) for one in self.history}
 
     @cached_property
     def front(self) -> list[Trial]:
-        """The Pareto front: trials with a higher score than all that cost less, the cheapest
-        first.
-        """
-        scored = [one for one in self.ranked if one.score is not None and one.state != "failed"]
-        found: list[Trial] = []
-        for one in sorted(scored, key=lambda one: (self.costs[one.name], -(one.score or 0.0))):
-            if not found or (one.score or 0.0) > (found[-1].score or 0.0):
-                found.append(one)
-        return found
+        """The Pareto front of score against core-seconds, the cheapest first."""
+        return front(self.history)
 
     @cached_property
     def importance(self) -> dict[str, float] | None:
@@ -150,8 +146,12 @@ def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
     """
     settings, file = read_study(folder), folder / STUDY
     try:
-        table = _plain(parse_toml(read_bounded(file, LARGEST_JSON), file).get("program"))
-        program = checked(table, file)
+        if settings.suite:  # each trial has a program of its own
+            env, algorithm = settings.suite, ""
+        else:
+            table = _plain(parse_toml(read_bounded(file, LARGEST_JSON), file).get("program"))
+            program = checked(table, file)
+            env, algorithm = env_of(program), algorithm_of(program)
         entries = read_journal(folder)
         history = replayed(entries, settings.jobs, folder / JOURNAL)
     except (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -160,9 +160,7 @@ def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
             f"its {STUDY} and {JOURNAL}"
         ) from None
     state = recorded_state(folder, history, now)
-    return RecordedStudy(
-        folder, settings, env_of(program), algorithm_of(program), entries, history, state
-    )
+    return RecordedStudy(folder, settings, env, algorithm, entries, history, state)
 
 
 def recorded_state(folder: Path, history: History, now: float | None = None) -> StudyState:
@@ -178,11 +176,12 @@ def ranked(history: History) -> list[Trial]:
     come last.
     """
     winner = best(history)
+    most = max((reached(one) for one in history), default=0)
 
     def order(one: Trial) -> tuple[bool, bool, bool, int, float]:
-        score = float("-inf") if one.score is None else one.score
-        has = one.score is not None and one.state != "failed"
-        return one is not winner, not has, one.role != "search", -one.steps, -score
+        far = most if one.state == "done" else reached(one)
+        has_none = worth(one) == -math.inf
+        return one is not winner, has_none, one.role != "search", -far, -worth(one)
 
     return sorted(history, key=order)
 
@@ -208,11 +207,6 @@ def state_text(trial: Trial, *, at_work: bool) -> str:
     """Return the state of a trial in a word; ``at_work``: does a process write the study?"""
     state = "interrupted" if trial.state == "training" and not at_work else trial.state
     return state if trial.role == "search" else f"{state}, {trial.role}"
-
-
-def trial_folder(study: Path, name: str) -> Path | None:
-    """Return the run directory of a trial; None for a name that leads out of the study."""
-    return study / TRIALS / name if name and Path(name).name == name != ".." else None
 
 
 def value_text(value: Value | None) -> str:
@@ -243,9 +237,7 @@ def _is_written(folder: Path, history: History, now: float) -> bool:
         return True
     for one in history.training:
         try:
-            if (place := trial_folder(folder, one.name)) is not None and (
-                state_of(read_live(place), now) == "running"
-            ):
+            if state_of(read_live(folder / TRIALS / one.name), now) == "running":
                 return True
         except (OSError, ValueError):  # none yet, or a damaged one
             continue

@@ -75,9 +75,8 @@ def write_study(
     """
     written: dict[str, object] = {"study": asdict(settings) | {"program_sha256": asked}}
     if program is not None:
-        data = to_json(program)
-        written["program"] = for_toml(data)
-        if (signature := trust.signature(data)) is not None:
+        data = written["program"] = for_toml(to_json(program))
+        if (signature := trust.signature(data)) is not None:  # of what a reader finds
             written["signature"] = signature
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())

@@ -1,4 +1,4 @@
-"""Suites: a file names envs, algorithms and seeds, and what others published for them.
+"""Suites: files that name envs, algorithms and seeds, with the scores that were published.
 
 Every env with every algorithm and every seed is a cell, which one run fills
 (``studies/kept.py``). A suite as TOML::
@@ -21,7 +21,8 @@ Every env with every algorithm and every seed is a cell, which one run fills
     [cell."CartPole-v1".ppo]       # also: steps, settings
     published = { mean = 490.0, sd = 6.1, n = 3, source = "CleanRL, docs" }
 
-Settings are those of ``--set``. A cell's come before its algorithm's, its env's and the suite's.
+Settings have their names in ``--set``. A cell's come before its algorithm's, its env's and the
+suite's.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def read_suite(path: Path, *, trusted: Sequence[str] = ()) -> Suite:
 
 
 def trained_key(key: str) -> str:
-    """Return the name that a setting has among those of a run (``record/described.py``)."""
+    """Return the name of a setting among the settings of a run (``record/described.py``)."""
     if key.startswith("env."):
         return f"source.env.kwargs.{key.removeprefix('env.')}"
     return f"policy.{key}" if key in POLICY_KEYS else key
@@ -246,7 +247,7 @@ class _Tables:
 def _checked(
     pair: Pair, settings: Mapping[str, object], path: Path, trusted: Sequence[str]
 ) -> dict[str, object]:
-    """The settings of a pair with values as a run records them; ValueError if one cannot be."""
+    """Return the settings of a pair as a run records them; ValueError if one cannot be."""
     env, algorithm = pair
     where = f"{path}: cell {env} {algorithm}"
     named = {"policies": {"main": {"algorithm": {"name": algorithm}}}}
@@ -334,7 +335,7 @@ def _list(value: object, most: int, where: str) -> list[object]:
 
 
 def _names(value: object, most: int, where: str) -> tuple[str, ...]:
-    """Names of envs or of algorithms, each once, also if a file system ignores case."""
+    """Return names of envs or of algorithms, each once, also on disks that ignore case."""
     found = [_text(one, 200, where) for one in _list(value, most, where)]
     for i, one in enumerate(found):
         if one.startswith(("/", ".", "~", "\\")) or ".." in one:
@@ -354,7 +355,7 @@ def _seeds(value: object, where: str) -> tuple[int, ...]:
 
 
 def _flat(value: object, where: str, depth: int = 0) -> dict[str, object]:
-    """Settings by their names in ``--set``, of tables within tables."""
+    """Return settings by their names in ``--set``, from tables within tables."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: must be a table, got {described(value)}")
     found: dict[str, object] = {}

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from equipoise.console.place import printable
 from equipoise.files import read_json
@@ -271,6 +271,9 @@ def _clips(place: Path) -> dict[str, float]:
     return {name: at for at, name in sorted(found, reverse=True)[:MOST_CLIPS]}
 
 
+Kind = TypeVar("Kind", Watched, WatchedStudy)
+
+
 class Folder:
     """All runs and studies below a folder. ``revision`` counts up with every change; ``poll``
     looks, and is cheap without one.
@@ -341,7 +344,7 @@ class Folder:
                 prefix = self._name(path / TRIALS) + "/"
                 self.studies[name] = WatchedStudy(path, name, prefix)
 
-    def _forget(self, known: dict[str, Any], found: Mapping[str, Path]) -> None:
+    def _forget(self, known: dict[str, Kind], found: Mapping[str, Path]) -> None:
         for name in known.keys() - found.keys():
             self.revision += 1
             self.gone[name] = self.revision

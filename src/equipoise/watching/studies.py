@@ -8,7 +8,6 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equipoise.console.place import printable
 from equipoise.record.described import clipped
@@ -133,7 +132,7 @@ def _content(study: RecordedStudy) -> dict[str, object]:
     }
 
 
-def _plot(plot: Plot) -> dict[str, Any]:
+def _plot(plot: Plot) -> dict[str, object]:
     drawn = [line for one in plot.lines if len((line := one.drawable()).x)]
     return {
         "key": plot.key,

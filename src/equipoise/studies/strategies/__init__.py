@@ -17,7 +17,6 @@ from equipoise.studies.strategy import Plan, Strategy
 HERE = "equipoise.studies.strategies"
 STRATEGIES = {  # imported with their first use
     "seeds": f"{HERE}.seeds:Seeds",
-    "cells": f"{HERE}.cells:Cells",
     "random": f"{HERE}.random_search:RandomSearch",
     "grid": f"{HERE}.grid:Grid",
     "asha": f"{HERE}.asha:ASHA",
@@ -32,7 +31,7 @@ STRATEGIES = {  # imported with their first use
 def described() -> list[str]:
     """Return the strategies, each with its first sentence and its settings, as lines of text."""
     lines: list[str] = []
-    for name in [one for one in STRATEGIES if one != "cells"]:
+    for name in STRATEGIES:
         cls = strategy_class(name)
         first = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
         lines.append(f"{name:10} {first}")

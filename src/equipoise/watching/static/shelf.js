@@ -91,7 +91,7 @@ export class Shelf {
     attr(node, { class: `study ${row.status}` });
     attr(node.link, { "aria-current": row.id === this.study ? "page" : null });
     text(parts.name, row.id);
-    text(parts.about, `${row.strategy ?? "?"} study · ${last(row.algorithm)} · ${last(row.env)}`);
+    text(parts.about, [`${row.strategy ?? "?"} study`, last(row.algorithm), last(row.env)].filter(Boolean).join(" · "));
     text(parts.state, `${row.trials ?? 0} trial${row.trials === 1 ? "" : "s"}`);
     attr(node.link, { title: `${row.id}: ${row.status}` });
     text(parts.value, typeof row.score === "number" ? number(row.score, Math.abs(row.score) < 100 ? 1 : 0) : NONE);

@@ -62,7 +62,7 @@ def run(place: Path, cell: Cell, *, score: float = 100.0, points: int = 20, **su
     }
     (place / "run.json").write_text(json.dumps(whole))
     evaluation = {"mean": score, "std": 5.25, "episodes": 20}
-    lines = [
+    lines: list[dict[str, object]] = [
         {
             "env_steps": 100 * i,
             "updates": i,
