@@ -36,6 +36,7 @@ KINDS: dict[str, list[Entry]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("width", [40, 80, 20])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_fits_the_terminal(tmp_path: Path, kind: str, width: int) -> None:
@@ -164,9 +165,10 @@ def test_a_closed_view_draws_no_more() -> None:
     assert file.getvalue() == before
 
 
+@pytest.mark.thorough
 def test_a_table_of_a_thousand_trials_is_drawn_in_time() -> None:
     shown, _ = view(terminal=True)
-    history = play(shown, searched(1000)[:-1][:200])
+    history = play(shown, searched(1000)[:-1])
     began = time.process_time()
     for _ in range(20):
         shown.heard(Result(trial="t0000", steps=1, state="paused"), history)
