@@ -205,7 +205,7 @@ def _table(
     shown = _shown(trials, most)
     there = {one.name for one in shown}
     rest = [one for one in trials if one.name not in there]
-    keys = differing([one.settings for one in trials])[:MOST_SETTINGS]
+    keys = differing([one.settings for one in shown])[:MOST_SETTINGS]
     names = _short_names(keys)
     head = ["trial", "state", "steps", "score", "time", *names]
     body = [
