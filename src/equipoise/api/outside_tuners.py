@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from equipoise.api.trial import train_stretch
 from equipoise.studies.executor import Job
@@ -29,9 +29,22 @@ RUN = "run"  # the name of the run in a checkpoint of Ray Tune
 REPORTS = 10  # of a run, if nothing else is asked for
 
 
+class OptunaTrial(Protocol):
+    """The methods of ``optuna.Trial`` that are called here."""
+
+    number: int
+
+    def suggest_categorical(self, name: str, choices: Sequence[Value]) -> Value: ...
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int: ...
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
+    def report(self, value: float, step: int) -> None: ...
+    def should_prune(self) -> bool: ...
+    def set_user_attr(self, key: str, value: str) -> None: ...
+
+
 def trainable(
     program: Program, *, every: int | None = None, on: On = "serial", trust: Sequence[str] = ()
-) -> Callable[[Mapping[str, Any]], None]:
+) -> Callable[[Mapping[str, Value]], None]:
     """Return a function for ``ray.tune.Tuner`` that trains the program with a config's settings.
 
     The config's keys are settings: ``{"optimizer.learning_rate": tune.loguniform(1e-4, 1e-2)}``.
@@ -54,7 +67,7 @@ def trainable(
         'train'
     """
 
-    def train(config: Mapping[str, Any]) -> None:
+    def train(config: Mapping[str, Value]) -> None:
         from ray import tune
 
         folder = Path(tune.get_context().get_trial_dir()) / "equipoise"
@@ -86,7 +99,7 @@ def objective(
     out: str | Path | None = None,
     on: On = "serial",
     trust: Sequence[str] = (),
-) -> Callable[[Any], float]:
+) -> Callable[[OptunaTrial], float]:
     """Return a function for ``optuna.study.Study.optimize`` that trains the program with settings
     of the space; its value is the score, which is to be maximised.
 
@@ -112,7 +125,7 @@ def objective(
     """
     found = read_space(setting_texts(space))
 
-    def train(trial: Any) -> float:
+    def train(trial: OptunaTrial) -> float:
         import optuna
 
         where = Path("studies") if out is None else Path(out).expanduser()
@@ -137,17 +150,16 @@ def objective(
     return train
 
 
-def suggested(trial: Any, space: Space) -> Settings:
+def suggested(trial: OptunaTrial, space: Space) -> Settings:
     """Return the settings that an Optuna trial suggests for a space."""
 
     def one(parameter: Parameter) -> Value:
         if isinstance(parameter, Choice):
-            value: Value = trial.suggest_categorical(parameter.key, parameter.values)
-            return value
-        suggest = trial.suggest_int if parameter.whole else trial.suggest_float
-        bounds = [round(x) if parameter.whole else x for x in (parameter.low, parameter.high)]
-        number: Value = suggest(parameter.key, *bounds, log=parameter.scale == "log")
-        return number
+            return trial.suggest_categorical(parameter.key, parameter.values)
+        low, high, log = parameter.low, parameter.high, parameter.scale == "log"
+        if parameter.whole:
+            return trial.suggest_int(parameter.key, round(low), round(high), log=log)
+        return trial.suggest_float(parameter.key, low, high, log=log)
 
     return {parameter.key: one(parameter) for parameter in space}
 

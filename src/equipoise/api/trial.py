@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
@@ -20,6 +20,7 @@ from equipoise.studies.messages import event_line, read_job
 from equipoise.studies.settings import CHOICES, PROGRAMS, STUDY, read_study
 
 if TYPE_CHECKING:
+    from equipoise.record.summary import Summary
     from equipoise.run.run import Run
 
 PROGRESS_S = 0.2
@@ -78,9 +79,7 @@ def train_stretch(
     )
 
 
-def _trained(
-    job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool]
-) -> dict[str, Any] | None:
+def _trained(job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool]) -> Summary | None:
     """Train -> the run's summary; None if it was stopped. ``at`` is called with the env steps so
     far, and returns whether to train on.
     """

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from equipoise.console.options import (
 )
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
+from equipoise.console.typed import Context
 from equipoise.files import plain
 from equipoise.studies.settings import StudySettings
 from equipoise.types import OUT, WHAT, WHERE
@@ -36,7 +37,7 @@ START = "start"
 class Studies(OneLineErrors):
     """``equipoise tune ENV`` is ``equipoise tune start ENV``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
             args = [START, *args]
         return super().parse_args(ctx, args)
@@ -99,7 +100,7 @@ def start(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any other setting of all trials; repeatable",
+            help="Other setting of each trial; repeatable",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -131,7 +132,7 @@ def start(
     quiet: Quiet = False,
     trust: Trust = None,
     debug: Debug = False,
-    **options: Any,
+    **options: str | list[str] | None,
 ) -> None:
     """Search for the settings of ENV with the highest score.
 

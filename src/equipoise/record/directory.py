@@ -41,7 +41,7 @@ from equipoise.record.report import (
     step_of,
 )
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
-from equipoise.record.summary import SUMMARY, read_summary, write_summary
+from equipoise.record.summary import SUMMARY, Summary, read_summary, write_summary
 from equipoise.schema import check
 from equipoise.types import Program
 
@@ -317,11 +317,11 @@ class RunDirectory:
             warnings.warn(left_out(damaged), RuntimeWarning, stacklevel=3)
         return found
 
-    def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def write_summary(self, summary: Mapping[str, object]) -> Summary:
         """Write summary.json -> what was written."""
         return write_summary(self.path, summary)
 
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Summary | None:
         """The contents of summary.json; None before the end, and with a warning if damaged."""
         return read_summary(self.path)
 

@@ -13,9 +13,10 @@ from equipoise.record.schemas import STATUSES, SUMMARY_KEYS, SUMMARY_SCHEMA
 from equipoise.schema import check
 
 SUMMARY = "summary.json"
+Summary = dict[str, Any]  # by the keys of SUMMARY_KEYS
 
 
-def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def write_summary(directory: Path, summary: Mapping[str, object]) -> Summary:
     """Write the summary of a run -> what was written; ValueError for another set of keys."""
     for key in summary:
         if key not in SUMMARY_KEYS:
@@ -28,7 +29,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
         raise ValueError(
             f"summary: expected a status of {list(STATUSES)}, got {summary['status']!r}"
         )
-    data: dict[str, Any] = plain({key: summary[key] for key in SUMMARY_KEYS})
+    data: Summary = plain({key: summary[key] for key in SUMMARY_KEYS})
     # three numbers of an evaluation, and fields that only some evaluations have
     if data["evaluation"] is not None:
         keys = (
@@ -42,13 +43,13 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> dict[str, Any]
     return data
 
 
-def read_summary(directory: Path) -> dict[str, Any] | None:
+def read_summary(directory: Path) -> Summary | None:
     """The summary; None before the end, and with a warning if the file is damaged."""
     file = directory / SUMMARY
     if not file.exists():
         return None
     try:
-        data: dict[str, Any] = check(read_json(file), SUMMARY_SCHEMA, str(file))
+        data: Summary = check(read_json(file), SUMMARY_SCHEMA, str(file))
     except (OSError, ValueError) as error:
         warnings.warn(
             f"{error}; the file is not needed, and is left out of account",

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equipoise import phases
 from equipoise.errors import CannotStart, Damaged, WorkerFailed, forget_locals
@@ -19,6 +18,7 @@ from equipoise.plans.beginning import Beginning
 from equipoise.plans.plan import plan_run
 from equipoise.programs.limits import check_processes
 from equipoise.record.report import Report, step_of
+from equipoise.record.summary import Summary
 from equipoise.run import beginnings
 from equipoise.run.attempt import Attempt
 from equipoise.run.beginnings import Services
@@ -110,7 +110,7 @@ class Run:
         return f"<Run of {where}: {state.status}, step {state.step:,} of {state.steps:,}>"
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Summary | None:
         """The contents of ``summary.json``; None before the run has ended."""
         return self._keeping.summary
 

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 from equipoise.files import append_whole, parse_json, plain, read_bounded, sync_directory
 from equipoise.studies.history import Clone, End, Entry, GoOn, History, Result, Start, Stop
@@ -93,7 +92,7 @@ def line_of(entry: Entry, number: int, at: float, left: int = 0) -> bytes:
 
     ``left``: number of entries that follow and belong to it.
     """
-    given: dict[str, Any] = plain(asdict(entry))
+    given: dict[str, object] = plain(asdict(entry))
     measured = {"at": round(at, 3)} | {name: given.pop(name) for name in MEASURED if name in given}
     data = {"n": number, "kind": NAMES[type(entry)], **given, "left": left, "measured": measured}
     text = json.dumps(data, allow_nan=False)

@@ -84,7 +84,7 @@ class RayExecutor:
         self._ours = not ray.is_initialized()  # else it is the caller's, which connected before
         if self._ours:
             connect(cluster.address)
-        self._options: dict[str, Any] = {"num_cpus": cores, "num_gpus": gpus}
+        self._options: dict[str, object] = {"num_cpus": cores, "num_gpus": gpus}
         if cluster.labels:
             self._options["label_selector"] = dict(cluster.labels)
         if not cluster.autoscale:
