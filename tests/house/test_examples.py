@@ -12,7 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # the packages that a script needs besides Equipoise's own, and the steps of its short form
-NEEDS = {"several_agents": ("mpe2",), "offline": ("minari", "h5py"), "ship": ("onnxruntime",)}
+NEEDS = {
+    "several_agents": ("mpe2",),
+    "offline": ("minari", "h5py"),
+    "ship": ("onnxruntime",),
+    "with_optuna": ("optuna",),
+    "with_ray_tune": ("ray", "tensorboardX"),
+}
 STEPS = {"continuous": 600, "text": 128}
 MOST_LINES = 60
 
@@ -25,13 +31,20 @@ def test_an_example_is_short_and_has_a_page(script: Path) -> None:
     assert f"examples/{script.name})" in page.read_text(), "a link to the script"
 
 
-def test_there_are_eight_examples() -> None:
-    assert len(EXAMPLES) == 8
+def test_there_are_ten_examples() -> None:
+    assert len(EXAMPLES) == 10
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(one, marks=pytest.mark.ray) if one.stem == "with_ray_tune" else one
+        for one in EXAMPLES
+    ],
+    ids=lambda script: script.stem,
+)
 def test_an_example_runs(script: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(script.stem, ()):
         pytest.importorskip(package)

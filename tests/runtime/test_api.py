@@ -11,7 +11,7 @@ import pytest
 
 import equipoise as eq
 from equipoise import api
-from equipoise.api.evaluating import evaluated
+from equipoise.api.evaluating import Asked, evaluated
 from equipoise.console.terminal import summary_rows
 from equipoise.plans.plan import plan_run
 from equipoise.recipes import RECIPES
@@ -293,7 +293,7 @@ def test_evaluate_reads_only_the_directory(tmp_path: Any) -> None:
     result = api.evaluate(run.directory, episodes=5, deterministic=False)
     assert result.episodes == 5 and result.version == 2 and result.env_steps == 1024
     told: list[Any] = []
-    again = evaluated(run.directory, episodes=5, deterministic=False, tell=told.append)
+    again = evaluated(run.directory, Asked(episodes=5, deterministic=False), told.append)
     assert result == again
     assert [one.episodes for one in told] == sorted(one.episodes for one in told)
     assert (

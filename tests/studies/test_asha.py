@@ -89,6 +89,20 @@ def test_the_best_third_of_a_rung_goes_on_with_a_reason() -> None:
     )
 
 
+def test_a_trial_that_waits_at_a_higher_rung_is_not_promoted_from_a_lower_one() -> None:
+    strategy = ASHA(plan=Plan(space=SPACE, trials=9, steps=900))
+    history = paused(strategy, *map(float, range(9)))
+    for score, one in enumerate(strategy.ask(history)):
+        history.add(one)
+        history.add(Result(trial=one.trial, steps=99, state="paused", score=float(score)))
+    assert [one.trial for one in strategy.ask(history)] == ["trial_0006"]
+
+
+def test_a_score_that_is_not_finite_is_never_promoted() -> None:
+    strategy = ASHA(plan=Plan(space=SPACE, trials=3, steps=900))
+    assert strategy.ask(paused(strategy, math.nan, math.inf, -math.inf)) == []
+
+
 def test_new_settings_begin_while_no_trial_may_go_on() -> None:
     strategy = ASHA(plan=Plan(space=SPACE, trials=4, steps=900))
     history = paused(ASHA(plan=Plan(space=SPACE, trials=2, steps=900)), 1.0, 2.0)

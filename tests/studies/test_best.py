@@ -80,6 +80,7 @@ def test_worth_at_steps_is_that_of_the_first_result_from_there_on() -> None:
 
 def test_the_front_has_the_trials_that_none_beats_in_score_and_cost() -> None:
     trials = [
+        trial("as cheap", 0.5, seconds=1),
         trial("cheap", 1.0, seconds=1),
         trial("beaten", 1.0, seconds=2),
         trial("worse", 0.5, seconds=3),

@@ -13,7 +13,7 @@ from equipoise.studies.best import best
 from equipoise.studies.history import History, Result, Start
 from equipoise.studies.space import Choice, Settings, read_space
 from equipoise.studies.strategies import strategy_of
-from equipoise.studies.strategies.by_optuna import ByOptuna, distribution
+from equipoise.studies.strategies.by_optuna import ByOptuna, distribution, told
 from equipoise.studies.strategy import Plan
 from tests.studies.simulated import Curve, simulate
 
@@ -136,10 +136,9 @@ def test_generations_are_the_same_with_and_without_what_is_kept() -> None:
     # an object that has seen another history begins again
     plan = dataclasses.replace(plan, space=read_space(FUNCTIONS["rates"][1]))
     strategy = ByOptuna(plan=plan, sampler="cmaes")
-    other = grown(strategy, 14)
-    first = strategy.ask(other)
-    strategy.ask(grown(strategy, 7))
-    assert strategy.ask(other) == first
+    for count in (14, 7, 21):
+        history = grown(strategy, count)
+        assert strategy.ask(history) == dataclasses.replace(strategy).ask(history)
 
 
 def test_what_trains_is_known_to_the_sampler() -> None:
@@ -163,6 +162,25 @@ def grown_on(strategy: ByOptuna, count: int) -> History:
     return history
 
 
+def test_a_trial_is_told_by_its_state_and_a_failed_one_has_the_worst_score() -> None:
+    plan = Plan(space=read_space(["x=0.0..1"]), trials=5, steps=10)
+    history = History(jobs=5)
+    for number in range(4):
+        to = 5 if number == 2 else 10
+        settings = {"x": number / 4}
+        history.add(Start(trial=f"trial_{number}", settings=settings, to=to, reason="drawn"))
+    history.add(Result(trial="trial_0", steps=10, state="paused", score=3.0))
+    history.add(Result(trial="trial_1", steps=4, state="failed"))
+    history.add(Result(trial="trial_2", steps=5, state="paused", score=7.0))
+    found = [(one.state.name, one.values, one.params["x"]) for one in told(plan, history.of())]
+    assert found == [
+        ("COMPLETE", [3.0], 0.0),
+        ("COMPLETE", [3.0], 0.25),
+        ("PRUNED", None, 0.5),
+        ("RUNNING", None, 0.75),
+    ]
+
+
 def test_brackets_of_hyperband_begin_at_different_rungs() -> None:
     plan = Plan(space=read_space(["x=0.0..1"]), trials=50, steps=2700)
     starts = ByOptuna(plan=plan, pruning="hyperband").ask(History(jobs=50))
@@ -171,11 +189,13 @@ def test_brackets_of_hyperband_begin_at_different_rungs() -> None:
     assert first.count(100) > first.count(300) > first.count(900) >= first.count(2700) > 0
 
 
-def test_optunas_log_level_stays_as_it_was() -> None:
-    before = optuna.logging.get_verbosity()
+def test_optuna_prints_nothing_and_its_log_level_stays(capfd: pytest.CaptureFixture[str]) -> None:
+    optuna.logging.set_verbosity(optuna.logging.INFO)
     plan = Plan(space=read_space(["x=0.0..1"]), trials=2, steps=10)
     ByOptuna(plan=plan).ask(History(jobs=2))
-    assert optuna.logging.get_verbosity() == before
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
 
 
 @pytest.mark.thorough

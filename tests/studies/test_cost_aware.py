@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from equipoise.studies.gp import GaussianProcess
 from equipoise.studies.history import GoOn, History, Result, Start
 from equipoise.studies.space import Settings, read_space
 from equipoise.studies.strategies import strategy_of
@@ -110,3 +111,14 @@ def test_the_first_trials_are_random_and_take_one_stretch() -> None:
     starts = CostAware(plan=Plan(space=SPACE, trials=9, steps=STEPS)).ask(History(jobs=9))
     assert [one.trial for one in starts] == [f"trial_{i:04d}" for i in range(4)]
     assert {one.to for one in starts if isinstance(one, Start)} == {500}
+
+
+def test_the_deviation_of_a_mean_is_below_the_noise_of_what_was_measured() -> None:
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(0)
+    measured = [([x], 10 * x + float(rng.normal(0, 3))) for x in np.linspace(0, 1, 60).tolist()]
+    process = GaussianProcess(measured, seed=0)
+    mean, deviation = process.at([[0.2], [0.8]])
+    assert mean == pytest.approx([2, 8], abs=3) and max(deviation) < 1.5
+    believed = process.believing([[0.8]] * 20).at([[0.8]])[1]
+    assert believed[0] < deviation[1]

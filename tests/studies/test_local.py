@@ -116,14 +116,15 @@ def test_a_process_that_cannot_start_is_a_failed_trial_with_its_words_in_the_log
     assert "no_such_module" in one.log.read_text()
 
 
+@pytest.mark.parametrize("trial", ["long", "late"])
 def test_a_trial_that_is_stopped_has_no_result_and_the_next_one_waits_for_its_end(
-    made: Made, tmp_path: Path
+    trial: str, made: Made, tmp_path: Path
 ) -> None:
     executor = made()
-    executor.begin(job(tmp_path, "long"))
+    executor.begin(job(tmp_path, trial))
     while not executor.poll(0.2):
         pass
-    executor.stop("long")
+    executor.stop(trial)
     executor.begin(job(tmp_path, "fine"))
     found, _ = results(executor)
     assert [one.trial for one in found] == ["fine"]

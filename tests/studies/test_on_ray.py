@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from ray_machines import Machines, machines, until
 
+from equipoise import api
 from equipoise.programs.cluster import Cluster
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
-from equipoise.studies.journal import decided
+from equipoise.studies.journal import decided, read_journal
 from tests.studies import halves
 from tests.studies.halves import command
 
@@ -161,3 +162,35 @@ def test_a_trial_that_no_machine_has_room_for_is_refused(
     with pytest.raises(ValueError, match=refused) as caught:
         RayExecutor(command, 1, cluster=cluster, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_tune_clones_trials_that_other_machines_have_trained(
+    there: Machines, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "space": {"optimizer.learning_rate": "log:1e-4..1e-2"},
+        "strategy": "pbt",
+        "strategy_settings": {"every": 512, "quantile": 0.5},
+        "trials": 2,
+        "jobs": 2,
+        "confirm": 0,
+        "steps": 1536,
+        "actors": 1,
+        "envs_per_actor": 8,
+        "unroll": 16,
+        "evaluate_episodes": 0,
+        "recipe": False,
+    }
+    here = api.tune("CartPole-v1", "ppo", out=tmp_path / "local", **options)
+    far = api.tune(
+        "CartPole-v1",
+        "ppo",
+        out=tmp_path / "ray",
+        executor="ray",
+        cluster={"address": there.cluster.address},
+        **options,
+    )
+    entries = [decided(read_journal(study.directory)) for study in (here, far)]
+    assert entries[0] == entries[1]
+    assert any(entry["kind"] == "clone" for entry in entries[0])
+    assert far.score == here.score

@@ -239,21 +239,22 @@ def test_a_trial_goes_on_from_a_checkpoint_with_the_settings_of_its_config(
 def test_ray_tune_itself_exploits_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune = pytest.importorskip("ray.tune", reason="Ray Tune is not installed")
+    tune = pytest.importorskip("ray.tune", exc_type=ImportError)
     import ray
 
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     try:
         tuner = tune.Tuner(
-            studies.trainable(program(), every=256),
+            studies.trainable(program(), every=512),
             param_space={RATE: tune.grid_search([1e-3, 1e-6])},
             tune_config=tune.TuneConfig(
                 metric="score",
                 mode="max",
+                reuse_actors=True,
                 scheduler=tune.schedulers.PopulationBasedTraining(
                     time_attr="env_steps",
-                    perturbation_interval=256,
+                    perturbation_interval=512,
                     quantile_fraction=0.5,
                     hyperparam_mutations={RATE: [1e-3, 2e-3]},
                     synch=True,

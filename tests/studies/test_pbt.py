@@ -118,6 +118,28 @@ def test_a_member_that_failed_is_replaced_and_never_copied() -> None:
     assert not any(isinstance(one, Stop) for one in decisions)
 
 
+def test_a_member_that_failed_is_not_copied_even_among_the_best() -> None:
+    scores = {f"member_{i}_g0": score for i, score in enumerate([None, None, None, 4.0])}
+    decisions = advanced(History(jobs=4), population(quantile=0.5), scores)
+    assert {one.source for one in decisions if isinstance(one, Clone)} == {"member_3_g0"}
+
+
+def test_a_member_that_fails_in_a_generation_is_replaced_at_its_end() -> None:
+    plan = Plan(space=read_space(["lr=log:1e-4..1e-1"]), trials=4, steps=150)
+    history, strategy = History(jobs=4), PBT(plan=plan, every=50)
+    scores: dict[str, float | None] = {
+        f"member_{i}_g0": score for i, score in enumerate([3.0, 1.0, 2.0, 4.0])
+    }
+    for one in advanced(history, strategy, scores):
+        history.add(one)
+    history.add(Result(trial="member_0_g0", steps=60, state="failed"))
+    assert strategy.ask(history) == []
+    for trial in list(history.training):
+        history.add(Result(trial=trial.name, steps=100, state="paused", score=5.0))
+    clones = [one.trial for one in strategy.ask(history) if isinstance(one, Clone)]
+    assert clones == ["member_0_g2"]
+
+
 def test_a_population_without_any_result_ends() -> None:
     history = History(jobs=4)
     assert advanced(history, population(), {f"member_{i}_g0": None for i in range(4)}) == []

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from equipoise.studies.best import best
+from equipoise.studies.history import History, Result
 from equipoise.studies.space import Settings, read_space
 from equipoise.studies.strategies import STRATEGIES, strategy_of
 from equipoise.studies.strategies.confirmed import Confirmed
@@ -177,6 +178,17 @@ def test_a_confirmation_begins_when_the_search_is_over() -> None:
     assert all(one.settings == winner.settings and one.steps == 1000 for one in confirmed)
     names = list(done.history.trials)
     assert names[-3:] == [one.name for one in confirmed] and len(names) == 11
+
+
+def test_no_confirmation_begins_while_a_search_trains() -> None:
+    strategy = Confirmed(inner=made("random", trials=2), seeds=3)
+    history = History(jobs=2)
+    for one in strategy.ask(history):
+        history.add(one)
+    history.add(Result(trial="trial_0000", steps=1000, state="paused", score=1.0))
+    assert strategy.ask(history) == []
+    history.add(Result(trial="trial_0001", steps=1000, state="paused", score=2.0))
+    assert [one.trial for one in strategy.ask(history)] == ["confirm_0", "confirm_1"]
 
 
 def test_a_confirmation_of_seeds_takes_others() -> None:

@@ -149,6 +149,7 @@ def test_a_page_of_ten_thousand_trials_is_small() -> None:
             assert points <= 30_000 + MOST_DOTS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["search", "population"])
 def test_a_page_of_a_thousand_trials_is_drawn_in_time(tmp_path: Path, kind: str) -> None:
     entries = searched(1000) if kind == "search" else bred(50, 20)

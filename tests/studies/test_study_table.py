@@ -21,6 +21,7 @@ from equipoise.console.study import (
 )
 from equipoise.studies.executor import Progress
 from equipoise.studies.history import End, Entry, History, Result, Start
+from equipoise.studies.journal import replayed
 from equipoise.studies.recorded import read_recorded
 from equipoise.studies.settings import StudySettings
 from tests.studies.written import SPACE, bred, halved, searched, study
@@ -36,6 +37,7 @@ KINDS: dict[str, list[Entry]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("width", [40, 80, 20])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_fits_the_terminal(tmp_path: Path, kind: str, width: int) -> None:
@@ -166,7 +168,7 @@ def test_a_closed_view_draws_no_more() -> None:
 
 def test_a_table_of_a_thousand_trials_is_drawn_in_time() -> None:
     shown, _ = view(terminal=True)
-    history = play(shown, searched(1000)[:-1][:200])
+    history = replayed(searched(1000, end=False), 2)
     began = time.process_time()
     for _ in range(20):
         shown.heard(Result(trial="t0000", steps=1, state="paused"), history)

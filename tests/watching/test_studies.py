@@ -157,6 +157,7 @@ def test_texts_of_a_study_stay_texts(folder: Folder) -> None:
     assert HOSTILE.strip("\u202e") in told, "the page makes text nodes of it"
 
 
+@pytest.mark.thorough
 def test_what_is_sent_of_a_large_study_is_small(folder: Folder) -> None:
     write(folder.place / "fresh", halved(1000))
     began = time.process_time()

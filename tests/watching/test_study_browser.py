@@ -39,6 +39,8 @@ def test_a_study_is_one_line_that_opens_its_page(tmp_path: Path, browser: Any) -
         page.click("#runs .study a")
         page.wait_for_selector(".study .chip.completed")
         assert page.locator("#runs li").count() == 5
+        names = page.locator("#runs .trial b").all_inner_texts()
+        assert sorted(names) == ["t0000", "t0001", "t0002"]
         assert page.title() == "s · equipoise"
         page.wait_for_selector(".study .chart .line.best")
         assert page.locator(".study .plots .card").count() == 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from equipoise import tree
@@ -68,32 +69,39 @@ def evaluate(
         >>> eq.evaluate(run.directory, episodes=2)
         <Evaluation ... over 2 episodes, step 2,048>
     """
-    return evaluated(
-        directory,
-        episodes=episodes,
+    asked = Asked(
+        episodes=at_least(episodes, "episodes"),
         deterministic=deterministic,
-        seed=seed,
+        seed=at_least(seed, "seed", 0),
         best=best,
         video=video,
-        settings=settings,
+        settings=dict(pairs(settings)),
         trust=trust,
     )
+    return evaluated(directory, asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The parameters of ``evaluate``, besides the run."""
+
+    episodes: int
+    deterministic: bool
+    seed: int = 0
+    best: bool = False
+    video: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+    trust: Sequence[str] = ()
 
 
 def evaluated(
     directory: str | os.PathLike[str],
-    *,
-    episodes: int,
-    deterministic: bool,
-    seed: int = 0,
-    best: bool = False,
-    video: bool = False,
-    settings: Settings = (),
-    trust: Sequence[str] = (),
+    asked: Asked,
     tell: Callable[[Evaluating], object] = lambda progress: None,
 ) -> Evaluation:
-    """As ``evaluate``; ``tell`` is called after every step with the progress."""
-    episodes, seed = at_least(episodes, "episodes"), at_least(seed, "seed", 0)
+    """Evaluate as ``evaluate`` does; ``tell`` is called after every step with the progress."""
+    episodes, best, video, trust = asked.episodes, asked.best, asked.video, asked.trust
+    deterministic, settings, seed = asked.deterministic, asked.settings, asked.seed
     check_flags(deterministic=deterministic, best=best, video=video)
     if is_url(directory):
         if video:
@@ -102,18 +110,8 @@ def evaluated(
                 "into, got a URL"
             )
         with local(directory) as here:
-            return evaluated(
-                here,
-                episodes=episodes,
-                deterministic=deterministic,
-                seed=seed,
-                best=best,
-                settings=settings,
-                trust=trust,
-                tell=tell,
-            )
+            return evaluated(here, asked, tell)
     program = RunDirectory.open(directory, trusted=trust).program
-    settings = dict(pairs(settings))
     if other := [key for key in settings if not key.startswith("env.")]:
         raise ValueError(
             f"{other[0]}: expected env.KEY, an argument of the env, since a policy is evaluated as "

@@ -29,6 +29,7 @@ __all__ = [
     "RunOptions",
     "StartOptions",
     "TrainOptions",
+    "TuneOptions",
     "check_shapes",
     "expanded",
 ]
@@ -246,6 +247,33 @@ class TrainOptions(RunOptions, total=False):
     """Show the run while it trains (default: true)."""
 
 
+class TuneOptions(ProgramOptions, total=False):
+    """The parameters of ``tune``."""
+
+    trials: int
+    """Settings to try; the members of a population (default: 20)."""
+    jobs: int
+    """Trials that train at the same time (default: 1)."""
+    strategy: str
+    """asha, random, grid, median, pbt, ... (default: asha). 'equipoise tune strategies' lists
+    them."""
+    strategy_settings: Mapping[str, object] | Sequence[str]
+    """Settings of the strategy: ``{"reduction": 4}``."""
+    confirm: int
+    """Fresh seeds that the best settings are trained on at the end (default: 3)."""
+    out: Place | None
+    """The study's directory (default: studies/ENV-ALGORITHM-TIME)."""
+    on: On
+    """Place of each trial's workers (default: serial)."""
+    executor: Literal["local", "ray"]
+    """local: trials on this machine. ray: on a cluster whose machines share ``out`` (default:
+    local)."""
+    cluster: Mapping[str, object] | None
+    """Settings of the Ray cluster: ``{"address": "auto"}``."""
+    trust: Sequence[str]
+    """Modules and ``module:callable`` that a study from elsewhere may import."""
+
+
 class ResumeOptions(TypedDict, total=False):
     """The parameters of ``resume``: what a run that goes on may change."""
 
@@ -390,6 +418,29 @@ OWN_OF_RESUME: Mapping[str, str] = {
     "cluster": "Settings of the Ray cluster that differ from those of before.",
 }
 
+OWN_OF_TUNE: Mapping[str, str] = {
+    "trials": "Settings to try; the members of a population (default: 20).",
+    "jobs": "Trials that train at the same time (default: 1).",
+    "strategy": "asha, random, grid, median, pbt, ... (default: asha). 'equipoise tune strategies' "
+    "lists them.",
+    "strategy_settings": """Settings of the strategy: ``{"reduction": 4}``.""",
+    "confirm": "Fresh seeds that the best settings are trained on at the end (default: 3).",
+    "out": "The study's directory (default: studies/ENV-ALGORITHM-TIME).",
+    "on": "Place of each trial's workers (default: serial).",
+    "executor": "local: trials on this machine. ray: on a cluster whose machines share ``out`` "
+    "(default: local).",
+    "trust": "Modules and ``module:callable`` that a study from elsewhere may import.",
+}
+DEFAULTS_OF_TUNE: Mapping[str, object] = {
+    "trials": 20,
+    "jobs": 1,
+    "strategy": "asha",
+    "strategy_settings": (),
+    "confirm": 3,
+    "on": "serial",
+    "executor": "local",
+}
+
 BOOLS = ("progress", "tensorboard", "recipe", "or_resume")
 MAPPINGS = ("env_kwargs", "cluster")
 PLACES = ("out", "init_from", "resume")
@@ -449,8 +500,11 @@ def expanded(options: type[object]) -> Callable[[Function], Function]:
             for one in inspect.signature(function, eval_str=True).parameters.values()
             if one.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        own_help = {**OWN, **(OWN_OF_RESUME if options is ResumeOptions else {})}
-        defaults = dict(DEFAULTS) | ({"on": None} if options is ResumeOptions else {})
+        own_help, defaults = {**OWN}, {**DEFAULTS}
+        if options is ResumeOptions:
+            own_help, defaults = {**OWN, **OWN_OF_RESUME}, {**DEFAULTS, "on": None}
+        elif options is TuneOptions:
+            own_help, defaults = {**OWN, **OWN_OF_TUNE}, {**DEFAULTS, **DEFAULTS_OF_TUNE}
         named = [
             inspect.Parameter(
                 name,

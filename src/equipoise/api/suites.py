@@ -9,12 +9,14 @@ from pathlib import Path
 from equipoise.api.programs import program
 from equipoise.api.tuning import Heard, carried_on, found
 from equipoise.programs.config_file import write_config
+from equipoise.programs.settings import convert
 from equipoise.record.paths import set_aside
 from equipoise.studies.executor import Progress
 from equipoise.studies.history import Entry, History, Result
 from equipoise.studies.kept import keep, missing
 from equipoise.studies.settings import PROGRAMS, STUDY, TRIALS, StudySettings, write_study
 from equipoise.studies.suite import Cell, Suite, read_suite
+from equipoise.types import On
 
 FINISHED = ("paused", "done")
 
@@ -80,10 +82,11 @@ def _begin(folder: Path, suite: Suite, cells: Sequence[Cell], jobs: int) -> None
         steps[cell.name] = made.schedule.steps
     settings = StudySettings(
         strategy="cells",
+        confirm=0,
         strategy_settings=tuple(f"{name}:{n}" for name, n in steps.items()),
         trials=len(cells),
         jobs=jobs,
-        on=cells[0].on,
+        on=convert(cells[0].on, On, "on"),
         suite=suite.name,
     )
     write_study(folder, settings, None, "", {})

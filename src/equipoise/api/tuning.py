@@ -8,10 +8,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from equipoise import trust as vouched
-from equipoise.api.options import Place, ProgramOptions, check_shapes, expanded
+from equipoise.api.options import (
+    DEFAULTS_OF_TUNE,
+    Place,
+    ProgramOptions,
+    TuneOptions,
+    check_shapes,
+    expanded,
+)
 from equipoise.api.programs import Chosen, Env, configured, made_program
 from equipoise.api.training import asked_for
 from equipoise.api.trial import command
@@ -21,7 +28,7 @@ from equipoise.programs.fields import alter
 from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
-from equipoise.programs.settings import apply_settings
+from equipoise.programs.settings import apply_settings, at_least, convert, pairs
 from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tuned", "tune"]
 
+OF_STUDY = sorted(TuneOptions.__annotations__.keys() - ProgramOptions.__annotations__.keys())
 Heard = Callable[[Entry, History], object]
 PROCESS_BYTES = 300 << 20  # that a process with torch takes, at least
 
@@ -88,23 +96,13 @@ class Tuned:
         return [score for score in found if score is not None]
 
 
-@expanded(ProgramOptions)
+@expanded(TuneOptions)
 def tune(
     env: Env | Program | None = None,
     algorithm: Chosen | None = None,
     *,
-    space: Mapping[str, str | Sequence[Value]] | Sequence[str],
-    trials: int = 20,
-    jobs: int = 1,
-    strategy: str = "asha",
-    strategy_settings: Mapping[str, object] | Sequence[str] = (),
-    confirm: int = 3,
-    out: Place | None = None,
-    on: On = "serial",
-    executor: Literal["local", "ray"] = "local",
-    cluster: Mapping[str, object] | None = None,
-    trust: Sequence[str] = (),
-    **options: Unpack[ProgramOptions],
+    space: Mapping[str, str | Sequence[Value]] | Sequence[str] = (),
+    **options: Unpack[TuneOptions],
 ) -> Tuned:
     """Search for the settings with the highest score: many runs, some of which end early.
 
@@ -116,18 +114,7 @@ def tune(
         algorithm: As for ``train``.
         space: Settings to search, by key: ``{"optimizer.learning_rate": "log:1e-5..1e-2",
             "algorithm.gamma": [0.95, 0.99]}``.
-        trials: Number of settings to try; the members of a population.
-        jobs: Trials that train at the same time.
-        strategy: seeds, grid, random, asha, median, pbt, ... ('equipoise tune --help' lists them).
-        strategy_settings: Settings of the strategy: ``{"reduction": 4}``.
-        confirm: Fresh seeds that the best settings are trained on at the end.
-        out: New directory of the study (default: studies/ENV-ALGORITHM-TIME).
-        on: As for ``train``, for each trial.
-        executor: Where trials run: local (this machine) or ray (a Ray cluster, whose machines
-            share the study's directory).
-        cluster: Settings of the Ray cluster, as for ``train``: ``{"address": "auto"}``.
-        trust: As for ``train``.
-        options: Settings, as for ``train``; each is listed below.
+        options: The study, and settings as for ``train``; each is listed below.
 
     Returns:
         The study.
@@ -143,21 +130,29 @@ def tune(
         (2, 'best.toml')
     """
     check_shapes(options)
-    program = env if isinstance(env, Program) else made_program(env, algorithm, options)
-    settings = StudySettings(
-        strategy=strategy,
-        strategy_settings=setting_texts(strategy_settings),
-        space=setting_texts(space),
-        trials=trials,
-        jobs=jobs,
-        confirm=confirm,
-        seed=program.schedule.seed,
-        on=on,
-        executor=executor,
+    given: dict[str, Any] = {**DEFAULTS_OF_TUNE, **options}
+    rest = {name: value for name, value in options.items() if name not in OF_STUDY}
+    if isinstance(env, Program) and rest:
+        raise TypeError(f"a Program says everything itself; got {', '.join(rest)} besides")
+    program = (
+        env
+        if isinstance(env, Program)
+        else made_program(env, algorithm, cast(ProgramOptions, rest), also=OF_STUDY)
     )
-    asked = asked_for({**options}, options.get("settings", ()))
-    folder = opened(out, settings, program, trust, asked=asked)
-    return carried_on(folder, trust=trust, cluster=cluster)
+    settings = StudySettings(
+        strategy=given["strategy"],
+        strategy_settings=setting_texts(given["strategy_settings"]),
+        space=setting_texts(space),
+        trials=at_least(given["trials"], "trials"),
+        jobs=at_least(given["jobs"], "jobs"),
+        confirm=at_least(given["confirm"], "confirm", 0),
+        seed=program.schedule.seed,
+        on=convert(given["on"], On, "on"),
+        executor=given["executor"],
+        cluster=setting_texts(given.get("cluster") or {}),
+    )
+    asked, trust = asked_for(rest, options.get("settings", ())), given.get("trust", ())
+    return carried_on(opened(given.get("out"), settings, program, trust, asked=asked), trust=trust)
 
 
 def opened(
@@ -205,7 +200,6 @@ def carried_on(
     *,
     trust: Sequence[str] = (),
     jobs: int | None = None,
-    cluster: Mapping[str, object] | None = None,
     executor: Executor | None = None,
     heard: Heard = lambda entry, history: None,
     moved: Callable[[Progress], object] = lambda progress: None,
@@ -219,7 +213,7 @@ def carried_on(
     names = list(trust)
     if program is not None:  # the user typed its names, or vouched for the file
         names += [name for _, name in vouched.of_program(to_json(program))[0]]
-    executor = executor or executor_of(settings, program, names, cluster or {})
+    executor = executor or executor_of(settings, program, names)
     study = Study(
         folder,
         settings,
@@ -242,10 +236,9 @@ def executor_of(
     settings: StudySettings,
     program: Program | None,
     trust: Sequence[str] = (),
-    cluster: Mapping[str, object] | None = None,
 ) -> Executor:
     """Return the executor of a study: processes of this machine, or actors of a Ray cluster."""
-    starts, found = command(settings.on, trust), cluster or {}
+    starts, found = command(settings.on, trust), dict(pairs(settings.cluster))
     if settings.executor == "ray":
         from equipoise.programs.cluster import read_cluster
 
@@ -265,7 +258,7 @@ def executor_of(
         )
     if settings.executor != "local":
         raise ValueError(f"executor: must be local or ray, got {settings.executor!r}")
-    if found:
+    if found and settings.on != "ray":
         raise ValueError(
             f"cluster: must be empty for trials on this machine, got {', '.join(found)}; use "
             "executor='ray'"

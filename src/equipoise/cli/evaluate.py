@@ -82,7 +82,7 @@ def evaluate(
         play_recorded(directory, recorded, out, seed=seed, video=video, debug=debug, **given)
         return
     with plain_errors("equipoise evaluate", debug):
-        from equipoise.programs.settings import at_least, convert
+        from equipoise.programs.settings import at_least, convert, pairs
 
         if out is not None:
             raise ValueError(
@@ -91,21 +91,20 @@ def evaluate(
             )
 
         count, start = convert(episodes, int, "--episodes"), at_least(seed, "--seed", 0)
-        from equipoise.api.evaluating import evaluated
+        from equipoise.api.evaluating import Asked, evaluated
         from equipoise.console.terminal import Progress
 
         told: dict[str, Any] = {} if quiet else {"tell": Progress()}
-        result = evaluated(
-            place(directory),
+        asked = Asked(
             episodes=count,
             deterministic=not stochastic,
             seed=start,
             best=best,
             video=video,
-            settings=settings or (),
-            **vouched(trust),
-            **told,
+            settings=dict(pairs(settings or ())),
+            trust=trust or (),
         )
+        result = evaluated(place(directory), asked, **told)
     policy = "stochastic" if stochastic else "deterministic"
     say(
         f"return {result.mean:,.1f} +/- {result.std:,.1f} over "

@@ -263,6 +263,7 @@ def train(
                 )
                 study = StudySettings(
                     strategy="seeds",
+                    confirm=0,
                     trials=count,
                     jobs=beside,
                     seed=program.schedule.seed,

@@ -12,15 +12,23 @@ import typer
 
 from equipoise import phases
 from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.studies import carried_on_shown, print_best
 from equipoise.cli.train import check_config_alone
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.mistakes import OneLineErrors
-from equipoise.console.options import TuneHelp, read, settings_options
+from equipoise.console.options import (
+    TuneHelp,
+    field_options,
+    read,
+    read_fields,
+    settings_options,
+)
 from equipoise.console.place import say
 from equipoise.console.starting import Starting
 from equipoise.files import plain
-from equipoise.types import OUT, WHAT, WHERE, On
+from equipoise.studies.settings import StudySettings
+from equipoise.types import OUT, WHAT, WHERE
 
 START = "start"
 
@@ -70,6 +78,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
   equipoise tune Acrobot-v1 --strategy pbt --trials 8 --space algorithm.entropy=log:1e-4..1e-1
   equipoise tune strategies          the strategies and their settings""",
 )
+@field_options(StudySettings)
 @settings_options()
 @leaving()
 def start(
@@ -85,43 +94,6 @@ def start(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    space: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUES",
-            help="Setting to search: LOW..HIGH, log:LOW..HIGH, A,B,C",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    trials: Annotated[
-        str,
-        typer.Option(metavar="N", help="Settings to try; members for pbt", rich_help_panel=WHAT),
-    ] = "20",
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Strategy; 'tune strategies' lists them",
-            rich_help_panel=WHAT,
-        ),
-    ] = "asha",
-    strategy_set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--strategy-set",
-            metavar="KEY=VALUE",
-            help="Setting of the strategy; repeatable",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    confirm: Annotated[
-        str,
-        typer.Option(
-            metavar="N",
-            help="Fresh seeds to train the best settings on at the end",
-            rich_help_panel=WHAT,
-        ),
-    ] = "3",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,15 +118,8 @@ def start(
     help_all: Annotated[
         bool, typer.Option("--help-all", help="Show each option and each setting")
     ] = False,
-    jobs: Jobs = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="serial|process",
-            help="One thread, or processes, for each trial",
-            rich_help_panel=WHERE,
-        ),
-    ] = "serial",
+    address: Address = None,
+    cluster: ClusterSettings = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -166,7 +131,7 @@ def start(
     quiet: Quiet = False,
     trust: Trust = None,
     debug: Debug = False,
-    **options: str | None,
+    **options: Any,
 ) -> None:
     """Search for the settings of ENV with the highest score.
 
@@ -177,20 +142,11 @@ def start(
     with Starting(quiet=quiet) as starting:
         with plain_errors("equipoise tune", debug):
             phases.say("importing")
-            from equipoise.programs.settings import at_least, convert
-            from equipoise.studies.settings import StudySettings
-
-            where: On = convert(on, On, "--on")
             given, more = read(options)
-            asked = StudySettings(
-                strategy=strategy,
-                strategy_settings=tuple(strategy_set or ()),
-                space=tuple(space or ()),
-                trials=at_least(trials, "--trials"),
-                jobs=1 if jobs is None else at_least(jobs, "--jobs"),
-                confirm=at_least(confirm, "--confirm", 0),
+            study = StudySettings(
+                **read_fields(StudySettings, options),
                 seed=int(given.get("seed") or 0),
-                on=where,
+                cluster=tuple(f"{k}={v}" for k, v in cluster_settings(address, cluster).items()),
             )
             from equipoise import api
             from equipoise.api.tuning import opened
@@ -210,7 +166,7 @@ def start(
                 program, sizes = fitted(program, named, recipe=recipe)
                 if sizes and not quiet:
                     say(sizes, file=sys.stderr)
-            folder = opened(None if out is None else Path(out), asked, program, trust or ())
+            folder = opened(out, study, program, trust or ())
         starting.end()
     with plain_errors("equipoise tune", debug):
         code = carried_on_shown(folder, None, trust or (), quiet=quiet)

@@ -205,7 +205,7 @@ def _table(
     shown = _shown(trials, most)
     there = {one.name for one in shown}
     rest = [one for one in trials if one.name not in there]
-    keys = differing([one.settings for one in trials])[:MOST_SETTINGS]
+    keys = differing([one.settings for one in shown])[:MOST_SETTINGS]
     names = _short_names(keys)
     head = ["trial", "state", "steps", "score", "time", *names]
     body = [
@@ -243,7 +243,7 @@ def _shown(trials: list[Trial], most: int) -> list[Trial]:
 
 
 def _head(title: str, history: History, reached: Mapping[str, int], *, at_work: bool) -> list[str]:
-    """What is known of the whole study, in parts."""
+    """The counts of trials, the best score and the env steps, in parts."""
     counts = Counter(state_text(one, at_work=at_work).partition(",")[0] for one in history)
     states = ", ".join(f"{counts[one]} {one}" for one in STATES if counts[one])
     parts = [

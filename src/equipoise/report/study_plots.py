@@ -246,7 +246,7 @@ def _returns(study: RecordedStudy, trial: Trial) -> tuple[list[Line], int]:
     found = [
         (line["env_steps"], line["return_mean"])
         for line in lines
-        if is_number(line["env_steps"]) and is_number(line["return_mean"]) and not line["final"]
+        if is_number(line["env_steps"]) and is_number(line["return_mean"])
     ]
     if not found:
         return [], size

@@ -21,12 +21,12 @@ MOST_KEYS = 12  # columns of settings
 def facts(study: RecordedStudy) -> list[tuple[str, str, str, str]]:
     """Return the numbers of a study that people look for first: (name, value, unit, note)."""
     best = study.best
-    by = f"{clipped(best.name, 30)} at {short(best.steps)} steps" if best else "none has a score"
+    by = f"{clipped(best.name, 30)} at {short(best.steps)} steps" if best else "no score yet"
     states = Counter(study.state_of(one).partition(",")[0] for one in study.history)
     said = ", ".join(f"{n} {state}" for state, n in states.items())
     return [
         ("best score", score_text(best.score if best else None), "", by),
-        ("trials", f"{len(study.history.trials):,}", "", said or "none has begun"),
+        ("trials", f"{len(study.history.trials):,}", "", said or "no trial has begun"),
         ("env steps", short(study.steps), "", "of all trials"),
         ("time", clock(study.seconds), "", "of all trials together"),
         ("cores", clock(study.core_seconds), "", "core-time of all trials"),

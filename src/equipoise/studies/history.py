@@ -121,7 +121,7 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        """Its last score; None before its first result."""
+        """The last score; None before the first result."""
         return self.points[-1].score if self.points else None
 
     def score_at(self, steps: int) -> float | None:

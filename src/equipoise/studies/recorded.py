@@ -95,12 +95,12 @@ class RecordedStudy:
 
     @cached_property
     def scored(self) -> list[Trial]:
-        """The trials with a score, the best first; not those that failed or raised an alarm."""
+        """The trials with a score, the best first, without trials that failed or raised alarms."""
         return [one for one in self.ranked if worth(one) > -math.inf]
 
     @cached_property
     def costs(self) -> dict[str, float]:
-        """Core-seconds behind each trial: a clone's include those of its parent up to the cut."""
+        """Core-seconds behind each trial, with its parent's up to the cut."""
         return {one.name: cost(self.history, one) for one in self.history}
 
     @cached_property

@@ -6,38 +6,63 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
-
-import tomli_w
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from equipoise import trust
+from equipoise.facts import Flag, Help, Range
 from equipoise.files import LARGEST_JSON, json_bytes, parse_toml, read_bounded, write_atomic
 from equipoise.hints import hint
-from equipoise.programs.config_file import for_toml
-from equipoise.programs.program import to_json
-from equipoise.programs.settings import convert
-from equipoise.studies.space import Space, read_space
-from equipoise.types import Program
+from equipoise.types import WHAT, WHERE, On
+
+if TYPE_CHECKING:
+    from equipoise.studies.space import Space
+    from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
 PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
-MOST_TRIALS, MOST_JOBS = 100_000, 1024
+MOST_TRIALS, MOST_JOBS, MOST_CONFIRMED = 100_000, 1024, 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
     """The settings of a study, besides its program."""
 
-    strategy: str  # a name in ``strategies/``, or "module:Class"
-    strategy_settings: tuple[str, ...] = ()  # such as "reduction=4"
-    space: tuple[str, ...] = ()  # such as "optimizer.learning_rate=log:1e-5..1e-2"
-    trials: int = 1
-    jobs: int = 1
-    confirm: int = 0  # fresh seeds that the best settings are trained on once more
+    space: Annotated[
+        tuple[str, ...],
+        Help("Setting to search: LOW..HIGH, log:LOW..HIGH, A,B,C"),
+        Flag(WHAT, "KEY=VALUES"),
+    ] = ()
+    trials: Annotated[
+        int,
+        Range(1, MOST_TRIALS),
+        Help("Settings to try; members of a population"),
+        Flag(WHAT, "N"),
+    ] = 20
+    strategy: Annotated[str, Help("Strategy; 'tune strategies' lists them"), Flag(WHAT, "NAME")] = (
+        "asha"
+    )
+    strategy_settings: Annotated[
+        tuple[str, ...],
+        Help("Setting of the strategy; repeatable"),
+        Flag(WHAT, "KEY=VALUE", name="strategy-set"),
+    ] = ()
+    confirm: Annotated[
+        int,
+        Range(0, MOST_CONFIRMED),
+        Help("Fresh seeds to train the best settings on at the end"),
+        Flag(WHAT, "N"),
+    ] = 3
+    jobs: Annotated[int, Range(1, MOST_JOBS), Help("Trials at the same time"), Flag(WHERE, "J")] = 1
+    on: Annotated[
+        On, Help("One thread, or processes, for each trial"), Flag(WHERE, "serial|process|ray")
+    ] = "serial"
+    executor: Annotated[
+        Literal["local", "ray"],
+        Help("Trials on this machine, or on a Ray cluster"),
+        Flag(WHERE, "local|ray"),
+    ] = "local"
     seed: int = 0
-    on: str = "serial"  # where the workers of a trial run
-    executor: str = "local"  # where trials run: on this machine, or on a Ray cluster
-    cluster: tuple[str, ...] = ()  # of trials with on="ray": settings such as "address=auto"
+    cluster: tuple[str, ...] = ()  # settings of a Ray cluster, such as "address=auto"
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
     init_what: str = "weights"
     tensorboard: bool = False  # for each trial
@@ -51,13 +76,15 @@ class StudySettings:
         ):
             if not 1 <= value <= most:
                 raise ValueError(f"{name}: must be from 1 to {most:,}, got {value:,}")
-        if not 0 <= self.confirm <= 100:
-            raise ValueError(f"confirm: must be from 0 to 100, got {self.confirm:,}")
+        if not 0 <= self.confirm <= MOST_CONFIRMED:
+            raise ValueError(f"confirm: must be from 0 to {MOST_CONFIRMED}, got {self.confirm:,}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed: must be from 0 to 2**63 - 1, got {self.seed}")
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
+        from equipoise.studies.space import read_space
+
         return read_space(self.space)
 
 
@@ -73,6 +100,11 @@ def write_study(
     ``program``: None for a suite. ``asked``: the hash of the program before measured settings had
     values.
     """
+    import tomli_w
+
+    from equipoise.programs.config_file import for_toml
+    from equipoise.programs.program import to_json
+
     written: dict[str, object] = {"study": asdict(settings) | {"program_sha256": asked}}
     if program is not None:
         data = written["program"] = for_toml(to_json(program))
@@ -86,6 +118,8 @@ def read_study(folder: Path) -> StudySettings:
     """Return the settings of a study directory; its program is not read and nothing that it names
     is imported. ValueError in one sentence for anything that is no study.
     """
+    from equipoise.programs.settings import convert
+
     file = folder / STUDY
     if not file.is_file():
         raise ValueError(
@@ -114,4 +148,6 @@ def read_study(folder: Path) -> StudySettings:
 
 def program_hash(program: Program) -> str:
     """Return the hash of a program, by which a study is told from one of another program."""
+    from equipoise.programs.program import to_json
+
     return hashlib.sha256(json_bytes(to_json(program))).hexdigest()[:16]

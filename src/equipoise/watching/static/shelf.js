@@ -106,11 +106,11 @@ export class Shelf {
   }
 
   fill(node, row) {
-    const { parts } = node;
-    attr(node, { class: row.status });
+    const { parts } = node, study = this.studyOf(row.id);
+    attr(node, { class: study ? `trial ${row.status}` : row.status });
     attr(node.link, { "aria-current": row.id === this.current ? "page" : null });
     node.box.checked = this.chosen.includes(row.id);
-    text(parts.name, row.id);
+    text(parts.name, study ? row.id.slice(study.prefix.length) : row.id);
     text(parts.about, `${last(row.algorithm)} · ${last(row.env)}`);
     text(parts.state, row.status === "running" ? `${short(row.step)} steps` : row.status);
     attr(node.link, { title: `${row.id}${row.changed ? `: ${row.status} ${ago(Date.now() / 1000 - row.changed)} ago` : ""}` });
