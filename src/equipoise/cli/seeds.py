@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equipoise.files import is_url
-from equipoise.studies.settings import TRIALS
 
 if TYPE_CHECKING:
     from equipoise.record.listing import RunRow
@@ -36,6 +35,7 @@ def print_seeds(study: Path) -> None:
     from equipoise.console.place import width_of
     from equipoise.console.tables import seeds_table
     from equipoise.record import listing
+    from equipoise.studies.settings import TRIALS
 
     place = study / TRIALS
     found = [listing.row(run.parent) for run in sorted(place.glob("seed_*/run.json"), key=_seed)]
