@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,9 +94,9 @@ def api(monkeypatch):
             raise fake.refuse
         return fake.run
 
-    def evaluate(directory, *, tell=None, **options):
+    def evaluate(directory, asked, tell=None):
         fake.tell = tell
-        fake.asked |= {"directory": directory, "options": options}
+        fake.asked |= {"directory": directory, "options": asdict(asked)}
         if fake.refuse is not None:
             raise fake.refuse
         return evaluation()
@@ -430,7 +431,8 @@ def test_evaluate_prints_the_return(api):
         "seed": 0,
         "best": False,
         "video": False,
-        "settings": (),
+        "settings": {},
+        "trust": (),
     }
 
 
@@ -457,7 +459,8 @@ def test_every_option_of_evaluate_reaches_the_api(api):
         "seed": 3,
         "best": True,
         "video": True,
-        "settings": (),
+        "settings": {},
+        "trust": (),
     }
     assert "(stochastic policy" in result.stdout
     assert "video in 'my runs/x/videos'" in result.stdout
@@ -469,7 +472,7 @@ def test_evaluate_says_now_and_then_how_far_it_is_but_not_where_it_is_piped_to(a
         "equipoise.console.terminal.time", SimpleNamespace(monotonic=lambda: now[0])
     )
 
-    def evaluate(directory, *, tell, **_):
+    def evaluate(directory, asked, tell):
         for step in range(1, 31):
             now[0] += 0.75
             tell(Evaluating(episodes=step // 10, of=3, steps=100 * step, most=100_000))

@@ -272,6 +272,8 @@ class TuneOptions(ProgramOptions, total=False):
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]
     """Modules and ``module:callable`` that a study from elsewhere may import."""
+    progress: bool
+    """Show the study while it trains (default: true)."""
 
 
 class ResumeOptions(TypedDict, total=False):
@@ -430,6 +432,7 @@ OWN_OF_TUNE: Mapping[str, str] = {
     "executor": "local: trials on this machine. ray: on a cluster whose machines share ``out`` "
     "(default: local).",
     "trust": "Modules and ``module:callable`` that a study from elsewhere may import.",
+    "progress": "Show the study while it trains (default: true).",
 }
 DEFAULTS_OF_TUNE: Mapping[str, object] = {
     "trials": 20,

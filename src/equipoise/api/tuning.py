@@ -22,6 +22,7 @@ from equipoise.api.options import (
 from equipoise.api.programs import Chosen, Env, configured, made_program
 from equipoise.api.training import asked_for
 from equipoise.api.trial import command
+from equipoise.console.study import StudyView
 from equipoise.files import is_url
 from equipoise.hints import install
 from equipoise.programs.fields import alter
@@ -62,7 +63,18 @@ PROCESS_BYTES = 300 << 20  # that a process with torch takes, at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A study that has ended, or that can go on."""
+    """A study that has ended, or that can go on.
+
+    Attributes:
+        directory: The study's directory; its runs are in ``trials/``.
+        history: The trials with all their results.
+
+    Example:
+        >>> study = eq.tune("CartPole-v1", space={"algorithm.gamma": [0.9, 0.99]},
+        ...     strategy="grid", trials=2, confirm=1, **small)
+        >>> len(study.trials), len(study.confirmed)
+        (2, 1)
+    """
 
     directory: Path
     history: History
@@ -152,7 +164,12 @@ def tune(
         cluster=setting_texts(given.get("cluster") or {}),
     )
     asked, trust = asked_for(rest, options.get("settings", ())), given.get("trust", ())
-    return carried_on(opened(given.get("out"), settings, program, trust, asked=asked), trust=trust)
+    folder = opened(given.get("out"), settings, program, trust, asked=asked)
+    view = StudyView(settings, folder, quiet=not given.get("progress", True))
+    try:
+        return carried_on(folder, trust=trust, heard=view.heard, moved=view.moved)
+    finally:
+        view.close()
 
 
 def opened(
