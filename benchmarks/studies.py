@@ -47,6 +47,7 @@ def overhead(place: Path, trials: int = 100) -> None:
         actors=1,
         envs_per_actor=8,
         evaluate_episodes=0,
+        progress=False,
     )
     wall = time.perf_counter() - began
     worked = sum(one.seconds for one in study.trials)
@@ -103,10 +104,11 @@ def sweep(place: Path) -> None:
             out=place / strategy,
             recipe=False,
             seed=1,
-            steps=50_000,
+            steps=30_000,
             actors=1,
-            envs_per_actor=8,
-            evaluate_episodes=20,
+            envs_per_actor=16,
+            evaluate_episodes=10,
+            progress=False,
         )
         wall, best = time.perf_counter() - began, study.best_trial
         assert best is not None
@@ -133,14 +135,15 @@ def population(place: Path, studies: int, steps: int) -> None:
                 jobs=2,
                 confirm=0,
                 strategy=strategy,
-                strategy_settings={"every": steps // 10} if strategy == "pbt" else {},
+                strategy_settings={"every": steps // 6} if strategy == "pbt" else {},
                 out=place / f"{strategy}_{seed}",
                 recipe=False,
                 seed=seed,
                 steps=steps,
                 actors=1,
-                envs_per_actor=8,
-                evaluate_episodes=20,
+                envs_per_actor=16,
+                evaluate_episodes=10,
+                progress=False,
             )
             assert study.score is not None
             scores[strategy].append(study.score)

@@ -77,7 +77,7 @@ def made(folder: Path, trials: int = TRIALS, **options: Any) -> StudySettings:
 
 
 def command(commands: int, events: int, cores: Sequence[int]) -> list[str]:
-    """Like ``api.trial.command``, without the import of torch."""
+    """Like ``studies.local.command``, without the import of torch."""
     words = [commands, events, ",".join(map(str, cores)), "serial"]
     return [sys.executable, "-m", "equipoise.api.trial", *map(str, words)]
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,6 +242,7 @@ def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
     """Train the jobs that arrive until there are no more; results go to ``events``."""
     commands, events = _out_of_reach(commands), _out_of_reach(events)
     requests = _Requests(commands)
+    import_module("equipoise.api.training")  # it takes seconds, and the study may not be ready yet
 
     def send(event: Progress | Result | None) -> None:
         with suppress(BrokenPipeError):  # the study was killed: the trial is saved all the same
@@ -248,7 +250,8 @@ def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
 
     while (job := requests.next()) is not None:
         _print_into(job.log)
-        send(train_stretch(job, on=on, trust=trust, moved=send, stopped=requests.stopped))
+        vouched = [*trust, *job.trust]
+        send(train_stretch(job, on=on, trust=vouched, moved=send, stopped=requests.stopped))
 
 
 def _out_of_reach(file: int) -> int:
@@ -268,19 +271,6 @@ def _print_into(log: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-
-
-def command(on: str, trust: Sequence[str]) -> Callable[[int, int, Sequence[int]], list[str]]:
-    """Return the command line of a process for trials, for ``LocalExecutor``."""
-
-    def words(commands: int, events: int, cores: Sequence[int]) -> list[str]:
-        shares = ",".join(map(str, cores))
-        return [
-            sys.executable, "-m", "equipoise.api.trial",
-            str(commands), str(events), shares, on, *trust,
-        ]  # fmt: skip
-
-    return words
 
 
 if __name__ == "__main__":

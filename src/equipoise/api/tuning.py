@@ -21,7 +21,6 @@ from equipoise.api.options import (
 )
 from equipoise.api.programs import Chosen, Env, configured, made_program
 from equipoise.api.training import asked_for
-from equipoise.api.trial import command
 from equipoise.console.study import StudyView
 from equipoise.files import is_url
 from equipoise.hints import install
@@ -33,7 +32,7 @@ from equipoise.programs.settings import apply_settings, at_least, convert, pairs
 from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
-from equipoise.studies.local import LocalExecutor
+from equipoise.studies.local import LocalExecutor, command
 from equipoise.studies.settings import (
     BEST,
     STUDY,
@@ -217,7 +216,7 @@ def carried_on(
     *,
     trust: Sequence[str] = (),
     jobs: int | None = None,
-    executor: Executor | None = None,
+    started: LocalExecutor | None = None,
     heard: Heard = lambda entry, history: None,
     moved: Callable[[Progress], object] = lambda progress: None,
 ) -> Tuned:
@@ -230,7 +229,9 @@ def carried_on(
     names = list(trust)
     if program is not None:  # the user typed its names, or vouched for the file
         names += [name for _, name in vouched.of_program(to_json(program))[0]]
-    executor = executor or executor_of(settings, program, names)
+    if started is not None:
+        started.trust = names
+    executor = started or executor_of(settings, program, names)
     study = Study(
         folder,
         settings,

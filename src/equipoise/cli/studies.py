@@ -13,10 +13,17 @@ from equipoise.console.place import say
 
 if TYPE_CHECKING:
     from equipoise.api.tuning import Tuned
+    from equipoise.studies.local import LocalExecutor
 
 
 def carried_on_shown(
-    folder: Path, jobs: int | None, trust: Sequence[str], *, quiet: bool, command: str = "tune"
+    folder: Path,
+    jobs: int | None,
+    trust: Sequence[str],
+    *,
+    quiet: bool,
+    command: str = "tune",
+    started: LocalExecutor | None = None,
 ) -> int:
     """Carry a study on to its end, shown -> the exit code."""
     from equipoise.api.tuning import carried_on
@@ -27,7 +34,9 @@ def carried_on_shown(
     settings = read_study(folder)
     view = StudyView(settings, folder, quiet=quiet)
     try:
-        done = carried_on(folder, trust=trust, jobs=jobs, heard=view.heard, moved=view.moved)
+        done = carried_on(
+            folder, trust=trust, jobs=jobs, started=started, heard=view.heard, moved=view.moved
+        )
     except KeyboardInterrupt as stopped:
         say(f"Interrupted: the study is saved; 'equipoise tune resume {folder}' goes on.")
         return 143 if isinstance(stopped, Preempted) else 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -140,7 +141,7 @@ def start(
     of each stretch of training, or the mean return without evaluations (--evaluate-episodes 0). The
     best settings are then trained again on fresh seeds. Ctrl-C saves; 'tune resume' goes on.
     """
-    with Starting(quiet=quiet) as starting:
+    with Starting(quiet=quiet) as starting, ExitStack() as unless:
         with plain_errors("equipoise tune", debug):
             phases.say("importing")
             given, more = read(options)
@@ -149,6 +150,13 @@ def start(
                 seed=int(given.get("seed") or 0),
                 cluster=tuple(f"{k}={v}" for k, v in cluster_settings(address, cluster).items()),
             )
+            from equipoise.studies.local import LocalExecutor, command
+
+            started = None
+            if study.executor == "local":
+                started = LocalExecutor(command(study.on, trust or ()), study.jobs)
+                unless.callback(started.close)
+                started.prepare()
             from equipoise import api
             from equipoise.api.tuning import opened
             from equipoise.tuning.sizing import fitted
@@ -169,8 +177,9 @@ def start(
                     say(sizes, file=sys.stderr)
             folder = opened(out, study, program, trust or ())
         starting.end()
+        unless.pop_all()
     with plain_errors("equipoise tune", debug):
-        code = carried_on_shown(folder, None, trust or (), quiet=quiet)
+        code = carried_on_shown(folder, None, trust or (), quiet=quiet, started=started)
     sys.exit(code)
 
 

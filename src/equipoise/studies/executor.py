@@ -24,6 +24,7 @@ class Job:
     source: str | None = None  # the trial that it is a clone of
     source_steps: int = 0  # the cut that the clone is taken at
     keep_cut: bool = False  # may another trial be cloned from the end of this stretch?
+    trust: tuple[str, ...] = ()  # code that the user vouched for
 
     @property
     def directory(self) -> Path:

@@ -8,10 +8,12 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
@@ -60,11 +62,24 @@ class _Process:
         return code
 
 
+def command(on: str, trust: Sequence[str]) -> Command:
+    """Return the command of processes for trials, whose workers run ``on``."""
+
+    def words(commands: int, events: int, cores: Sequence[int]) -> list[str]:
+        shares = ",".join(map(str, cores))
+        given = [str(commands), str(events), shares, on, *trust]
+        # a floor above, and so named as a text
+        return [sys.executable, "-m", "equipoise.api.trial", *given]
+
+    return words
+
+
 class LocalExecutor:
     """At most ``jobs`` processes, which ``command`` starts."""
 
     def __init__(self, command: Command, jobs: int) -> None:
         self._command = command
+        self.trust: Sequence[str] = ()  # code that the user vouched for
         self._cores = core_shares(sorted(os.sched_getaffinity(0)), jobs)
         self._slots: list[_Process | None] = [None] * jobs
         self._waiting: list[Job] = []  # for a process whose stopped trial is being saved
@@ -72,9 +87,13 @@ class LocalExecutor:
         self._events: list[Progress | Result] = []
         self._selector = selectors.DefaultSelector()
 
+    def prepare(self) -> None:
+        """Start the first process before there is a job: it imports in the meantime."""
+        self._slots[0] = self._started(0, None)
+
     def begin(self, job: Job) -> None:
         self._losses.begin(job.trial)
-        self._waiting.append(job)
+        self._waiting.append(replace(job, trust=tuple(self.trust)))
         self._assign()
 
     def stop(self, trial: str) -> None:
@@ -107,6 +126,8 @@ class LocalExecutor:
             os.close(one.events)
         end = time.monotonic() + END_S
         for one in left:
+            if one.job is None:  # it has nothing to save, and may still import
+                one.process.kill()
             one.wait(end - time.monotonic())
         self._slots = [None] * len(self._slots)
         self._selector.close()
@@ -121,10 +142,11 @@ class LocalExecutor:
                 one.job = self._waiting.pop(0)
                 self._send(one, job_line(one.job))
 
-    def _started(self, place: int, job: Job) -> _Process:
+    def _started(self, place: int, job: Job | None) -> _Process:
         reads, commands = os.pipe()
         events, writes = os.pipe()
-        with job.log.open("ab") as log:  # for what it prints before it has a job
+        # for what it prints before it has a job
+        with (Path(os.devnull) if job is None else job.log).open("ab") as log:
             process = subprocess.Popen(
                 self._command(reads, writes, self._cores[place]),
                 pass_fds=(reads, writes),

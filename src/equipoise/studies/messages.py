@@ -19,7 +19,7 @@ def read_job(line: bytes) -> Job | None:
     data = json.loads(line)
     if "stop" in data:
         return None
-    return Job(**{**data, "study": Path(data["study"])})
+    return Job(**{**data, "study": Path(data["study"]), "trust": tuple(data["trust"])})
 
 
 def event_line(event: Progress | Result | None) -> bytes:
