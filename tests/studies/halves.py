@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from equipoise.studies import local
 from equipoise.studies.executor import Executor, Job
 from equipoise.studies.history import Decision, GoOn, History, Start, Stop, Trial
 from equipoise.studies.local import LocalExecutor
@@ -76,10 +77,7 @@ def made(folder: Path, trials: int = TRIALS, **options: Any) -> StudySettings:
     return settings
 
 
-def command(commands: int, events: int, cores: Sequence[int]) -> list[str]:
-    """Like ``studies.local.command``, without the import of torch."""
-    words = [commands, events, ",".join(map(str, cores)), "serial"]
-    return [sys.executable, "-m", "equipoise.api.trial", *map(str, words)]
+command = local.command("serial", ())
 
 
 def opened(

@@ -1,5 +1,5 @@
 """Trials of studies: one stretch of training in this process, and the process that trains one
-after the other, ``python -m equipoise.api.trial``.
+after the other (``main``).
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _print_into(log: Path) -> None:
     os.close(file)
 
 
-if __name__ == "__main__":
-    COMMANDS, EVENTS, CORES, ON, *TRUST = sys.argv[1:]
-    os.sched_setaffinity(0, [int(core) for core in CORES.split(",")])  # before torch starts threads
-    serve(int(COMMANDS), int(EVENTS), ON, TRUST)
+def main() -> None:
+    """Serve the study that started this process (``studies.local.command``)."""
+    commands, events, _, on, *trust = sys.argv[1:]
+    serve(int(commands), int(events), on, trust)

@@ -62,14 +62,24 @@ class _Process:
         return code
 
 
+# A process is bound to its cores before torch counts them: it would start a thread for each core
+# of the machine. What is installed comes before a file of the same name that lies here.
+BEGIN = """
+import os, sys
+os.sched_setaffinity(0, [int(core) for core in sys.argv[3].split(",")])
+if sys.path[:1] == [""]:
+    sys.path.append(sys.path.pop(0))
+from equipoise.api.trial import main
+main()
+"""
+
+
 def command(on: str, trust: Sequence[str]) -> Command:
     """Return the command of processes for trials, whose workers run ``on``."""
 
     def words(commands: int, events: int, cores: Sequence[int]) -> list[str]:
         shares = ",".join(map(str, cores))
-        given = [str(commands), str(events), shares, on, *trust]
-        # a floor above, and so named as a text
-        return [sys.executable, "-m", "equipoise.api.trial", *given]
+        return [sys.executable, "-c", BEGIN, str(commands), str(events), shares, on, *trust]
 
     return words
 
