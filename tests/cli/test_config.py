@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise import api
+from equipoise.api.tuning import found
 from equipoise.cli import app
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
@@ -223,15 +224,12 @@ def test_seeds_are_runs_with_one_summary(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    runs = {name: RunDirectory.open(tmp_path / "all" / name) for name in ("seed_5", "seed_6")}
+    trials = tmp_path / "all" / "trials"
+    runs = {name: RunDirectory.open(trials / name) for name in ("seed_5", "seed_6")}
     assert [run.program.schedule.seed for run in runs.values()] == [5, 6]
-    found = json.loads((tmp_path / "all" / "seeds.json").read_text())
+    history = found(tmp_path / "all").history
     means = [run.summary()["evaluation"]["mean"] for run in runs.values()]  # type: ignore[index]
-    assert (
-        found["means"]["evaluation"]["mean"] == sum(means) / 2
-        and found["means"]["evaluation"]["seeds"] == 2
-    )
-    assert [run["evaluation"] for run in found["runs"]] == means
+    assert {one.name: one.score for one in history} == dict(zip(runs, means, strict=True))
     assert "(95 % interval of the mean) over 2 seeds" in done.stdout
     chosen = json.loads((tmp_path / "all" / "choices.json").read_text())
     assert set(chosen) == {"precision", "threads"} and all(one["why"] for one in chosen.values())
@@ -263,7 +261,8 @@ def test_an_interrupt_saves_all_of_them(tmp_path: Path, deadline: Any) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    files = [tmp_path / "all" / f"seed_{seed}" / "metrics.jsonl" for seed in range(2)]
+    trials = tmp_path / "all" / "trials"
+    files = [trials / f"seed_{seed}" / "metrics.jsonl" for seed in range(2)]
     try:
         deadline(
             lambda: all(file.is_file() and file.stat().st_size for file in files),
@@ -279,4 +278,4 @@ def test_an_interrupt_saves_all_of_them(tmp_path: Path, deadline: Any) -> None:
     for file in files:
         summary = RunDirectory.open(file.parent).summary()
         assert summary is not None and summary["status"] == "interrupted"
-    assert not (tmp_path / "all" / "seed_2").exists(), "what had not begun does not begin"
+    assert not (trials / "seed_2").exists(), "what had not begun does not begin"
