@@ -78,6 +78,14 @@ class StudySettings:
                 raise ValueError(f"{name}: must be from 1 to {most:,}, got {value:,}")
         if not 0 <= self.confirm <= MOST_CONFIRMED:
             raise ValueError(f"confirm: must be from 0 to {MOST_CONFIRMED}, got {self.confirm:,}")
+        for name, given, among in (
+            ("executor", self.executor, ("local", "ray")),
+            ("on", self.on, ("serial", "process", "ray")),
+        ):
+            if given not in among:
+                raise ValueError(f"{name}: must be one of {', '.join(among)}, got {given!r}")
+        if not isinstance(self.strategy, str):
+            raise TypeError(f"strategy: must be a name, got {self.strategy!r}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed: must be from 0 to 2**63 - 1, got {self.seed}")
         self.parsed()  # an error in the space is found at once
