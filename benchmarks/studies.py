@@ -117,14 +117,15 @@ def sweep(place: Path) -> None:
         print(f"  {dict(best.settings)}", flush=True)
 
 
-def population(place: Path, studies: int, steps: int) -> None:
+def population(place: Path, studies: int, steps: int, generations: int) -> None:
     space = {
         "optimizer.learning_rate": "log:1e-5..1e-2",
         "algorithm.entropy": "log:1e-4..1e-1",
         "algorithm.clip": "0.1..0.4",
     }
-    scores: dict[str, list[float]] = {"random": [], "pbt": []}
-    goals: dict[str, list[float]] = {"random": [], "pbt": []}
+    scores: dict[str, list[list[float]]] = {"random": [], "pbt": []}
+    best: dict[str, list[float]] = {"random": [], "pbt": []}
+    goals: dict[str, list[tuple[float, float]]] = {"random": [], "pbt": []}
     for seed in range(studies):
         for strategy in ("random", "pbt"):
             study = eq.tune(
@@ -135,7 +136,7 @@ def population(place: Path, studies: int, steps: int) -> None:
                 jobs=2,
                 confirm=0,
                 strategy=strategy,
-                strategy_settings={"every": steps // 6} if strategy == "pbt" else {},
+                strategy_settings={"every": steps // generations} if strategy == "pbt" else {},
                 out=place / f"{strategy}_{seed}",
                 recipe=False,
                 seed=seed,
@@ -146,27 +147,42 @@ def population(place: Path, studies: int, steps: int) -> None:
                 progress=False,
             )
             assert study.score is not None
-            scores[strategy].append(study.score)
+            best[strategy].append(study.score)
+            scores[strategy].append([one.score for one in study.trials if one.score is not None])
             goals[strategy].append(_steps_to_goal(study))
-            print(f"{strategy} {seed}: {study.score:.1f}, goal at {goals[strategy][-1]:,.0f}")
-            sys.stdout.flush()
+            first, half = goals[strategy][-1]
+            print(
+                f"{strategy} {seed}: best {study.score:.1f}, members {scores[strategy][-1]}, ",
+                end="",
+            )
+            print(f"{GOAL} by one at {first:,.0f} steps, by half at {half:,.0f}", flush=True)
     for strategy, found in scores.items():
-        middle = float(iqm(np.array(found)[:, None]))
-        median = statistics.median(goals[strategy])
-        print(f"{strategy}: IQM {middle:.1f} of {found}; median of steps to {GOAL}: {median:,.0f}")
+        members = float(iqm(np.array([x for study in found for x in study])[:, None]))
+        first, half = (statistics.median(x) for x in zip(*goals[strategy], strict=True))
+        print(
+            f"{strategy}: IQM of the best {float(iqm(np.array(best[strategy])[:, None])):.1f}, ",
+            end="",
+        )
+        print(
+            f"of all members {members:.1f}; median of steps to {GOAL} by one {first:,.0f}, ", end=""
+        )
+        print(f"by half {half:,.0f}")
 
 
-def _steps_to_goal(study: eq.Tuned) -> float:
-    """Env steps of the whole population until a member's mean training return reached the goal."""
-    found = [float("inf")]
+def _steps_to_goal(study: eq.Tuned) -> tuple[float, float]:
+    """Env steps of the whole population until one member reached the goal, and until half had.
+
+    Reached: the mean return of training. A clone has its parent's reports from before the cut, so
+    that a member's file tells the way of its weights.
+    """
+    found = []
     for trial in study.trials:
         file = study.directory / "trials" / trial.name / "metrics.jsonl"
-        for line in file.read_text().splitlines():
-            report = json.loads(line)
-            if (report.get("return_mean") or -1e9) >= GOAL:
-                found.append(report["env_steps"])
-                break
-    return min(found) * MEMBERS
+        reports = map(json.loads, file.read_text().splitlines())
+        steps = (x["env_steps"] for x in reports if (x.get("return_mean") or -1e9) >= GOAL)
+        found.append(next(steps, float("inf")))
+    found.sort()
+    return found[0] * MEMBERS, found[MEMBERS // 2 - 1] * MEMBERS
 
 
 CASES = {"overhead": overhead, "start": start, "journal": journal, "sweep": sweep}
@@ -177,11 +193,12 @@ def main() -> None:
     parser.add_argument("case", choices=[*CASES, "population"])
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--generations", type=int, default=12)
     given = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="studies"))
     try:
         if given.case == "population":
-            population(place, given.studies, given.steps)
+            population(place, given.studies, given.steps, given.generations)
         else:
             CASES[given.case](place)
     finally:
