@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,13 @@ RATE = "log:1e-5..1e-1"
 GOAL = -95.0  # of Acrobot
 MEMBERS = 8
 RUN = ["--on", "serial", "--steps", "1M", "--quiet"]
+RUNS: Any = {
+    "recipe": False,
+    "steps": 30_000,
+    "actors": 1,
+    "envs_per_actor": 16,
+    "progress": False,
+}
 TUNE = ["--space=algorithm.gamma=0.9..0.99", "--strategy=random", "--trials=1", "--confirm=0"]
 
 
@@ -91,6 +99,9 @@ def journal(place: Path, decisions: int = 10_000) -> None:
 
 
 def sweep(place: Path) -> None:
+    """Afterwards the best settings of each are trained on five fresh seeds: does another winner
+    differ by more than the seeds do?
+    """
     for strategy in ("random", "asha"):
         began = time.perf_counter()
         study = eq.tune(
@@ -102,19 +113,23 @@ def sweep(place: Path) -> None:
             confirm=0,
             strategy=strategy,
             out=place / strategy,
-            recipe=False,
             seed=1,
-            steps=30_000,
-            actors=1,
-            envs_per_actor=16,
             evaluate_episodes=10,
-            progress=False,
+            **RUNS,
         )
         wall, best = time.perf_counter() - began, study.best_trial
         assert best is not None
         steps = sum(one.steps for one in study.trials)
         print(f"{strategy}: {wall:.0f} s, {steps:,} steps, best {best.name}: {study.score}")
         print(f"  {dict(best.settings)}", flush=True)
+        settings = [f"{key}={value}" for key, value in best.settings.items()]
+        given = {"settings": settings, "on": "serial", "out": None, **RUNS}
+        fresh = []
+        for seed in range(1_000, 1_005):
+            given["out"] = place / f"{strategy}_{seed}"
+            fresh.append(eq.train("CartPole-v1", "ppo", seed=seed, **given))
+        scores = [round(one.evaluate(episodes=20).mean, 1) for one in fresh]
+        print(f"  on fresh seeds {scores}", flush=True)
 
 
 def population(place: Path, studies: int, steps: int, generations: int) -> None:
