@@ -163,7 +163,9 @@ def population(place: Path, studies: int, steps: int, generations: int) -> None:
             )
             assert study.score is not None
             best[strategy].append(study.score)
-            scores[strategy].append([one.score for one in study.trials if one.score is not None])
+            scores[strategy].append(
+                [one.score for one in study.trials if one.score is not None and one.steps >= steps]
+            )
             goals[strategy].append(_steps_to_goal(study))
             first, half = goals[strategy][-1]
             print(
@@ -190,14 +192,22 @@ def _steps_to_goal(study: eq.Tuned) -> tuple[float, float]:
     Reached: the mean return of training. A clone has its parent's reports from before the cut, so
     that a member's file tells the way of its weights.
     """
-    found = []
+    reached, reports = {}, set[int]()
     for trial in study.trials:
-        file = study.directory / "trials" / trial.name / "metrics.jsonl"
-        reports = map(json.loads, file.read_text().splitlines())
-        steps = (x["env_steps"] for x in reports if (x.get("return_mean") or -1e9) >= GOAL)
-        found.append(next(steps, float("inf")))
-    found.sort()
-    return found[0] * MEMBERS, found[MEMBERS // 2 - 1] * MEMBERS
+        lines = (study.directory / "trials" / trial.name / "metrics.jsonl").read_text().splitlines()
+        found = [
+            (line["env_steps"], (line.get("return_mean") or -1e9) >= GOAL)
+            for line in map(json.loads, lines)
+        ]
+        reports |= {steps for steps, _ in found}
+        reached[trial.name] = next((steps for steps, there in found if there), float("inf"))
+    first = half = float("inf")
+    for steps in sorted(reports, reverse=True):
+        living = [one.name for one in study.trials if one.parent_steps <= steps <= one.steps]
+        there = sum(reached[name] <= steps for name in living)
+        first = steps if there else first
+        half = steps if living and 2 * there >= len(living) else half
+    return first * MEMBERS, half * MEMBERS
 
 
 CASES = {"overhead": overhead, "start": start, "journal": journal, "sweep": sweep}
@@ -208,16 +218,18 @@ def main() -> None:
     parser.add_argument("case", choices=[*CASES, "population"])
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--generations", type=int, default=12)
+    parser.add_argument("--generations", type=int, default=16)
+    parser.add_argument("--out", type=Path, help="keep the studies there, and go on with them")
     given = parser.parse_args()
-    place = Path(tempfile.mkdtemp(prefix="studies"))
+    place = given.out or Path(tempfile.mkdtemp(prefix="studies"))
     try:
         if given.case == "population":
             population(place, given.studies, given.steps, given.generations)
         else:
             CASES[given.case](place)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        if given.out is None:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 if __name__ == "__main__":
