@@ -65,14 +65,18 @@ def carried_on(folder: Path, victim: str, rng: random.Random) -> bool:
     ) as process:
         assert process.stdout is not None
         left = rng.randrange(1, 12)
-        for _ in process.stdout:
-            left -= 1
-            if left == 0 and victim != "none":
-                time.sleep(rng.choice((0.0, rng.random() / 2)))  # while a trial begins or trains
-                if victim != "study":
-                    kill(rng.choice(trials(process.pid) or [0]))
-                if victim != "trial":
-                    kill(process.pid)
+        try:
+            for _ in process.stdout:
+                left -= 1
+                if left == 0 and victim != "none":
+                    time.sleep(rng.choice((0.0, rng.random() / 2)))  # a trial begins or trains
+                    if victim != "study":
+                        kill(rng.choice(trials(process.pid) or [0]))
+                    if victim != "trial":
+                        kill(process.pid)
+        except BaseException:  # the time of the test is over
+            process.kill()
+            raise
     return process.returncode == 0
 
 

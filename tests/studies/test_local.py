@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from equipoise import api
+from equipoise.api import trial as trials
+from equipoise.api.trial import train_stretch
 from equipoise.record.mirror import holds
 from equipoise.studies import local
 from equipoise.studies.executor import Job, Progress
@@ -63,7 +65,16 @@ def results(
 
 
 @pytest.mark.parametrize(
-    "trial", ["fine", "in parts", "garbage", "endless", "forks and dies", "closes its pipe"]
+    "trial",
+    [
+        "fine",
+        "in parts",
+        "garbage",
+        "endless",
+        "forks and dies",
+        "closes its pipe",
+        "ends without",
+    ],
 )
 def test_a_trial_has_its_result_whatever_befalls_its_process_once(
     trial: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +98,41 @@ def test_a_trial_that_is_lost_three_times_without_progress_has_failed(
     assert len(list(tmp_path.glob("dies.*"))) == 3
     executor.begin(job(tmp_path, "fine"))  # and the next one has a process
     assert results(executor)[0][0].state == "paused"
+
+
+def test_a_trial_that_never_has_a_result_has_failed(made: Made, tmp_path: Path) -> None:
+    executor = made()
+    executor.begin(job(tmp_path, "never has one"))
+    (result,), _ = results(executor)
+    assert result.state == "failed"
+    assert "its process ended without a result, 3 times without progress" in result.error
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("episodes", [0, 2])
+def test_a_trial_that_was_stopped_at_its_last_step_has_its_result_the_next_time(
+    episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "PROGRESS_S", 0.0)
+
+    def stretch(trial: Job, last: int = 1 << 60) -> Result | None:
+        reached = list[int]()
+        return train_stretch(
+            trial,
+            on="serial",
+            trust=(),
+            moved=lambda event: reached.append(event.steps),
+            stopped=lambda: last in reached,
+        )
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        halves.made(folder, evaluate_episodes=episodes)
+    assert stretch(job(stopped, to=256), last=256) is None
+    expected, got = stretch(job(whole, to=256)), stretch(job(stopped, to=256))
+    assert expected is not None
+    assert got is not None
+    assert (got.state, got.steps, got.score) == ("paused", 256, expected.score)
 
 
 def test_a_trial_that_makes_progress_may_be_lost_any_number_of_times(

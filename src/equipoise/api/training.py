@@ -445,9 +445,10 @@ def _check_unfinished(
         raise ValueError(
             f"{place}: steps: expected more than the {at:,} that are done, got {given['steps']:,}"
         )
+    # One that was killed or interrupted after its last step has still to make its last evaluation.
+    ended = summary is not None and summary["status"] != "interrupted"
     owed = EXAMS in source.files and summary is not None and not all_made(summary)  # evaluations
-    # a run without a summary was killed after its last step
-    if at >= made.schedule.steps and summary is not None and not owed:
+    if at >= made.schedule.steps and ended and not owed:
         raise NothingToDo(
             f"{place} is complete at step {at:,}: nothing to do; --steps N beyond {at} goes on"
         )

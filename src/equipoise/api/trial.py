@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.run.run import Run
 
 PROGRESS_S = 0.2
+ENDED = ("solved", "alarmed")  # of a trial that does not go on
 UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and leave it
 
 
@@ -56,7 +57,7 @@ def train_stretch(
         if summary is None:
             return None
         reached = int(summary["env_steps"])
-        state, error = ("paused" if summary["status"] == "completed" else "done"), ""
+        state, error = ("done" if summary["status"] in ENDED else "paused"), ""
         alarms = tuple(str(one["name"]) for one in summary["alarms"] or ())
         evaluation = summary["evaluation"]
         score = summary["return_mean"] if evaluation is None else evaluation["mean"]
@@ -89,7 +90,7 @@ def _trained(job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool])
 
     try:
         run = _run_of(job, on, trust)
-    except NothingToDo:  # an earlier process trained it, and ended before it could report
+    except NothingToDo:  # an earlier process trained it, and was ended before it could report
         summary = RunDirectory.open(job.directory, trusted=trust).summary()
     else:
         with run:
@@ -97,9 +98,9 @@ def _trained(job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool])
                 if not at(report.env_steps):
                     return None
         summary = run.summary
+        if summary is not None and summary["status"] == "interrupted":
+            return None
     assert summary is not None
-    if summary["status"] == "interrupted":
-        return None
     if job.keep_cut:
         _keep_cut(job.directory, int(summary["env_steps"]))
         _check_live(job)

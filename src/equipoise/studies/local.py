@@ -196,15 +196,24 @@ class LocalExecutor:
         return True
 
     def _take(self, one: _Process, event: Progress | Result | None) -> None:
-        if event is None or one.stopped:  # the job has ended without a result
-            if event is None or isinstance(event, Result):
-                self._free(one)
-            return
         if isinstance(event, Progress):
-            self._losses.reach(event.trial, event.steps)
-        else:
-            self._free(one)
-        self._events.append(event)
+            if not one.stopped:
+                self._losses.reach(event.trial, event.steps)
+                self._events.append(event)
+            return
+        job = None if one.stopped else one.job
+        if event is None and job is not None:  # nobody stopped it
+            event = self._again(job, "ended without a result")
+        if event is not None and job is not None:
+            self._events.append(event)
+        self._free(one)
+
+    def _again(self, job: Job, how: str) -> Result | None:
+        """A job was lost: begin it again; its result instead if that has happened too often."""
+        result = self._losses.lose(job, how)
+        if result is None:
+            self._waiting.append(job)
+        return result
 
     def _free(self, one: _Process) -> None:
         one.job, one.stopped, one.kill_at = None, "", float("inf")
@@ -219,8 +228,6 @@ class LocalExecutor:
         self._slots[self._slots.index(one)] = None
         if one.job is not None and not one.stopped:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            if (result := self._losses.lose(one.job, f"ended by {how}")) is None:
-                self._waiting.append(one.job)
-            else:
+            if (result := self._again(one.job, f"ended by {how}")) is not None:
                 self._events.append(result)
         self._assign()
