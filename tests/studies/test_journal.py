@@ -215,5 +215,5 @@ def test_ten_thousand_decisions_are_read_in_a_second(tmp_path: Path) -> None:
         began = time.process_time()
         history = replayed(read_journal(tmp_path), 2)
         took.append(time.process_time() - began)
-    assert history.decisions == 10_000
+    assert len(history.trials) == 5_000
     assert min(took) < 1.0, took

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from equipoise import trust as vouched
 from equipoise.api.options import (
-    DEFAULTS_OF_TUNE,
+    FIELDS_OF_STUDY,
     Place,
     ProgramOptions,
     TuneOptions,
@@ -28,7 +28,7 @@ from equipoise.programs.fields import alter
 from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
-from equipoise.programs.settings import apply_settings, at_least, convert, pairs
+from equipoise.programs.settings import apply_settings, convert, pairs
 from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
@@ -48,7 +48,7 @@ from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
 from equipoise.tuning.choices import settled
-from equipoise.types import On, Program
+from equipoise.types import Program
 
 if TYPE_CHECKING:
     from equipoise.studies.executor import Executor, Progress
@@ -141,7 +141,6 @@ def tune(
         (2, 'best.toml')
     """
     check_shapes(options)
-    given: dict[str, Any] = {**DEFAULTS_OF_TUNE, **options}
     rest = {name: value for name, value in options.items() if name not in OF_STUDY}
     if isinstance(env, Program) and rest:
         raise TypeError(f"a Program says everything itself; got {', '.join(rest)} besides")
@@ -150,21 +149,21 @@ def tune(
         if isinstance(env, Program)
         else made_program(env, algorithm, cast(ProgramOptions, rest), also=OF_STUDY)
     )
+    given = {
+        name: convert(value, FIELDS_OF_STUDY[name].kind, name)
+        for name, value in options.items()
+        if name in FIELDS_OF_STUDY and name != "strategy_settings"
+    }
     settings = StudySettings(
-        strategy=given["strategy"],
-        strategy_settings=setting_texts(given["strategy_settings"]),
+        **given,
+        strategy_settings=setting_texts(options.get("strategy_settings", ())),
         space=setting_texts(space),
-        trials=at_least(given["trials"], "trials"),
-        jobs=at_least(given["jobs"], "jobs"),
-        confirm=at_least(given["confirm"], "confirm", 0),
         seed=program.schedule.seed,
-        on=convert(given["on"], On, "on"),
-        executor=given["executor"],
-        cluster=setting_texts(given.get("cluster") or {}),
+        cluster=setting_texts(options.get("cluster") or {}),
     )
-    asked, trust = asked_for(rest, options.get("settings", ())), given.get("trust", ())
-    folder = opened(given.get("out"), settings, program, trust, asked=asked)
-    view = StudyView(settings, folder, quiet=not given.get("progress", True))
+    asked, trust = asked_for(rest, options.get("settings", ())), options.get("trust", ())
+    folder = opened(options.get("out"), settings, program, trust, asked=asked)
+    view = StudyView(settings, folder, quiet=not options.get("progress", True))
     try:
         return carried_on(folder, trust=trust, heard=view.heard, moved=view.moved)
     finally:

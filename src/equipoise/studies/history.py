@@ -124,10 +124,6 @@ class Trial:
         """The last score; None before the first result."""
         return self.points[-1].score if self.points else None
 
-    def score_at(self, steps: int) -> float | None:
-        """Return the last score at or before so many env steps."""
-        return next((p.score for p in reversed(self.points) if p.steps <= steps), None)
-
 
 @dataclass(slots=True, kw_only=True)
 class History:
@@ -136,7 +132,6 @@ class History:
     trials: dict[str, Trial] = field(default_factory=dict)
     jobs: int = 1
     now: int = 0  # virtual time: env steps of one job, so that decisions do not depend on seconds
-    decisions: int = 0
     end: End | None = None
 
     def __iter__(self) -> Iterator[Trial]:
@@ -164,10 +159,9 @@ class History:
         if isinstance(entry, Result):
             self._result(entry)
             return
-        self.decisions += 1
         if isinstance(entry, Start):
-            self._new(entry.trial).role, self.trials[entry.trial].seed = entry.role, entry.seed
-            self.trials[entry.trial].settings = entry.settings
+            trial = self._new(entry.trial)
+            trial.role, trial.seed, trial.settings = entry.role, entry.seed, entry.settings
             self._train(entry.trial, entry.to)
         elif isinstance(entry, Clone):
             source = self._known(entry.source)

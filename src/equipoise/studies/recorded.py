@@ -14,7 +14,7 @@ from equipoise.files import LARGEST_JSON, parse_toml, read_bounded
 from equipoise.record.described import algorithm_of, checked, env_of
 from equipoise.record.live import STALE_S, read_live, state_of
 from equipoise.studies.best import best, reached, worth
-from equipoise.studies.history import Clone, Decision, End, Entry, History, Result, Stop, Trial
+from equipoise.studies.history import Clone, End, Entry, History, Result, Stop, Trial
 from equipoise.studies.importance import importance
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.pareto import cost, front
@@ -85,10 +85,6 @@ class RecordedStudy:
     def core_seconds(self) -> float:
         return sum(one.core_seconds for one in self.history)
 
-    @property
-    def decisions(self) -> list[Decision | End]:
-        return [one for one in self.entries if not isinstance(one, Result)]
-
     @cached_property
     def ranked(self) -> list[Trial]:
         return ranked(self.history)
@@ -121,7 +117,14 @@ class RecordedStudy:
 
     def ancestors(self, name: str) -> list[Ancestor]:
         """Return the chain of clones that ends with a trial, the first trial first."""
-        return ancestors(self.history, name)
+        trials = self.history.trials
+        chain, trial = list[Ancestor](), trials[name]
+        while trial.parent is not None:
+            parent = trials[trial.parent]
+            changes = changed(trial, parent)
+            chain.append(Ancestor(trial.name, parent.name, trial.parent_steps, changes))
+            trial = parent
+        return [Ancestor(trial.name, None, 0, {}), *reversed(chain)]
 
     def rows(self) -> dict[str, int]:
         """Return the place of each trial in a population: a clone takes that of a stopped trial."""
@@ -184,16 +187,6 @@ def ranked(history: History) -> list[Trial]:
         return one is not winner, has_none, one.role != "search", -far, -worth(one)
 
     return sorted(history, key=order)
-
-
-def ancestors(history: History, name: str) -> list[Ancestor]:
-    """Return the chain of clones that ends with a trial, the first trial first."""
-    chain, trial = list[Ancestor](), history.trials[name]
-    while trial.parent is not None:
-        parent = history.trials[trial.parent]
-        chain.append(Ancestor(trial.name, parent.name, trial.parent_steps, changed(trial, parent)))
-        trial = parent
-    return [Ancestor(trial.name, None, 0, {}), *reversed(chain)]
 
 
 def changed(trial: Trial, parent: Trial) -> dict[str, tuple[Value | None, Value | None]]:

@@ -61,7 +61,7 @@ class StudySettings:
         Help("Trials on this machine, or on a Ray cluster"),
         Flag(WHERE, "local|ray"),
     ] = "local"
-    seed: int = 0
+    seed: Annotated[int, Range(0, (1 << 63) - 1)] = 0
     cluster: tuple[str, ...] = ()  # settings of a Ray cluster, such as "address=auto"
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
     init_what: str = "weights"
@@ -70,24 +70,10 @@ class StudySettings:
     suite: str = ""  # the name of the suite that the trials are cells of
 
     def __post_init__(self) -> None:
-        for name, value, most in (
-            ("trials", self.trials, MOST_TRIALS),
-            ("jobs", self.jobs, MOST_JOBS),
-        ):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name}: must be from 1 to {most:,}, got {value:,}")
-        if not 0 <= self.confirm <= MOST_CONFIRMED:
-            raise ValueError(f"confirm: must be from 0 to {MOST_CONFIRMED}, got {self.confirm:,}")
-        for name, given, among in (
-            ("executor", self.executor, ("local", "ray")),
-            ("on", self.on, ("serial", "process", "ray")),
-        ):
-            if given not in among:
-                raise ValueError(f"{name}: must be one of {', '.join(among)}, got {given!r}")
-        if not isinstance(self.strategy, str):
-            raise TypeError(f"strategy: must be a name, got {self.strategy!r}")
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed: must be from 0 to 2**63 - 1, got {self.seed}")
+        from equipoise.programs.ranges import out_of_range
+
+        if wrong := out_of_range(self):
+            raise ValueError(wrong[0])
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
