@@ -106,14 +106,14 @@ def play(shown: StudyView, entries: list[Entry]) -> History:
     history = History(jobs=2)
     for entry in entries:
         history.add(entry)
-        shown.heard(entry, history)
+        shown.on_entry(entry, history)
     return history
 
 
 def test_a_pipe_gets_a_line_for_each_entry() -> None:
     shown, file = view(terminal=False)
     play(shown, searched(10))
-    shown.moved(Progress(trial="t0000", steps=5))
+    shown.on_progress(Progress(trial="t0000", steps=5))
     shown.close()
     lines = file.getvalue().splitlines()
     assert len(lines) == 21 and "\x1b" not in file.getvalue()
@@ -147,9 +147,9 @@ def test_a_terminal_has_a_table_that_is_redrawn_in_place(monkeypatch: pytest.Mon
         assert time.monotonic() < end
         time.sleep(0.01)
     history.add(Start(trial="new", settings={}, to=100_000, reason="why not"))
-    shown.heard(Start(trial="new", settings={}, to=100_000, reason="why not"), history)
+    shown.on_entry(Start(trial="new", settings={}, to=100_000, reason="why not"), history)
     shown._drawn = 0.0
-    shown.moved(Progress(trial="new", steps=77_000))
+    shown.on_progress(Progress(trial="new", steps=77_000))
     shown.close()
     last = file.getvalue()[-4000:]
     assert "77k" in last and "new starts; to 100,000 steps (why not)" in last
@@ -171,6 +171,6 @@ def test_a_table_of_a_thousand_trials_is_drawn_in_time() -> None:
     history = replayed(searched(1000, end=False), 2)
     began = time.process_time()
     for _ in range(20):
-        shown.heard(Result(trial="t0000", steps=1, state="paused"), history)
+        shown.on_entry(Result(trial="t0000", steps=1, state="paused"), history)
     shown.close()
     assert time.process_time() - began < 3.0

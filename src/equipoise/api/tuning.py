@@ -38,6 +38,7 @@ from equipoise.studies.settings import (
     STUDY,
     StudySettings,
     program_hash,
+    read_hash,
     read_study,
     write_study,
 )
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["Tuned", "tune"]
 
 OF_STUDY = sorted(TuneOptions.__annotations__.keys() - ProgramOptions.__annotations__.keys())
-Heard = Callable[[Entry, History], object]
+OnEntry = Callable[[Entry, History], object]
 PROCESS_BYTES = 300 << 20  # that a process with torch takes, at least
 
 
@@ -165,7 +166,7 @@ def tune(
     folder = opened(options.get("out"), settings, program, trust, asked=asked)
     view = StudyView(settings, folder, quiet=not options.get("progress", True))
     try:
-        return carried_on(folder, trust=trust, heard=view.heard, moved=view.moved)
+        return carried_on(folder, trust=trust, on_entry=view.on_entry, on_progress=view.on_progress)
     finally:
         view.close()
 
@@ -195,7 +196,7 @@ def opened(
     if (folder / STUDY).is_file():
         was = read_study(folder)
         same = replace(was, jobs=settings.jobs) == settings
-        if not same or name != hash_of(folder):
+        if not same or name != read_hash(folder):
             raise ValueError(
                 f"{folder}: must be a new directory, or the same study that goes on; got another "
                 f"study; 'equipoise tune resume {folder}' goes on with it"
@@ -216,8 +217,8 @@ def carried_on(
     trust: Sequence[str] = (),
     jobs: int | None = None,
     started: LocalExecutor | None = None,
-    heard: Heard = lambda entry, history: None,
-    moved: Callable[[Progress], object] = lambda progress: None,
+    on_entry: OnEntry = lambda entry, history: None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Tuned:
     """Carry a study on to its end -> the study. Ctrl-C saves its trials."""
     settings = read_study(folder)
@@ -237,8 +238,8 @@ def carried_on(
         strategy,
         executor,
         in_order=program is not None and program.placement.max_lag == 0,
-        heard=heard,
-        moved=moved,
+        on_entry=on_entry,
+        on_progress=on_progress,
     )
     try:
         history = study.run()
@@ -378,14 +379,6 @@ def check_memory(program: Program, settings: StudySettings) -> None:
             f"memory that are free, since a trial takes at least {memory_needed.size(each)}; got "
             f"{settings.jobs:,}"
         )
-
-
-def hash_of(folder: Path) -> str:
-    """Return the hash of a study's program, as its file has it."""
-    from equipoise.files import LARGEST_JSON, parse_toml, read_bounded
-
-    file = folder / STUDY
-    return str(parse_toml(read_bounded(file, LARGEST_JSON), file)["study"].get("program_sha256"))
 
 
 def _write_best(folder: Path, program: Program, history: History) -> None:

@@ -70,7 +70,12 @@ def carried_on_shown(
     view = StudyView(settings, folder, quiet=quiet)
     try:
         done = carried_on(
-            folder, trust=trust, jobs=jobs, started=started, heard=view.heard, moved=view.moved
+            folder,
+            trust=trust,
+            jobs=jobs,
+            started=started,
+            on_entry=view.on_entry,
+            on_progress=view.on_progress,
         )
     except KeyboardInterrupt as stopped:
         say(f"Interrupted: the study is saved; 'equipoise tune resume {folder}' goes on.")

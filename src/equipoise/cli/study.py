@@ -61,8 +61,8 @@ def start(
                 at,
                 jobs=beside,
                 trust=trust or (),
-                heard=view.heard,
-                moved=view.moved,
+                on_entry=view.on_entry,
+                on_progress=view.on_progress,
                 tell=lambda text: say(text, file=sys.stderr),
             )
         except KeyboardInterrupt as stopped:

@@ -124,7 +124,7 @@ class StudyView:
             )
             self._live.start()
 
-    def heard(self, entry: Entry, history: History) -> None:
+    def on_entry(self, entry: Entry, history: History) -> None:
         """Take in an entry of the journal, after the history has it."""
         self._history = history
         failed = isinstance(entry, Result) and entry.state == "failed"
@@ -136,7 +136,7 @@ class StudyView:
             self._last = printable(entry_text(entry, history))
         self._update()
 
-    def moved(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Take in how far a trial is."""
         self._reached[progress.trial] = progress.steps
         if time.monotonic() - self._drawn >= REDRAW_S:

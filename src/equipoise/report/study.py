@@ -16,14 +16,13 @@ from equipoise.studies.importance import LEAST_TRIALS
 from equipoise.studies.recorded import RecordedStudy
 
 
-def study_page(study: RecordedStudy, now: float | None = None) -> str:
+def study_page(study: RecordedStudy) -> str:
     """Return the page of a study; ValueError if it would be too large."""
-    now = time.time() if now is None else now
     drawn = plots(study)
     large = [one for one in drawn if not one.key.startswith("schedule")]
     small = [_chart(one, one.title) for one in drawn[len(large) :]]
     parts = (
-        _top(study, now),
+        _top(study),
         *(section(one.title, _chart(one), note=one.note) for one in large),
         section("Settings over time", tag("div", *small, class_="grid")) if small else None,
         _importance(study),
@@ -34,8 +33,8 @@ def study_page(study: RecordedStudy, now: float | None = None) -> str:
     return document(study.title, *parts)
 
 
-def _top(study: RecordedStudy, now: float) -> Html:
-    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
+def _top(study: RecordedStudy) -> Html:
+    moment = time.strftime("%Y-%m-%d %H:%M")
     still = {
         "training": f"The study goes on: the page has what was known at {moment}.",
         "interrupted": "No process is at this study: 'equipoise tune resume' goes on with it.",

@@ -143,7 +143,7 @@ class RecordedStudy:
         return state_text(trial, at_work=self.state == "training")
 
 
-def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
+def read_recorded(folder: Path) -> RecordedStudy:
     """Return a study by its files; nothing that they name is imported, and no lock is taken.
     ValueError in one sentence for a folder that is no study or a damaged one.
     """
@@ -162,16 +162,15 @@ def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
             f"{folder}: must be a study that Equipoise wrote, got a damaged one ({error}); restore "
             f"its {STUDY} and {JOURNAL}"
         ) from None
-    state = recorded_state(folder, history, now)
+    state = recorded_state(folder, history)
     return RecordedStudy(folder, settings, env, algorithm, entries, history, state)
 
 
-def recorded_state(folder: Path, history: History, now: float | None = None) -> StudyState:
+def recorded_state(folder: Path, history: History) -> StudyState:
     """Return whether a study has ended, and if not whether a process writes it."""
     if history.end is not None:
         return "ended"
-    at_work = _is_written(folder, history, time.time() if now is None else now)
-    return "training" if at_work else "interrupted"
+    return "training" if _is_written(folder, history, time.time()) else "interrupted"
 
 
 def ranked(history: History) -> list[Trial]:

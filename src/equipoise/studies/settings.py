@@ -114,15 +114,7 @@ def read_study(folder: Path) -> StudySettings:
     """
     from equipoise.programs.settings import convert
 
-    file = folder / STUDY
-    if not file.is_file():
-        raise ValueError(
-            f"{folder}: must be a study directory, got one without {STUDY}; 'equipoise tune ENV' "
-            "makes one"
-        )
-    data = parse_toml(read_bounded(file, LARGEST_JSON), file).get("study")
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{file}: must have a table [study], got none")
+    file, data = folder / STUDY, _table(folder)
     known = {one.name: one for one in fields(StudySettings)}
     given = {key: value for key, value in data.items() if key != "program_sha256"}
     for key in given:
@@ -138,6 +130,24 @@ def read_study(folder: Path) -> StudySettings:
         return StudySettings(**typed)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def read_hash(folder: Path) -> str:
+    """Return the hash of a study's program, as its file has it."""
+    return str(_table(folder).get("program_sha256"))
+
+
+def _table(folder: Path) -> Mapping[str, object]:
+    file = folder / STUDY
+    if not file.is_file():
+        raise ValueError(
+            f"{folder}: must be a study directory, got one without {STUDY}; 'equipoise tune ENV' "
+            "makes one"
+        )
+    data = parse_toml(read_bounded(file, LARGEST_JSON), file).get("study")
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{file}: must have a table [study], got none")
+    return data
 
 
 def program_hash(program: Program) -> str:

@@ -49,12 +49,12 @@ class Study:
         executor: Executor,
         *,
         in_order: bool = False,
-        heard: Callable[[Entry, History], object] = lambda entry, history: None,
-        moved: Callable[[Progress], object] = lambda progress: None,
+        on_entry: Callable[[Entry, History], object] = lambda entry, history: None,
+        on_progress: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
         self.folder, self.settings, self.strategy = folder, settings, strategy
         self._executor, self._in_order = executor, in_order
-        self._heard, self._moved = heard, moved
+        self._on_entry, self._on_progress = on_entry, on_progress
         try:
             self._lock = paths.lock(folder)
         except ValueError:
@@ -141,7 +141,7 @@ class Study:
             self.history.add(entry)
         self._journal.append(entries)
         for entry in entries:
-            self._heard(entry, self.history)
+            self._on_entry(entry, self.history)
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for one in decisions:
@@ -180,7 +180,7 @@ class Study:
                     continue  # it was stopped meanwhile
                 if isinstance(event, Progress):
                     self._reached[event.trial] = event.steps
-                    self._moved(event)
+                    self._on_progress(event)
                 else:
                     self._arrived[event.trial] = event
 

@@ -31,7 +31,7 @@ class Parameters(ABC):
     remember.
 
     If several learners share them, all learners call each method at the same time, apart from
-    ``like`` and ``settings``.
+    ``like``.
     """
 
     net: nn.Module
@@ -108,10 +108,6 @@ class Parameters(ABC):
             self.optimizers[group].step(rate)
         else:
             self.optimizers[group].step_unless(unless, rate)
-
-    def settings(self) -> list[Optimizer]:
-        """Return the settings that each optimiser has."""
-        return [one.settings for one in self.optimizers.values()]
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return whole parameters and buffers by name, in the network's memory if they lie here."""
