@@ -181,7 +181,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     settings = halves.made(tmp_path / "study")
     first = halves.opened(tmp_path / "study", settings)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="another process carries on now") as caught:
+    with pytest.raises(ValueError, match="another process runs now") as caught:
         halves.opened(tmp_path / "study", settings)
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before

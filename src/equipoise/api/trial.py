@@ -38,8 +38,8 @@ def train_stretch(
     moved: Callable[[Progress], object],
     stopped: Callable[[], bool],
 ) -> Result | None:
-    """Train one trial to ``job.to`` env steps, from wherever it is -> the result; None if it was
-    stopped. A trial that fails is a result with the reason.
+    """Train one trial on to ``job.to`` env steps -> the result; None if it was stopped. The result
+    of a trial that fails has the reason.
     """
     began, worked = time.monotonic(), sum(os.times()[:4])
     told, reached = 0.0, 0

@@ -180,8 +180,8 @@ def opened(
     asked: Collection[str] = (),
     tell: Callable[[str], object] = lambda text: None,
 ) -> Path:
-    """Check a new study and write it down -> its folder. The same study that is there already goes
-    on; ValueError for another one.
+    """Check a new study and write its folder -> the folder. If the same study is there already, it
+    goes on; ValueError for another one.
 
     What the program leaves open is measured once, for all trials. ``asked`` and ``tell``: as for
     ``settled``.
@@ -220,7 +220,7 @@ def carried_on(
     on_entry: OnEntry = lambda entry, history: None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Tuned:
-    """Carry a study on to its end -> the study. Ctrl-C saves its trials."""
+    """Run a study to its end -> the study. Ctrl-C saves its trials."""
     settings = read_study(folder)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
@@ -285,14 +285,14 @@ def executor_of(
 
 
 def found(folder: Path) -> Tuned:
-    """Return a study as its files have it, whether a process carries it on now or not."""
+    """Return a study as its files record it, whether or not a process runs it now."""
     settings = read_study(folder)
     history = replayed(read_journal(folder), settings.jobs, folder / JOURNAL)
     return Tuned(directory=folder, history=history)
 
 
 def _cells(settings: StudySettings) -> Strategy:
-    """The strategy of a suite's study, whose trials are as long as its longest cell."""
+    """The strategy of a suite's study; its plan has the env steps of the longest cell."""
     plan = Plan(space=Space(), trials=settings.trials, steps=1, seed=settings.seed)
     cells = Cells(plan=plan, cells=settings.strategy_settings)
     return replace(cells, plan=replace(plan, steps=cells.steps))

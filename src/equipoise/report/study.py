@@ -36,8 +36,8 @@ def study_page(study: RecordedStudy) -> str:
 def _top(study: RecordedStudy) -> Html:
     moment = time.strftime("%Y-%m-%d %H:%M")
     still = {
-        "training": f"The study goes on: the page has what was known at {moment}.",
-        "interrupted": "No process is at this study: 'equipoise tune resume' goes on with it.",
+        "training": f"The study is still running: the page shows its state at {moment}.",
+        "interrupted": "No process runs this study: 'equipoise tune resume' goes on with it.",
     }.get(study.state)
     return tag(
         "header",
@@ -65,7 +65,7 @@ def _importance(study: RecordedStudy) -> Html | None:
     if not len(study.space):
         return None
     if (found := study.importance) is None:
-        text = f"It is known from {LEAST_TRIALS} trials with a result on."
+        text = f"It needs at least {LEAST_TRIALS} trials with a result."
         return folded_section("Importance of settings", note=text)
     rows = [
         (tag("code", clipped(key, 80)), spans([(0.0, share)], (0.0, 1.0)), f"{100 * share:.0f} %")

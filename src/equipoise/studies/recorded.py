@@ -1,4 +1,4 @@
-"""A study as its files record it, for tables and pictures: whether a process writes it or not."""
+"""A study as its files record it, for tables and figures: whether a process writes it or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``study.toml``: everything that a study was asked for."""
+"""``study.toml``: the settings of a study and the program of its trials."""
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def write_study(
 ) -> None:
     """Write ``study.toml`` into a new folder, and what was measured for all trials before it.
 
-    ``program``: None for a suite. ``asked``: the hash of the program before measured settings had
-    values.
+    ``program``: None for a suite. ``asked``: the hash of the program before settings were measured.
     """
     import tomli_w
 
@@ -151,7 +150,7 @@ def _table(folder: Path) -> Mapping[str, object]:
 
 
 def program_hash(program: Program) -> str:
-    """Return the hash of a program, by which a study is told from one of another program."""
+    """Return the hash of a program, which differs for a study of another program."""
     from equipoise.programs.program import to_json
 
     return hashlib.sha256(json_bytes(to_json(program))).hexdigest()[:16]

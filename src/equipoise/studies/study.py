@@ -1,6 +1,4 @@
-"""A study: asks its strategy, writes down what it decides, has it carried out, and writes down the
-results.
-"""
+"""A study: asks its strategy for decisions, records them, carries them out, and records results."""
 
 from __future__ import annotations
 
@@ -30,15 +28,14 @@ from equipoise.studies.stopping import write_process
 from equipoise.studies.strategy import Strategy
 
 POLL_S = 0.2
-HOPELESS = 3  # trials that fail before any other has a result: the mistake is the program's
+HOPELESS = 3  # trials: if the first ones all fail, the program is at fault
 
 
 class Study:
-    """One study in this process. ``run`` ends when the study has; a killed or interrupted study
-    goes on when it is made again.
+    """One study in this process. A new ``Study`` of its folder goes on with one that was killed.
 
     ``in_order``: results are taken in the order of env steps and not in the order in which they
-    arrive, so that the decisions of a study of several jobs do not depend on seconds.
+    arrive, so that the decisions of a study with several jobs do not depend on speed.
     """
 
     def __init__(
@@ -59,8 +56,8 @@ class Study:
             self._lock = paths.lock(folder)
         except ValueError:
             raise ValueError(
-                f"{folder}: must be a study at rest, got one that another process carries on now; "
-                f"'equipoise tune stop {folder}' ends that"
+                f"{folder}: must be a study that no process runs, got one that another process "
+                f"runs now; 'equipoise tune stop {folder}' stops it"
             ) from None
         try:
             write_process(folder)
@@ -70,11 +67,11 @@ class Study:
             self._unlock()
             raise
         self._arrived: dict[str, Result] = {}
-        self._reached: dict[str, int] = {}  # env steps of what is training
+        self._reached: dict[str, int] = {}  # env steps of trials that are training
         (folder / TRIALS).mkdir(exist_ok=True)
 
     def close(self) -> None:
-        """End what is training, saved; the study can go on later."""
+        """Save the trials that are training, and end; the study can go on later."""
         self._executor.close()
         self._journal.close()
         self._unlock()
@@ -105,7 +102,7 @@ class Study:
         return self.history
 
     def _to_ask(self) -> bool:
-        """At the beginning, after a result, and after decisions by which nothing begins."""
+        """Is the strategy asked now: at the start, after a result, or if nothing is training?"""
         entries = self._journal.entries
         return not entries or isinstance(entries[-1], Result | Stop) or not self.history.training
 

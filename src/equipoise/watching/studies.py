@@ -1,4 +1,4 @@
-"""The studies that a page shows: each read again after a change of its journal, the larger the
+"""The studies that a page shows: each is read again after its journal has changed, and a large one
 less often.
 """
 
@@ -28,7 +28,7 @@ class WatchedStudy:
     """One study directory: its content, and when each of its files was last read."""
 
     def __init__(self, path: Path, name: str, prefix: str) -> None:
-        """``prefix``: of the names of its trials in the list of runs."""
+        """``prefix``: beginning of the names of its trials in the list of runs."""
         self.path, self.name, self.prefix = path, name, prefix
         self.revision = 0  # of the folder, when something of this study last changed
         self.row: dict[str, object] = {}

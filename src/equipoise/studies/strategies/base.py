@@ -1,4 +1,4 @@
-"""What the strategies have in common: the plan, the check of their settings, names of trials."""
+"""The base of the strategies: the plan, the check of their settings, and the names of trials."""
 
 from __future__ import annotations
 
