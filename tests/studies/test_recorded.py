@@ -131,7 +131,7 @@ def test_a_clone_costs_what_its_parent_cost_up_to_the_cut(tmp_path: Path) -> Non
         result("b", 20, 4.0),
     ]
     found = read_recorded(study(tmp_path / "s", entries))
-    assert found.costs == {"a": 3.0, "b": 7.0} and found.core_seconds == 7.0
+    assert found.costs == {"a": 3.0, "b": 7.0}
 
 
 def test_the_lineage_names_each_cut_and_what_was_changed(tmp_path: Path) -> None:

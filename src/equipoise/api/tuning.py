@@ -24,6 +24,7 @@ from equipoise.api.training import asked_for
 from equipoise.console.study import StudyView
 from equipoise.files import is_url
 from equipoise.hints import install
+from equipoise.programs.config_file import write_config
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
@@ -245,9 +246,10 @@ def carried_on(
         history = study.run()
     finally:
         study.close()
-    if program is not None and history.end is not None and len(strategy.plan.space):
-        _write_best(folder, program, history)
-    return Tuned(directory=folder, history=history)
+    tuned = Tuned(directory=folder, history=history)
+    if program is not None and tuned.best_trial is not None and len(strategy.plan.space):
+        _write_best(folder, program, tuned.best_trial)
+    return tuned
 
 
 def executor_of(
@@ -274,8 +276,6 @@ def executor_of(
             cores=1 if settings.on == "serial" or program is None else 1 + program.actors,
             gpus=int(program is not None and program.placement.device.startswith("cuda")),
         )
-    if settings.executor != "local":
-        raise ValueError(f"executor: must be local or ray, got {settings.executor!r}")
     if found and settings.on != "ray":
         raise ValueError(
             f"cluster: must be empty for trials on this machine, got {', '.join(found)}; use "
@@ -321,8 +321,6 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
     for parameter in space:
         _check_parameter(program, parameter.key, parameter.grid(2), strategy.changes_settings)
     _check_corners(program, space)
-    if (named := settings.space) and settings.strategy == "seeds":
-        raise ValueError(f"strategy seeds: must have no space, got {', '.join(named)}")
     plays = program.evaluation.episodes > 0 or program.source.played is not None
     if strategy.needs_results and not plays:
         raise ValueError(
@@ -381,12 +379,9 @@ def check_memory(program: Program, settings: StudySettings) -> None:
         )
 
 
-def _write_best(folder: Path, program: Program, history: History) -> None:
-    from equipoise.programs.config_file import write_config
-
-    if history.end is None or history.end.best is None or (folder / BEST).is_file():
+def _write_best(folder: Path, program: Program, best: Trial) -> None:
+    if (folder / BEST).is_file():
         return
-    best = history.trials[history.end.best]
     made = apply_settings(program, [f"{key}={value}" for key, value in best.settings.items()])
     check_program(made)
     write_config(alter(made, on_alarm="warn"), folder / BEST)

@@ -34,7 +34,7 @@ def study_page(study: RecordedStudy) -> str:
 
 
 def _top(study: RecordedStudy) -> Html:
-    moment = time.strftime("%Y-%m-%d %H:%M")
+    moment, name = time.strftime("%Y-%m-%d %H:%M"), study.folder.absolute().name
     still = {
         "training": f"The study is still running: the page shows its state at {moment}.",
         "interrupted": "No process runs this study: 'equipoise tune resume' goes on with it.",
@@ -44,7 +44,7 @@ def _top(study: RecordedStudy) -> Html:
         tag("h1", clipped(study.title)),
         tag(
             "p",
-            f"{clipped(study.name)} · {moment} · equipoise {equipoise.__version__}",
+            f"{clipped(name)} · {moment} · equipoise {equipoise.__version__}",
             class_="note",
         ),
         tag("p", still, class_="still") if still else None,

@@ -53,10 +53,6 @@ class RecordedStudy:
     state: StudyState
 
     @property
-    def name(self) -> str:
-        return self.folder.absolute().name
-
-    @property
     def title(self) -> str:
         if self.settings.suite:
             return f"suite {self.env}"
@@ -80,10 +76,6 @@ class RecordedStudy:
     def seconds(self) -> float:
         """Seconds of training, of all trials together."""
         return sum(one.seconds for one in self.history)
-
-    @property
-    def core_seconds(self) -> float:
-        return sum(one.core_seconds for one in self.history)
 
     @cached_property
     def ranked(self) -> list[Trial]:
