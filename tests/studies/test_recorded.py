@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +57,8 @@ def test_a_study_that_a_process_locks_is_read_and_stays_locked(tmp_path: Path) -
 
 def test_an_empty_journal_and_none_are_a_study_without_trials(tmp_path: Path) -> None:
     place = study(tmp_path / "s", [])
+    os.utime(place / JOURNAL, (0, 0))
     for _ in range(2):
-        os.utime(place / JOURNAL, (0, 0))
         found = read_recorded(place)
         assert (found.best, found.front, found.importance, found.members) == (None, [], None, [])
         assert found.state == "interrupted"
