@@ -168,5 +168,5 @@ def test_the_help_of_a_parameter_is_what_an_editor_shows() -> None:
                 if isinstance(kind, ast.AnnAssign) and isinstance(text, ast.Expr):
                     words = " ".join(ast.literal_eval(text.value).split())
                     shown.setdefault(ast.unparse(kind.target), set()).add(words)
-    for own in (options.OWN, options.OWN_OF_RESUME):
+    for own in (options.OWN, options.OWN_OF_RESUME, options.OWN_OF_TUNE):
         assert not {name: text for name, text in own.items() if text not in shown[name]}

@@ -296,7 +296,7 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
     [
         (
             "train",
-            "equipoise train: expected ENV, such as CartPole-v1, or --config FILE, got neither",
+            "equipoise train: must have ENV, such as CartPole-v1, or --config FILE, got neither",
         ),
         (
             "train A --actor 2",

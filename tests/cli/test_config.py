@@ -172,7 +172,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     assert "expected nothing besides it for that, got ENV, --algorithm" in refused(
         "train", "CartPole-v1", "--config", str(file), "--algorithm", "ppo"
     )
-    assert "expected ENV, such as CartPole-v1, or --config FILE, got neither" in refused("train")
+    assert "must have ENV, such as CartPole-v1, or --config FILE, got neither" in refused("train")
     assert "expected a plain file, got none" in refused(
         "train", "--config", str(tmp_path / "gone.toml")
     )

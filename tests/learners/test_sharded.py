@@ -30,7 +30,6 @@ from tests.learners.test_text_parts import GROUPS, SPEC
 from tests.learners.test_text_parts import batch as text_batch
 
 UPDATES, STREAMS, ROWS = 3, 4, 6
-NEW = replace(PPO.default_optimizer, learning_rate=1e-4, epsilon=1e-3)
 SMALL: dict[str, Any] = {
     "core": "gtrxl",
     "core_size": 32,
@@ -108,7 +107,6 @@ def spread(
     made = learner(algorithm, net, parameters=parameters_of(kind, pool))
     if begins:
         made.adopt(statefile.parse(Path(begins).read_bytes()))
-        made.retune(optimizer=NEW)
     learned(made, batches, pool)
     here = sum(part_of(p).untyped_storage().nbytes() for p in made.net.parameters())
     slots = sum(
@@ -154,7 +152,6 @@ def test_two_go_on_from_the_state_of_one_and_compute_blocks_anew(tmp_path: Path)
     whole, batches = one(SMALL)
     saved = tmp_path / "state"
     saved.write_bytes(statefile.dump(whole.state()))
-    whole.retune(optimizer=NEW)
     learned(whole, batches)
     first, _ = apart(2, spread, "fsdp", SMALL, UPDATES, str(saved), True)
     for name, x in whole.params().items():
@@ -229,7 +226,6 @@ def test_a_policy_of_50m_parameters(tmp_path: Path) -> None:
     assert sum(p.numel() for p in whole.net.parameters()) >= 50_000_000
     saved = tmp_path / "state"
     saved.write_bytes(statefile.dump(whole.state()))
-    whole.retune(optimizer=NEW)
     learned(whole, batches)
     first, second = apart(2, spread, "fsdp", options, 1, str(saved))
     assert max(first["share"], second["share"]) <= 0.6

@@ -91,8 +91,8 @@ def opened(
         Halves(Plan(space=settings.parsed(), trials=settings.trials, steps=STEPS)),
         executor or LocalExecutor(command, settings.jobs),
         in_order=True,
-        heard=lambda entry, history: heard(entry),
-        moved=heard,
+        on_entry=lambda entry, history: heard(entry),
+        on_progress=heard,
     )
 
 

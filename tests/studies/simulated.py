@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -81,6 +82,7 @@ def simulate(
     study = Simulated(History(jobs=jobs))
     history, learners = study.history, dict[str, Learner]()
     ends: list[tuple[float, int, str]] = []
+    number = itertools.count()
     for _ in range(MOST_ASKS):
         decisions = asked(strategy, history, pure=pure)
         check(strategy, history, decisions)
@@ -100,7 +102,7 @@ def simulate(
             if not isinstance(one, Stop):
                 trial = history.trials[one.trial]
                 time = (one.to + late - trial.steps) / speed(trial.settings)
-                ends.append((study.seconds + time, history.decisions, one.trial))
+                ends.append((study.seconds + time, next(number), one.trial))
         if any(isinstance(one, Stop) for one in decisions) and not ends:
             continue
         if not ends:

@@ -13,7 +13,7 @@ from equipoise.studies.best import best
 from equipoise.studies.history import History, Result, Start
 from equipoise.studies.space import Choice, Settings, read_space
 from equipoise.studies.strategies import strategy_of
-from equipoise.studies.strategies.by_optuna import ByOptuna, distribution, told
+from equipoise.studies.strategies.by_optuna import ByOptuna, distribution, frozen_trials
 from equipoise.studies.strategy import Plan
 from tests.studies.simulated import Curve, simulate
 
@@ -172,7 +172,9 @@ def test_a_trial_is_told_by_its_state_and_a_failed_one_has_the_worst_score() -> 
     history.add(Result(trial="trial_0", steps=10, state="paused", score=3.0))
     history.add(Result(trial="trial_1", steps=4, state="failed"))
     history.add(Result(trial="trial_2", steps=5, state="paused", score=7.0))
-    found = [(one.state.name, one.values, one.params["x"]) for one in told(plan, history.of())]
+    found = [
+        (one.state.name, one.values, one.params["x"]) for one in frozen_trials(plan, history.of())
+    ]
     assert found == [
         ("COMPLETE", [3.0], 0.0),
         ("COMPLETE", [3.0], 0.25),

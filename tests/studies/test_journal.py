@@ -181,7 +181,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     settings = halves.made(tmp_path / "study")
     first = halves.opened(tmp_path / "study", settings)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="another process carries on now") as caught:
+    with pytest.raises(ValueError, match="another process runs now") as caught:
         halves.opened(tmp_path / "study", settings)
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -215,5 +215,5 @@ def test_ten_thousand_decisions_are_read_in_a_second(tmp_path: Path) -> None:
         began = time.process_time()
         history = replayed(read_journal(tmp_path), 2)
         took.append(time.process_time() - began)
-    assert history.decisions == 10_000
+    assert len(history.trials) == 5_000
     assert min(took) < 1.0, took

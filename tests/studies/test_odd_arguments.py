@@ -14,13 +14,13 @@ import equipoise as eq
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"executor": "moon"}, "executor: must be one of local, ray, got 'moon'"),
-        ({"executor": None}, "executor: must be one of local, ray, got None"),
+        ({"executor": "moon"}, "executor: expected one of 'local', 'ray', got 'moon'"),
+        ({"executor": None}, "executor: expected one of 'local', 'ray', got None"),
         ({"on": "moon"}, "on: "),
-        ({"strategy": 5}, "strategy: must be a name, got 5"),
+        ({"strategy": 5}, "strategy: expected a text, got 5"),
         ({"strategy": "os:system"}, "--trust os"),
         ({"jobs": True}, "jobs: "),
-        ({"trials": 10**9}, "trials: must be from 1 to 100,000"),
+        ({"trials": 10**9}, "trials: expected 1 to 100000, got 1000000000"),
         ({"space": {"algorithm.gamma": []}}, "space: must be KEY="),
         ({"space": "algorithm.gamma=0.9..0.99"}, "must be a mapping"),
     ],

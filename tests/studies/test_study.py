@@ -243,7 +243,7 @@ def test_a_decision_that_cannot_be_is_refused_before_it_is_written(
 
 def test_a_study_is_carried_on_by_one_process(tmp_path: Path) -> None:
     one = study(tmp_path, Simulated())
-    with pytest.raises(ValueError, match="at rest, got one that another process carries on"):
+    with pytest.raises(ValueError, match="no process runs, got one that another process runs"):
         study(tmp_path, Simulated())
     one.close()
     study(tmp_path, Simulated()).close()

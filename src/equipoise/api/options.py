@@ -16,8 +16,10 @@ from typing import Literal, TypedDict, TypeVar
 import numpy as np
 
 from equipoise.api.settings_of_python import described, fields_of_python
+from equipoise.facts import facts
 from equipoise.programs.settings import Settings
 from equipoise.run.callbacks import Callback
+from equipoise.studies.settings import StudySettings
 from equipoise.types import Algorithm, Frozen, On, Policy
 
 __all__ = [
@@ -251,23 +253,21 @@ class TuneOptions(ProgramOptions, total=False):
     """The parameters of ``tune``."""
 
     trials: int
-    """Settings to try; the members of a population (default: 20)."""
+    """Settings to try; members of a population (default: 20)."""
     jobs: int
-    """Trials that train at the same time (default: 1)."""
+    """Trials at the same time (default: 1)."""
     strategy: str
-    """asha, random, grid, median, pbt, ... (default: asha). 'equipoise tune strategies' lists
-    them."""
+    """Strategy; 'tune strategies' lists them (default: asha)."""
     strategy_settings: Mapping[str, object] | Sequence[str]
     """Settings of the strategy: ``{"reduction": 4}``."""
     confirm: int
-    """Fresh seeds that the best settings are trained on at the end (default: 3)."""
+    """Fresh seeds to train the best settings on at the end (default: 3)."""
     out: Place | None
     """The study's directory (default: studies/ENV-ALGORITHM-TIME)."""
     on: On
-    """Place of each trial's workers (default: serial)."""
+    """One thread, or processes, for each trial (default: serial)."""
     executor: Literal["local", "ray"]
-    """local: trials on this machine. ray: on a cluster whose machines share ``out`` (default:
-    local)."""
+    """Trials on this machine, or on a Ray cluster (default: local)."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]
@@ -420,28 +420,18 @@ OWN_OF_RESUME: Mapping[str, str] = {
     "cluster": "Settings of the Ray cluster that differ from those of before.",
 }
 
+FIELDS_OF_STUDY = {
+    name: fact
+    for name, fact in facts(StudySettings).items()
+    if name in TuneOptions.__annotations__ and fact.help
+}
 OWN_OF_TUNE: Mapping[str, str] = {
-    "trials": "Settings to try; the members of a population (default: 20).",
-    "jobs": "Trials that train at the same time (default: 1).",
-    "strategy": "asha, random, grid, median, pbt, ... (default: asha). 'equipoise tune strategies' "
-    "lists them.",
+    name: described(fact) for name, fact in FIELDS_OF_STUDY.items()
+} | {
     "strategy_settings": """Settings of the strategy: ``{"reduction": 4}``.""",
-    "confirm": "Fresh seeds that the best settings are trained on at the end (default: 3).",
     "out": "The study's directory (default: studies/ENV-ALGORITHM-TIME).",
-    "on": "Place of each trial's workers (default: serial).",
-    "executor": "local: trials on this machine. ray: on a cluster whose machines share ``out`` "
-    "(default: local).",
     "trust": "Modules and ``module:callable`` that a study from elsewhere may import.",
     "progress": "Show the study while it trains (default: true).",
-}
-DEFAULTS_OF_TUNE: Mapping[str, object] = {
-    "trials": 20,
-    "jobs": 1,
-    "strategy": "asha",
-    "strategy_settings": (),
-    "confirm": 3,
-    "on": "serial",
-    "executor": "local",
 }
 
 BOOLS = ("progress", "tensorboard", "recipe", "or_resume")
@@ -507,7 +497,11 @@ def expanded(options: type[object]) -> Callable[[Function], Function]:
         if options is ResumeOptions:
             own_help, defaults = {**OWN, **OWN_OF_RESUME}, {**DEFAULTS, "on": None}
         elif options is TuneOptions:
-            own_help, defaults = {**OWN, **OWN_OF_TUNE}, {**DEFAULTS, **DEFAULTS_OF_TUNE}
+            own_help = {**OWN, **OWN_OF_TUNE}
+            defaults = {
+                **DEFAULTS,
+                **{name: fact.default for name, fact in FIELDS_OF_STUDY.items()},
+            }
         named = [
             inspect.Parameter(
                 name,

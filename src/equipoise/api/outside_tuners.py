@@ -11,7 +11,7 @@ from typing import Protocol
 from equipoise.api.trial import train_stretch
 from equipoise.studies.executor import Job
 from equipoise.studies.history import Result
-from equipoise.studies.settings import StudySettings, write_study
+from equipoise.studies.settings import TRIALS, StudySettings, write_study
 from equipoise.studies.space import (
     Choice,
     Parameter,
@@ -74,9 +74,9 @@ def trainable(
         shutil.rmtree(folder, ignore_errors=True)
         if (checkpoint := tune.get_checkpoint()) is not None:
             with checkpoint.as_directory() as there:
-                shutil.copytree(Path(there) / RUN, folder / "trials" / RUN)
-        for result in _stretches(program, dict(config), folder, RUN, every, on, trust):
-            directory = folder / "trials" / RUN
+                shutil.copytree(Path(there) / RUN, folder / TRIALS / RUN)
+        for result in _stretches(program, dict(config), folder, every, on, trust):
+            directory = folder / TRIALS / RUN
             with tempfile.TemporaryDirectory() as there:
                 shutil.copytree(directory, Path(there) / RUN)
                 tune.report(
@@ -131,10 +131,10 @@ def objective(
         where = Path("studies") if out is None else Path(out).expanduser()
         where.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"optuna-{trial.number}-", dir=where))
-        trial.set_user_attr("directory", str(folder / "trials" / RUN))
+        trial.set_user_attr("directory", str(folder / TRIALS / RUN))
         score = None
         settings = suggested(trial, found)
-        for result in _stretches(program, settings, folder, RUN, every, on, trust):
+        for result in _stretches(program, settings, folder, every, on, trust):
             score = result.score
             if score is not None:
                 trial.report(score, step=result.steps)
@@ -168,13 +168,12 @@ def _stretches(
     program: Program,
     settings: Settings,
     folder: Path,
-    name: str,
     every: int | None,
     on: On,
     trust: Sequence[str],
 ) -> Iterator[Result]:
-    """Train the run ``folder/trials/name`` from where it is to its end, with a result after each
-    ``every`` env steps; RuntimeError if it fails.
+    """Train the run of a folder from where it is to its end, with a result after each ``every``
+    env steps; RuntimeError if it fails.
     """
     whole = program.schedule.steps
     every = max(whole // REPORTS, 1) if every is None else every
@@ -182,22 +181,22 @@ def _stretches(
         raise ValueError(f"every: must be at least 1 env step, got {every:,}")
     folder.mkdir(parents=True, exist_ok=True)
     write_study(folder, StudySettings(strategy="outside"), program, "", {})
-    steps = _steps(folder / "trials" / name)
+    steps = _steps(folder / TRIALS / RUN)
     while steps < whole:
         job = Job(
-            trial=name,
+            trial=RUN,
             study=folder,
             settings=settings,
             seed=None,
             to=min(steps + every, whole),
             of=whole,
-            source=name if steps else None,  # settings that changed are taken over, as by a clone
+            source=RUN if steps else None,  # settings that changed are taken over, as by a clone
         )
         result = train_stretch(
             job, on=on, trust=trust, moved=lambda progress: None, stopped=lambda: False
         )
         if result is None:
-            raise RuntimeError(f"{name}: must train to {job.to:,} env steps, got interrupted")
+            raise RuntimeError(f"{RUN}: must train to {job.to:,} env steps, got interrupted")
         if result.state == "failed":
             raise RuntimeError(result.error)
         yield result

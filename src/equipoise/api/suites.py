@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.api.programs import program
-from equipoise.api.tuning import Heard, carried_on, found
+from equipoise.api.tuning import OnEntry, carried_on, found
 from equipoise.programs.config_file import write_config
 from equipoise.programs.settings import convert
 from equipoise.record.paths import set_aside
@@ -44,8 +44,8 @@ def filled(
     *,
     jobs: int = 1,
     trust: Sequence[str] = (),
-    heard: Heard = lambda entry, history: None,
-    moved: Callable[[Progress], object] = lambda progress: None,
+    on_entry: OnEntry = lambda entry, history: None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> list[Cell]:
     """Train the missing cells of a suite and keep each as it ends -> the cells that are still
@@ -64,11 +64,11 @@ def filled(
     if todo:
 
         def kept(entry: Entry, history: History) -> None:
-            heard(entry, history)
+            on_entry(entry, history)
             if isinstance(entry, Result) and entry.state in FINISHED:
                 _keep(at.study / TRIALS / entry.trial, at.kept, tell)
 
-        carried_on(at.study, trust=trust, jobs=jobs, heard=kept, moved=moved)
+        carried_on(at.study, trust=trust, jobs=jobs, on_entry=kept, on_progress=on_progress)
     return missing(suite, at.kept)
 
 

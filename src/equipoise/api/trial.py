@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from equipoise.programs.settings import convert
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.messages import event_line, read_job
 from equipoise.studies.settings import CHOICES, PROGRAMS, STUDY, read_study
+from equipoise.types import On
 
 if TYPE_CHECKING:
     from equipoise.record.summary import Summary
@@ -32,16 +34,17 @@ UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and lea
 def train_stretch(
     job: Job,
     *,
-    on: str,
+    on: On,
     trust: Sequence[str],
     moved: Callable[[Progress], object],
     stopped: Callable[[], bool],
 ) -> Result | None:
-    """Train one trial to ``job.to`` env steps, from wherever it is -> the result; None if it was
-    stopped. A trial that fails is a result with the reason.
+    """Train one trial on to ``job.to`` env steps -> the result; None if it was stopped. The result
+    of a trial that fails has the reason.
     """
     began, worked = time.monotonic(), sum(os.times()[:4])
     told, reached = 0.0, 0
+    state: Literal["paused", "done", "failed"]
 
     def at(steps: int) -> bool:
         nonlocal told, reached
@@ -71,7 +74,7 @@ def train_stretch(
     return Result(
         trial=job.trial,
         steps=reached,
-        state=state,  # type: ignore[arg-type]
+        state=state,
         score=None if score is None else float(score),
         alarms=alarms,
         error=error,
@@ -81,7 +84,7 @@ def train_stretch(
     )
 
 
-def _trained(job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool]) -> Summary | None:
+def _trained(job: Job, on: On, trust: Sequence[str], at: Callable[[int], bool]) -> Summary | None:
     """Train -> the run's summary; None if it was stopped. ``at`` is called with the env steps so
     far, and returns whether to train on.
     """
@@ -107,7 +110,7 @@ def _trained(job: Job, on: str, trust: Sequence[str], at: Callable[[int], bool])
     return summary
 
 
-def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
+def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
     """The run of a trial that begins, is cloned, or goes on."""
     from equipoise import api
     from equipoise.api.training import Order, resumed, run_of
@@ -130,7 +133,7 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
         changed = settings if job.source is not None else ()
         return resumed(
             job.directory,
-            {"steps": job.to, "settings": changed, "on": on, "trust": trust},  # type: ignore[typeddict-item]
+            {"steps": job.to, "settings": changed, "on": on, "trust": trust},
         )
     own = job.study / PROGRAMS / f"{job.trial}.json"
     if own.is_file():
@@ -147,7 +150,7 @@ def _run_of(job: Job, on: str, trust: Sequence[str]) -> Run:
     return run_of(
         program,
         Order(
-            on=on,  # type: ignore[arg-type]
+            on=on,
             out=job.directory,
             init_from=study.init_from or None,
             init_what=study.init_what,
@@ -239,7 +242,7 @@ class _Requests:
             self._changed.notify()
 
 
-def serve(commands: int, events: int, on: str, trust: Sequence[str]) -> None:
+def serve(commands: int, events: int, on: On, trust: Sequence[str]) -> None:
     """Train the jobs that arrive until there are no more; results go to ``events``."""
     commands, events = _out_of_reach(commands), _out_of_reach(events)
     requests = _Requests(commands)
@@ -277,4 +280,4 @@ def _print_into(log: Path) -> None:
 def main() -> None:
     """Serve the study that started this process (``studies.local.command``)."""
     commands, events, _, on, *trust = sys.argv[1:]
-    serve(int(commands), int(events), on, trust)
+    serve(int(commands), int(events), convert(on, On, "on"), trust)

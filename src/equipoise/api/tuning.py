@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from equipoise import trust as vouched
 from equipoise.api.options import (
-    DEFAULTS_OF_TUNE,
+    FIELDS_OF_STUDY,
     Place,
     ProgramOptions,
     TuneOptions,
@@ -24,11 +24,12 @@ from equipoise.api.training import asked_for
 from equipoise.console.study import StudyView
 from equipoise.files import is_url
 from equipoise.hints import install
+from equipoise.programs.config_file import write_config
 from equipoise.programs.fields import alter
 from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
-from equipoise.programs.settings import apply_settings, at_least, convert, pairs
+from equipoise.programs.settings import apply_settings, convert, pairs
 from equipoise.run.starting import check_packages
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
@@ -38,6 +39,7 @@ from equipoise.studies.settings import (
     STUDY,
     StudySettings,
     program_hash,
+    read_hash,
     read_study,
     write_study,
 )
@@ -48,7 +50,7 @@ from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
 from equipoise.tuning.choices import settled
-from equipoise.types import On, Program
+from equipoise.types import Program
 
 if TYPE_CHECKING:
     from equipoise.studies.executor import Executor, Progress
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["Tuned", "tune"]
 
 OF_STUDY = sorted(TuneOptions.__annotations__.keys() - ProgramOptions.__annotations__.keys())
-Heard = Callable[[Entry, History], object]
+OnEntry = Callable[[Entry, History], object]
 PROCESS_BYTES = 300 << 20  # that a process with torch takes, at least
 
 
@@ -141,7 +143,6 @@ def tune(
         (2, 'best.toml')
     """
     check_shapes(options)
-    given: dict[str, Any] = {**DEFAULTS_OF_TUNE, **options}
     rest = {name: value for name, value in options.items() if name not in OF_STUDY}
     if isinstance(env, Program) and rest:
         raise TypeError(f"a Program says everything itself; got {', '.join(rest)} besides")
@@ -150,23 +151,23 @@ def tune(
         if isinstance(env, Program)
         else made_program(env, algorithm, cast(ProgramOptions, rest), also=OF_STUDY)
     )
+    given = {
+        name: convert(value, FIELDS_OF_STUDY[name].kind, name)
+        for name, value in options.items()
+        if name in FIELDS_OF_STUDY and name != "strategy_settings"
+    }
     settings = StudySettings(
-        strategy=given["strategy"],
-        strategy_settings=setting_texts(given["strategy_settings"]),
+        **given,
+        strategy_settings=setting_texts(options.get("strategy_settings", ())),
         space=setting_texts(space),
-        trials=at_least(given["trials"], "trials"),
-        jobs=at_least(given["jobs"], "jobs"),
-        confirm=at_least(given["confirm"], "confirm", 0),
         seed=program.schedule.seed,
-        on=convert(given["on"], On, "on"),
-        executor=given["executor"],
-        cluster=setting_texts(given.get("cluster") or {}),
+        cluster=setting_texts(options.get("cluster") or {}),
     )
-    asked, trust = asked_for(rest, options.get("settings", ())), given.get("trust", ())
-    folder = opened(given.get("out"), settings, program, trust, asked=asked)
-    view = StudyView(settings, folder, quiet=not given.get("progress", True))
+    asked, trust = asked_for(rest, options.get("settings", ())), options.get("trust", ())
+    folder = opened(options.get("out"), settings, program, trust, asked=asked)
+    view = StudyView(settings, folder, quiet=not options.get("progress", True))
     try:
-        return carried_on(folder, trust=trust, heard=view.heard, moved=view.moved)
+        return carried_on(folder, trust=trust, on_entry=view.on_entry, on_progress=view.on_progress)
     finally:
         view.close()
 
@@ -180,8 +181,8 @@ def opened(
     asked: Collection[str] = (),
     tell: Callable[[str], object] = lambda text: None,
 ) -> Path:
-    """Check a new study and write it down -> its folder. The same study that is there already goes
-    on; ValueError for another one.
+    """Check a new study and write its folder -> the folder. If the same study is there already, it
+    goes on; ValueError for another one.
 
     What the program leaves open is measured once, for all trials. ``asked`` and ``tell``: as for
     ``settled``.
@@ -196,7 +197,7 @@ def opened(
     if (folder / STUDY).is_file():
         was = read_study(folder)
         same = replace(was, jobs=settings.jobs) == settings
-        if not same or name != hash_of(folder):
+        if not same or name != read_hash(folder):
             raise ValueError(
                 f"{folder}: must be a new directory, or the same study that goes on; got another "
                 f"study; 'equipoise tune resume {folder}' goes on with it"
@@ -217,10 +218,10 @@ def carried_on(
     trust: Sequence[str] = (),
     jobs: int | None = None,
     started: LocalExecutor | None = None,
-    heard: Heard = lambda entry, history: None,
-    moved: Callable[[Progress], object] = lambda progress: None,
+    on_entry: OnEntry = lambda entry, history: None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Tuned:
-    """Carry a study on to its end -> the study. Ctrl-C saves its trials."""
+    """Run a study to its end -> the study. Ctrl-C saves its trials."""
     settings = read_study(folder)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
@@ -238,16 +239,17 @@ def carried_on(
         strategy,
         executor,
         in_order=program is not None and program.placement.max_lag == 0,
-        heard=heard,
-        moved=moved,
+        on_entry=on_entry,
+        on_progress=on_progress,
     )
     try:
         history = study.run()
     finally:
         study.close()
-    if program is not None and history.end is not None and len(strategy.plan.space):
-        _write_best(folder, program, history)
-    return Tuned(directory=folder, history=history)
+    tuned = Tuned(directory=folder, history=history)
+    if program is not None and tuned.best_trial is not None and len(strategy.plan.space):
+        _write_best(folder, program, tuned.best_trial)
+    return tuned
 
 
 def executor_of(
@@ -274,8 +276,6 @@ def executor_of(
             cores=1 if settings.on == "serial" or program is None else 1 + program.actors,
             gpus=int(program is not None and program.placement.device.startswith("cuda")),
         )
-    if settings.executor != "local":
-        raise ValueError(f"executor: must be local or ray, got {settings.executor!r}")
     if found and settings.on != "ray":
         raise ValueError(
             f"cluster: must be empty for trials on this machine, got {', '.join(found)}; use "
@@ -285,14 +285,14 @@ def executor_of(
 
 
 def found(folder: Path) -> Tuned:
-    """Return a study as its files have it, whether a process carries it on now or not."""
+    """Return a study as its files record it, whether or not a process runs it now."""
     settings = read_study(folder)
     history = replayed(read_journal(folder), settings.jobs, folder / JOURNAL)
     return Tuned(directory=folder, history=history)
 
 
 def _cells(settings: StudySettings) -> Strategy:
-    """The strategy of a suite's study, whose trials are as long as its longest cell."""
+    """The strategy of a suite's study; its plan has the env steps of the longest cell."""
     plan = Plan(space=Space(), trials=settings.trials, steps=1, seed=settings.seed)
     cells = Cells(plan=plan, cells=settings.strategy_settings)
     return replace(cells, plan=replace(plan, steps=cells.steps))
@@ -321,8 +321,6 @@ def checked(program: Program, settings: StudySettings, strategy: Strategy) -> Pr
     for parameter in space:
         _check_parameter(program, parameter.key, parameter.grid(2), strategy.changes_settings)
     _check_corners(program, space)
-    if (named := settings.space) and settings.strategy == "seeds":
-        raise ValueError(f"strategy seeds: must have no space, got {', '.join(named)}")
     plays = program.evaluation.episodes > 0 or program.source.played is not None
     if strategy.needs_results and not plays:
         raise ValueError(
@@ -381,20 +379,9 @@ def check_memory(program: Program, settings: StudySettings) -> None:
         )
 
 
-def hash_of(folder: Path) -> str:
-    """Return the hash of a study's program, as its file has it."""
-    from equipoise.files import LARGEST_JSON, parse_toml, read_bounded
-
-    file = folder / STUDY
-    return str(parse_toml(read_bounded(file, LARGEST_JSON), file)["study"].get("program_sha256"))
-
-
-def _write_best(folder: Path, program: Program, history: History) -> None:
-    from equipoise.programs.config_file import write_config
-
-    if history.end is None or history.end.best is None or (folder / BEST).is_file():
+def _write_best(folder: Path, program: Program, best: Trial) -> None:
+    if (folder / BEST).is_file():
         return
-    best = history.trials[history.end.best]
     made = apply_settings(program, [f"{key}={value}" for key, value in best.settings.items()])
     check_program(made)
     write_config(alter(made, on_alarm="warn"), folder / BEST)

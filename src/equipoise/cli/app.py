@@ -14,7 +14,7 @@ from equipoise.console.help import plain_errors
 from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import with_parameters
 from equipoise.files import is_url
-from equipoise.types import OUT
+from equipoise.types import OUT, WHAT
 
 app = typer.Typer(
     name="equipoise",
@@ -25,6 +25,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
+Env = Annotated[
+    str | None,
+    typer.Argument(metavar="ENV", help="Gymnasium id, module:callable, device:NAME or a task"),
+]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Algorithm, or module:Class of your own (default: ppo)",
+        rich_help_panel=WHAT,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="File with all settings, in place of ENV", rich_help_panel=WHAT
+    ),
+]
+Recipe = Annotated[
+    bool,
+    typer.Option(
+        help="Use the tuned settings for this env, if there are any", rich_help_panel=WHAT
+    ),
+]
+HelpAll = Annotated[bool, typer.Option("--help-all", help="Show each option and each setting")]
 Trust = Annotated[
     list[str] | None,
     typer.Option(

@@ -53,12 +53,13 @@ def next_commands(study: Path, found: Sequence[RunRow]) -> list[str]:
     from equipoise.console.terminal import has_learned, play_command
     from equipoise.record.directory import RunDirectory
 
-    plot = find_spec("matplotlib") and any(row.return_mean is not None for row in found)
-    played = next((row.path for row in found if has_learned(row.path)), None)
-    if played is None:
-        return [f"plot {shlex.quote(str(study))}"] if plot else []
-    play = play_command(RunDirectory.open(played).program).format(shlex.quote(str(played)))
-    return [*([f"plot {shlex.quote(str(study))}"] if plot else []), play]
+    commands = []
+    if find_spec("matplotlib") and any(row.return_mean is not None for row in found):
+        commands.append(f"plot {shlex.quote(str(study))}")
+    if (played := next((row.path for row in found if has_learned(row.path)), None)) is not None:
+        play = play_command(RunDirectory.open(played).program)
+        commands.append(play.format(shlex.quote(str(played))))
+    return commands
 
 
 def _seed(run: Path) -> int:

@@ -1,4 +1,4 @@
-"""Studies on the command line: one is shown to its end, and its result is printed."""
+"""Studies on the command line: groups of commands, and a study shown to its end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,49 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from equipoise.cli.app import app
 from equipoise.cli.seeds import print_seeds
+from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.place import say
+from equipoise.console.typed import Context
+from equipoise.types import OUT
+
+START = "start"
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result only", rich_help_panel=OUT)
+]
 
 if TYPE_CHECKING:
     from equipoise.api.tuning import Tuned
     from equipoise.studies.local import LocalExecutor
+
+
+class StudyGroup(OneLineErrors):
+    """``equipoise tune ENV`` is ``equipoise tune start ENV``."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [START, *args]
+        return super().parse_args(ctx, args)
+
+
+def group(name: str, help_: str, epilog: str) -> typer.Typer:
+    """Return a new group of commands, of which ``start`` may be left out."""
+    made = typer.Typer(
+        name=name,
+        cls=StudyGroup,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        help=help_,
+        epilog=epilog,
+    )
+    app.add_typer(made)
+    return made
 
 
 def carried_on_shown(
@@ -35,7 +70,12 @@ def carried_on_shown(
     view = StudyView(settings, folder, quiet=quiet)
     try:
         done = carried_on(
-            folder, trust=trust, jobs=jobs, started=started, heard=view.heard, moved=view.moved
+            folder,
+            trust=trust,
+            jobs=jobs,
+            started=started,
+            on_entry=view.on_entry,
+            on_progress=view.on_progress,
         )
     except KeyboardInterrupt as stopped:
         say(f"Interrupted: the study is saved; 'equipoise tune resume {folder}' goes on.")

@@ -8,25 +8,18 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app
-from equipoise.cli.tune import Studies
+from equipoise.cli.app import Debug, Trust
+from equipoise.cli.studies import START, Quiet, group
 from equipoise.console.help import Sections, leaving, plain_errors
 from equipoise.console.place import say
 
-START = "start"
-
-study = typer.Typer(
-    name="study",
-    cls=Studies,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Train a benchmark suite, and compare its scores.",
-    epilog="""Examples:
+study = group(
+    "study",
+    "Train a benchmark suite, and compare its scores.",
+    """Examples:
   equipoise study docs/results/suites/classic.toml --jobs 2
   equipoise study report docs/results/suites/classic.toml --out classic.html""",
 )
-app.add_typer(study)
 
 File = Annotated[Path, typer.Argument(metavar="SUITE", help="File of the suite, as TOML")]
 Kept = Annotated[
@@ -45,7 +38,7 @@ def start(
         typer.Option(metavar="DIR", help="Directory of the runs (default: studies/SUITE)"),
     ] = None,
     jobs: Annotated[str, typer.Option(metavar="J", help="Cells at the same time")] = "1",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only")] = False,
+    quiet: Quiet = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
@@ -68,8 +61,8 @@ def start(
                 at,
                 jobs=beside,
                 trust=trust or (),
-                heard=view.heard,
-                moved=view.moved,
+                on_entry=view.on_entry,
+                on_progress=view.on_progress,
                 tell=lambda text: say(text, file=sys.stderr),
             )
         except KeyboardInterrupt as stopped:

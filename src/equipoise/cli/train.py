@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Callbacks, Debug, Prometheus, Trust, app, place
+from equipoise.cli.app import (
+    Algorithm,
+    Callbacks,
+    Config,
+    Debug,
+    Env,
+    HelpAll,
+    Prometheus,
+    Recipe,
+    Trust,
+    app,
+    place,
+)
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
 from equipoise.cli.seeds import check_seeds
 from equipoise.cli.show import show
@@ -37,21 +49,8 @@ from equipoise.types import OUT, WHAT, WHERE, On, Program
 @settings_options()
 @leaving()
 def train(
-    env: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV",
-            help="Gymnasium id, module:callable, device:NAME or a task",
-        ),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Algorithm, or module:Class of your own (default: ppo)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    env: Env = None,
+    algorithm: Algorithm = None,
     policies: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,14 +69,7 @@ def train(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with all settings, in place of ENV",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    config: Config = None,
     save_config: Annotated[
         Path | None,
         typer.Option(
@@ -94,16 +86,8 @@ def train(
             rich_help_panel=OUT,
         ),
     ] = False,
-    help_all: Annotated[
-        bool, typer.Option("--help-all", help="Show each option and each setting")
-    ] = False,
-    recipe: Annotated[
-        bool,
-        typer.Option(
-            help="Use the tuned settings for this env, if there are any",
-            rich_help_panel=WHAT,
-        ),
-    ] = True,
+    help_all: HelpAll = False,
+    recipe: Recipe = True,
     on: Annotated[
         str,
         typer.Option(
@@ -215,28 +199,17 @@ def train(
                 run_of,
             )
             from equipoise.api.tuning import opened
-            from equipoise.console.aside import unheard
             from equipoise.console.terminal import View
             from equipoise.record.paths import check_vacant
             from equipoise.record.prometheus import Endpoint, read_address
             from equipoise.studies.settings import StudySettings
-            from equipoise.tuning.sizing import fitted
 
             all_settings = (*(settings or ()), *more)
-            if config is not None:
-                check_config_alone({"ENV": env, "--algorithm": algorithm, "--policy": policies})
-                program = api.configured(config, settings=all_settings, trust=trust or (), **given)
-            elif env is None:
-                raise ValueError("expected ENV, such as CartPole-v1, or --config FILE, got neither")
-            else:
-                if policies:
-                    given["policies"] = policies
-                program = api.program(env, algorithm, settings=all_settings, recipe=recipe, **given)
-                named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
-                with unheard():  # an env that is measured prints what it will print into logs/
-                    program, sizes = fitted(program, named, recipe=recipe)
-                if sizes and not quiet:
-                    say(sizes, file=sys.stderr)
+            if policies:
+                given["policies"] = policies
+            program = program_of(
+                env, algorithm, config, given, all_settings, recipe=recipe, quiet=quiet, trust=trust
+            )
             asked = asked_for(given, all_settings)
 
             def tell(text: str) -> None:
@@ -303,12 +276,38 @@ def train(
     sys.exit(code)
 
 
-def check_config_alone(besides: Mapping[str, object]) -> None:
-    """Raise ValueError if an option is given that ``--config`` replaces."""
-    if said := ", ".join(name for name, value in besides.items() if value is not None):
-        raise ValueError(
-            f"--config says what is trained; expected nothing besides it for that, got {said}"
-        )
+def program_of(
+    env: str | None,
+    algorithm: str | None,
+    config: Path | None,
+    given: Mapping[str, Any],
+    settings: Sequence[str],
+    *,
+    recipe: bool,
+    quiet: bool,
+    trust: Sequence[str] | None,
+) -> Program:
+    """Return the program of ENV or of ``--config`` with the options that were given."""
+    from equipoise import api
+    from equipoise.console.aside import unheard
+    from equipoise.tuning.sizing import fitted
+
+    if config is not None:
+        besides = {"ENV": env, "--algorithm": algorithm, "--policy": given.get("policies")}
+        if got := ", ".join(name for name, value in besides.items() if value is not None):
+            raise ValueError(
+                f"--config says what is trained; expected nothing besides it for that, got {got}"
+            )
+        return api.configured(config, settings=settings, trust=trust or (), **given)
+    if env is None:
+        raise ValueError("must have ENV, such as CartPole-v1, or --config FILE, got neither")
+    program = api.program(env, algorithm, settings=settings, recipe=recipe, **given)
+    named = [*given, *(setting.partition("=")[0] for setting in settings)]
+    with unheard():  # an env that is measured prints what it will print into logs/
+        program, sizes = fitted(program, named, recipe=recipe)
+    if sizes and not quiet:
+        say(sizes, file=sys.stderr)
+    return program
 
 
 def print_plan(program: Program, out: str | None) -> None:

@@ -12,12 +12,11 @@ from typing import Annotated
 import typer
 
 from equipoise import phases
-from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.app import Algorithm, Config, Debug, Env, HelpAll, Recipe, Trust
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
-from equipoise.cli.studies import carried_on_shown, print_best
-from equipoise.cli.train import check_config_alone
+from equipoise.cli.studies import START, Quiet, carried_on_shown, group, print_best
+from equipoise.cli.train import program_of
 from equipoise.console.help import Sections, leaving, plain_errors
-from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import (
     TuneHelp,
     field_options,
@@ -25,47 +24,25 @@ from equipoise.console.options import (
     read_fields,
     settings_options,
 )
-from equipoise.console.place import say
 from equipoise.console.starting import Starting
-from equipoise.console.typed import Context
 from equipoise.files import plain
 from equipoise.studies.settings import StudySettings
 from equipoise.types import OUT, WHAT, WHERE
 
-START = "start"
-
-
-class Studies(OneLineErrors):
-    """``equipoise tune ENV`` is ``equipoise tune start ENV``."""
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "--help", "-h"):
-            args = [START, *args]
-        return super().parse_args(ctx, args)
-
-
-tune = typer.Typer(
-    name="tune",
-    cls=Studies,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Search for the best settings, by many runs.",
-    epilog="""Examples:
+tune = group(
+    "tune",
+    "Search for the best settings, by many runs.",
+    """Examples:
   equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
   equipoise tune start --help        the options of 'equipoise tune ENV'
   equipoise tune show studies/NAME
   equipoise tune resume studies/NAME""",
 )
-app.add_typer(tune)
 
 Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="Study directory")]
 Jobs = Annotated[
     str | None,
     typer.Option(metavar="J", help="Trials at the same time", rich_help_panel=WHERE),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the result only", rich_help_panel=OUT)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 
@@ -84,18 +61,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 @settings_options()
 @leaving()
 def start(
-    env: Annotated[
-        str | None,
-        typer.Argument(metavar="ENV", help="Gymnasium id, module:callable, device:NAME or a task"),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Algorithm, or module:Class of your own (default: ppo)",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    env: Env = None,
+    algorithm: Algorithm = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,21 +72,9 @@ def start(
             rich_help_panel=WHAT,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File with all settings, in place of ENV", rich_help_panel=WHAT
-        ),
-    ] = None,
-    recipe: Annotated[
-        bool,
-        typer.Option(
-            help="Use the tuned settings for this env, if there are any", rich_help_panel=WHAT
-        ),
-    ] = True,
-    help_all: Annotated[
-        bool, typer.Option("--help-all", help="Show each option and each setting")
-    ] = False,
+    config: Config = None,
+    recipe: Recipe = True,
+    help_all: HelpAll = False,
     address: Address = None,
     cluster: ClusterSettings = None,
     out: Annotated[
@@ -157,24 +112,12 @@ def start(
                 started = LocalExecutor(command(study.on, trust or ()), study.jobs)
                 unless.callback(started.close)
                 started.prepare()
-            from equipoise import api
             from equipoise.api.tuning import opened
-            from equipoise.tuning.sizing import fitted
 
             all_settings = (*(settings or ()), *more)
-            if config is not None:
-                check_config_alone({"ENV": env, "--algorithm": algorithm})
-                program = api.configured(config, settings=all_settings, trust=trust or (), **given)
-            elif env is None:
-                raise ValueError(
-                    "must have ENV, such as CartPole-v1, or --config FILE, got neither"
-                )
-            else:
-                program = api.program(env, algorithm, settings=all_settings, recipe=recipe, **given)
-                named = [*given, *(setting.partition("=")[0] for setting in all_settings)]
-                program, sizes = fitted(program, named, recipe=recipe)
-                if sizes and not quiet:
-                    say(sizes, file=sys.stderr)
+            program = program_of(
+                env, algorithm, config, given, all_settings, recipe=recipe, quiet=quiet, trust=trust
+            )
             folder = opened(out, study, program, trust or ())
         starting.end()
         unless.pop_all()

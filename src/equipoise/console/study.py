@@ -4,7 +4,6 @@ study that trains.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -109,22 +108,19 @@ class StudyView:
         self._history = History()
         self._reached: dict[str, int] = {}  # env steps of trials that train
         self._last = ""  # decision
-        self._lines: list[str] = []  # to be drawn
-        self._drawn = 0.0
-        self._later: threading.Timer | None = None
-        self._drawing = threading.Lock()
+        self._updated = 0.0
         self._live: Live | None = None
         if not quiet and self.console.is_interactive:
             self._live = Live(
                 console=self.console,
-                auto_refresh=False,
+                refresh_per_second=1 / REDRAW_S,
                 vertical_overflow="crop",
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
             self._live.start()
 
-    def heard(self, entry: Entry, history: History) -> None:
+    def on_entry(self, entry: Entry, history: History) -> None:
         """Take in an entry of the journal, after the history has it."""
         self._history = history
         failed = isinstance(entry, Result) and entry.state == "failed"
@@ -136,25 +132,24 @@ class StudyView:
             self._last = printable(entry_text(entry, history))
         self._update()
 
-    def moved(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Take in how far a trial is."""
         self._reached[progress.trial] = progress.steps
-        if time.monotonic() - self._drawn >= REDRAW_S:
+        if time.monotonic() - self._updated >= REDRAW_S:
             self._update()
 
     def close(self) -> None:
         """Leave the last table on the terminal."""
-        if self._later is not None:
-            self._later.cancel()
         if self._live is not None:
-            self._draw()
+            self._update()
             self._live.stop()
             self._live = None
 
     def _update(self) -> None:
-        """Draw the table now, or a little later if it was drawn just before."""
+        """Lay the table out; the next refresh draws it."""
         if self._live is None:
             return
+        self._updated = time.monotonic()
         # rich asks the descriptors 0 to 2, which may go elsewhere
         if (size := size_of(self.console.file)) is not None:
             self.console.size = ConsoleDimensions(*size)
@@ -163,28 +158,13 @@ class StudyView:
         lines = _table(
             self._title, self._history, width, at_work=True, reached=self._reached, most=most
         )
-        self._lines = [*lines, *(_fitting(one, width) for one in [self._last] if one)]
-        wait = REDRAW_S - (time.monotonic() - self._drawn)
-        if wait <= 0:
-            self._draw()
-        elif self._later is None or not self._later.is_alive():
-            self._later = threading.Timer(wait, self._draw)
-            self._later.daemon = True
-            self._later.start()
-
-    def _draw(self) -> None:
-        with self._drawing:
-            if self._live is None:
-                return
-            self._drawn = time.monotonic()
-            first, *rest = self._lines or [""]
-            lines = [Text(first, "bold", no_wrap=True), *(Text(one, no_wrap=True) for one in rest)]
-            self._live.update(safe(Group(*lines), self.console), refresh=True)
+        first, *rest = [*lines, *(_fitting(one, width) for one in [self._last] if one)]
+        drawn = [Text(first, "bold", no_wrap=True), *(Text(one, no_wrap=True) for one in rest)]
+        self._live.update(safe(Group(*drawn), self.console))
 
     def _print(self, text: str) -> None:
         lines = wrapped(printable(text), width_of(self.console.file), "  ")
-        with self._drawing:
-            self.console.print(safe(Text("\n".join(lines)), self.console), soft_wrap=True)
+        self.console.print(safe(Text("\n".join(lines)), self.console), soft_wrap=True)
 
 
 def _table(

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.clock import Clock
-from equipoise.facts import facts, values_of
+from equipoise.facts import values_of
 from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import Eager, Execution
 from equipoise.learners.minibatch import micro_batches, minibatches
-from equipoise.learners.optimizers import STEPPED, unknown_group
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
 from equipoise.learners.reward_parts import RewardParts
@@ -102,7 +101,7 @@ class Learner:
         self.clock = Clock(PARTS)  # of this step's parts, or of all parts of a worker
         # called after each minibatch, since a step of many takes long
         self.pulse: Callable[[], object] = _nothing
-        self._schedule_updates, self._windows = schedule_updates, batch
+        self._schedule_updates = schedule_updates
         self.by_rows = cut_by_rows(algorithm, self.net, batch)
         every = algorithm.copied_every
         self._target = (
@@ -387,10 +386,6 @@ class Learner:
             wanted["encoding"] = self.encoding.schema()
         return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
 
-    def snapshot(self) -> Tree:
-        """Return a copy of the whole state. All learners call this together."""
-        return tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, self.state())
-
     def adopt(self, state: Tree) -> None:
         """Go on where another learner was, as this one's present version; ValueError as for
         ``load``.
@@ -411,62 +406,16 @@ class Learner:
         self.load(state)
         self.before, self.version = self.updates - version, version
 
-    def retune(
-        self, *, optimizer: Optimizer | None = None, algorithm: Learns | None = None
-    ) -> None:
-        """Go on with other settings from the next step on, as a resume with them would; None: as
-        they are.
-
-        ValueError for a setting that the state does not fit, and nothing is changed. An algorithm's
-        settings of acting are not the learner's to change.
-        """
-        optimizer, algorithm = optimizer or self.optimizer, algorithm or self.algorithm
-        for part, old, new in (
-            ("optimizer", self.optimizer, optimizer),
-            ("algorithm", self.algorithm, algorithm),
-        ):
-            if type(old) is not type(new):
-                raise ValueError(
-                    f"{part}: expected {type(old).__name__} as before, got {type(new).__name__}"
-                )
-            for name, fact in facts(type(new)).items():
-                was, now = getattr(old, name), getattr(new, name)
-                if was != now and fact.rule == "kept":
-                    raise ValueError(
-                        f"{part}.{name}: expected {was!r} as before, which the learner's state "
-                        f"fits, got {now!r}"
-                    )
-        if (group := unknown_group(optimizer, self.parameters.optimizers)) is not None:
-            raise ValueError(
-                f"optimizer.rates: expected groups of {sorted(self.parameters.optimizers)}, got "
-                f"{group!r}"
-            )
-        if (algorithm.copied_every > 0) != (self._target is not None):
-            was, now = self.algorithm.copied_every, algorithm.copied_every
-            raise ValueError(
-                f"algorithm.target_every: expected 0 to stay 0 and others to stay above, got {was} "
-                f"-> {now}"
-            )
-        by_rows = cut_by_rows(algorithm, self.net, self._windows)
-        self._execution.follow(algorithm, self.parts)
-        self.algorithm, self.optimizer, self.by_rows = algorithm, optimizer, by_rows
-        self.parameters.retune(optimizer)
-        self._rewards.follow(algorithm)
-        if self._target is not None:
-            self._target.every, self._target.tau = algorithm.copied_every, algorithm.tau
-
     def live(self) -> dict[str, object]:
-        """Return the settings that the next step reads, by their keys: those of the optimisers, of
-        which a rate is that before the schedule's factor, and the algorithm's.
+        """Return the settings of the optimisers and the algorithm, by their keys; a rate is the one
+        before the schedule's factor.
         """
         mine = self.optimizer
-        other = next((one for one in self.parameters.settings() if one != mine), mine)
-        optimizer = values_of(mine) | {name: values_of(other)[name] for name in STEPPED}
         rates = {
             group: mine.rates.get(group, mine.learning_rate) for group in self.parameters.optimizers
         }
         parts = {
-            "optimizer.": optimizer,
+            "optimizer.": values_of(mine),
             "optimizer.rates.": rates,
             "algorithm.": values_of(self.algorithm),
         }

@@ -193,7 +193,7 @@ def pinned(run: str | os.PathLike[str]) -> list[int]:
 
 def live_settings(run: str | os.PathLike[str], step: int | None = None) -> dict[str, object]:
     """Return the settings that the learner had in the newest whole checkpoint, or in that of
-    ``step``, as they were read from its optimisers and its algorithm, by their keys.
+    ``step``, by their keys.
 
     ``optimizer.rates.GROUP`` is the rate of a group before the schedule's factor.
     """

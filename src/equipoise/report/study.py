@@ -16,14 +16,13 @@ from equipoise.studies.importance import LEAST_TRIALS
 from equipoise.studies.recorded import RecordedStudy
 
 
-def study_page(study: RecordedStudy, now: float | None = None) -> str:
+def study_page(study: RecordedStudy) -> str:
     """Return the page of a study; ValueError if it would be too large."""
-    now = time.time() if now is None else now
     drawn = plots(study)
     large = [one for one in drawn if not one.key.startswith("schedule")]
     small = [_chart(one, one.title) for one in drawn[len(large) :]]
     parts = (
-        _top(study, now),
+        _top(study),
         *(section(one.title, _chart(one), note=one.note) for one in large),
         section("Settings over time", tag("div", *small, class_="grid")) if small else None,
         _importance(study),
@@ -34,18 +33,18 @@ def study_page(study: RecordedStudy, now: float | None = None) -> str:
     return document(study.title, *parts)
 
 
-def _top(study: RecordedStudy, now: float) -> Html:
-    moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
+def _top(study: RecordedStudy) -> Html:
+    moment, name = time.strftime("%Y-%m-%d %H:%M"), study.folder.absolute().name
     still = {
-        "training": f"The study goes on: the page has what was known at {moment}.",
-        "interrupted": "No process is at this study: 'equipoise tune resume' goes on with it.",
+        "training": f"The study is still running: the page shows its state at {moment}.",
+        "interrupted": "No process runs this study: 'equipoise tune resume' goes on with it.",
     }.get(study.state)
     return tag(
         "header",
         tag("h1", clipped(study.title)),
         tag(
             "p",
-            f"{clipped(study.name)} · {moment} · equipoise {equipoise.__version__}",
+            f"{clipped(name)} · {moment} · equipoise {equipoise.__version__}",
             class_="note",
         ),
         tag("p", still, class_="still") if still else None,
@@ -66,7 +65,7 @@ def _importance(study: RecordedStudy) -> Html | None:
     if not len(study.space):
         return None
     if (found := study.importance) is None:
-        text = f"It is known from {LEAST_TRIALS} trials with a result on."
+        text = f"It needs at least {LEAST_TRIALS} trials with a result."
         return folded_section("Importance of settings", note=text)
     rows = [
         (tag("code", clipped(key, 80)), spans([(0.0, share)], (0.0, 1.0)), f"{100 * share:.0f} %")

@@ -29,7 +29,12 @@ def facts(study: RecordedStudy) -> list[tuple[str, str, str, str]]:
         ("trials", f"{len(study.history.trials):,}", "", said or "no trial has begun"),
         ("env steps", short(study.steps), "", "of all trials"),
         ("time", clock(study.seconds), "", "of all trials together"),
-        ("cores", clock(study.core_seconds), "", "core-time of all trials"),
+        (
+            "cores",
+            clock(sum(one.core_seconds for one in study.history)),
+            "",
+            "core-time of all trials",
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The best trial of a study, and what a trial is worth to a strategy."""
+"""The best trial of a study, and the score by which a strategy compares trials."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def value(score: float | None) -> float:
 
 
 def worth(trial: Trial, steps: int | None = None) -> float:
-    """Return a trial's score at so many env steps, or its last one; minus infinity if it failed,
-    ended by an alarm or has no score there.
+    """Return a trial's score at ``steps`` env steps, or its last one; minus infinity if it failed,
+    was ended by an alarm, or has no score there.
 
-    A result counts for ``steps`` if it is the first one at or after them, since a stretch may end a
-    few env steps late.
+    The score at ``steps`` is the first one at or after them, since a stretch may end a few env
+    steps late.
     """
     if trial.state == "failed" or (trial.state == "done" and trial.alarms):
         return -math.inf
@@ -41,7 +41,7 @@ def best(history: History) -> Trial | None:
 
 
 def reached(trial: Trial) -> int:
-    """Return the env steps up to which a trial was asked to train, as far as it came: the last
-    stretch may have ended a few steps late.
+    """Return the env steps of a trial, at most its target: the last stretch may have ended a few
+    steps late.
     """
     return min(trial.steps, trial.target)

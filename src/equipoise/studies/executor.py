@@ -17,12 +17,12 @@ class Job:
 
     trial: str
     study: Path  # its directory
-    settings: Settings  # that the trial's program has besides the study's
+    settings: Settings  # of this trial, which replace those of the study's program
     seed: int | None
     to: int  # env steps
-    of: int  # env steps of a whole trial, which schedules go by
+    of: int  # env steps of a whole trial: the length of its schedules
     source: str | None = None  # the trial that it is a clone of
-    source_steps: int = 0  # the cut that the clone is taken at
+    source_steps: int = 0  # env steps at which the clone was taken
     keep_cut: bool = False  # may another trial be cloned from the end of this stretch?
     trust: tuple[str, ...] = ()  # code that the user vouched for
 
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A trial has come so far."""
+    """The env steps that a trial has reached."""
 
     trial: str
     steps: int

@@ -49,8 +49,8 @@ class GaussianProcess:
         return mean * self.scale + self._mean, deviation * self.scale
 
     def believing(self, points: Sequence[Sequence[float]]) -> GaussianProcess:
-        """Return the process as it would be if the mean were measured at points whose results are
-        still to come, so that the next choice is another one.
+        """Return the process as it would be if each of these points, whose results are still to
+        come, had its mean as its value, so that the next choice is another one.
         """
         if len(points) == 0:
             return self

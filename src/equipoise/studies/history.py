@@ -13,7 +13,7 @@ from equipoise.studies.space import Settings
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
-# training: up to ``target``, whether a process is at it or not. paused: at ``steps``, may go on.
+# training: up to ``target``, whether or not a process runs it. paused: at ``steps``, may go on.
 # done: the run ended itself (its goal, an alarm). stopped: by a decision. failed: with an error.
 State = Literal["training", "paused", "done", "stopped", "failed"]
 Role = Literal["search", "confirm"]  # confirm: the best setting again, on a fresh seed
@@ -104,14 +104,14 @@ class Trial:
     name: str
     settings: Settings
     parent: str | None = None
-    parent_steps: int = 0  # the cut that the clone was taken at
+    parent_steps: int = 0  # env steps at which the clone was taken
     role: Role = "search"
     seed: int | None = None
     state: State = "training"
     target: int = 0  # env steps that it was asked to train to
     steps: int = 0  # env steps at its last result
     begun: int = 0  # virtual time at which its present stretch began, in env steps of one job
-    begun_steps: int = 0  # and its env steps then
+    begun_steps: int = 0  # env steps of the trial at that time
     # one for each result: the evaluation at its end, or the mean return if there is none
     points: list[Point] = field(default_factory=list)
     seconds: float = 0.0  # measured, without those of its parent
@@ -124,10 +124,6 @@ class Trial:
         """The last score; None before the first result."""
         return self.points[-1].score if self.points else None
 
-    def score_at(self, steps: int) -> float | None:
-        """Return the last score at or before so many env steps."""
-        return next((p.score for p in reversed(self.points) if p.steps <= steps), None)
-
 
 @dataclass(slots=True, kw_only=True)
 class History:
@@ -136,7 +132,6 @@ class History:
     trials: dict[str, Trial] = field(default_factory=dict)
     jobs: int = 1
     now: int = 0  # virtual time: env steps of one job, so that decisions do not depend on seconds
-    decisions: int = 0
     end: End | None = None
 
     def __iter__(self) -> Iterator[Trial]:
@@ -164,10 +159,9 @@ class History:
         if isinstance(entry, Result):
             self._result(entry)
             return
-        self.decisions += 1
         if isinstance(entry, Start):
-            self._new(entry.trial).role, self.trials[entry.trial].seed = entry.role, entry.seed
-            self.trials[entry.trial].settings = entry.settings
+            trial = self._new(entry.trial)
+            trial.role, trial.seed, trial.settings = entry.role, entry.seed, entry.settings
             self._train(entry.trial, entry.to)
         elif isinstance(entry, Clone):
             source = self._known(entry.source)

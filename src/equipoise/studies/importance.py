@@ -1,4 +1,4 @@
-"""The importance of settings: how much of the difference between scores each explains alone."""
+"""The importance of settings: the share of the variance of scores that each explains alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def importance(history: History, space: Space) -> dict[str, float] | None:
     scores. A trial with more env steps ranks above one that was stopped before, since that one
     lost a comparison.
 
-    Limits: effects of two settings together are not seen. A small share of few trials may be
+    Limits: effects of two settings together are not seen. With few trials a small share may be
     chance. A search that narrows a setting makes it look less important. Clones are left out,
     since several settings made their score.
     """

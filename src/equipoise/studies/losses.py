@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from equipoise.studies.executor import Job
 from equipoise.studies.history import Result
 
-LOSSES = 3  # without progress in between, before the trial counts as failed
+LOSSES = 3  # in a row without progress, after which the trial counts as failed
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""A study as its files record it, for tables and pictures: whether a process writes it or not."""
+"""A study as its files record it, for tables and figures: whether a process writes it or not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equipoise.files import LARGEST_JSON, parse_toml, read_bounded
 from equipoise.record.described import algorithm_of, checked, env_of
 from equipoise.record.live import STALE_S, read_live, state_of
 from equipoise.studies.best import best, reached, worth
-from equipoise.studies.history import Clone, Decision, End, Entry, History, Result, Stop, Trial
+from equipoise.studies.history import Clone, End, Entry, History, Result, Stop, Trial
 from equipoise.studies.importance import importance
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.pareto import cost, front
@@ -53,10 +53,6 @@ class RecordedStudy:
     state: StudyState
 
     @property
-    def name(self) -> str:
-        return self.folder.absolute().name
-
-    @property
     def title(self) -> str:
         if self.settings.suite:
             return f"suite {self.env}"
@@ -80,14 +76,6 @@ class RecordedStudy:
     def seconds(self) -> float:
         """Seconds of training, of all trials together."""
         return sum(one.seconds for one in self.history)
-
-    @property
-    def core_seconds(self) -> float:
-        return sum(one.core_seconds for one in self.history)
-
-    @property
-    def decisions(self) -> list[Decision | End]:
-        return [one for one in self.entries if not isinstance(one, Result)]
 
     @cached_property
     def ranked(self) -> list[Trial]:
@@ -121,7 +109,14 @@ class RecordedStudy:
 
     def ancestors(self, name: str) -> list[Ancestor]:
         """Return the chain of clones that ends with a trial, the first trial first."""
-        return ancestors(self.history, name)
+        trials = self.history.trials
+        chain, trial = list[Ancestor](), trials[name]
+        while trial.parent is not None:
+            parent = trials[trial.parent]
+            changes = changed(trial, parent)
+            chain.append(Ancestor(trial.name, parent.name, trial.parent_steps, changes))
+            trial = parent
+        return [Ancestor(trial.name, None, 0, {}), *reversed(chain)]
 
     def rows(self) -> dict[str, int]:
         """Return the place of each trial in a population: a clone takes that of a stopped trial."""
@@ -140,7 +135,7 @@ class RecordedStudy:
         return state_text(trial, at_work=self.state == "training")
 
 
-def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
+def read_recorded(folder: Path) -> RecordedStudy:
     """Return a study by its files; nothing that they name is imported, and no lock is taken.
     ValueError in one sentence for a folder that is no study or a damaged one.
     """
@@ -159,16 +154,15 @@ def read_recorded(folder: Path, now: float | None = None) -> RecordedStudy:
             f"{folder}: must be a study that Equipoise wrote, got a damaged one ({error}); restore "
             f"its {STUDY} and {JOURNAL}"
         ) from None
-    state = recorded_state(folder, history, now)
+    state = recorded_state(folder, history)
     return RecordedStudy(folder, settings, env, algorithm, entries, history, state)
 
 
-def recorded_state(folder: Path, history: History, now: float | None = None) -> StudyState:
+def recorded_state(folder: Path, history: History) -> StudyState:
     """Return whether a study has ended, and if not whether a process writes it."""
     if history.end is not None:
         return "ended"
-    at_work = _is_written(folder, history, time.time() if now is None else now)
-    return "training" if at_work else "interrupted"
+    return "training" if _is_written(folder, history, time.time()) else "interrupted"
 
 
 def ranked(history: History) -> list[Trial]:
@@ -184,16 +178,6 @@ def ranked(history: History) -> list[Trial]:
         return one is not winner, has_none, one.role != "search", -far, -worth(one)
 
     return sorted(history, key=order)
-
-
-def ancestors(history: History, name: str) -> list[Ancestor]:
-    """Return the chain of clones that ends with a trial, the first trial first."""
-    chain, trial = list[Ancestor](), history.trials[name]
-    while trial.parent is not None:
-        parent = history.trials[trial.parent]
-        chain.append(Ancestor(trial.name, parent.name, trial.parent_steps, changed(trial, parent)))
-        trial = parent
-    return [Ancestor(trial.name, None, 0, {}), *reversed(chain)]
 
 
 def changed(trial: Trial, parent: Trial) -> dict[str, tuple[Value | None, Value | None]]:

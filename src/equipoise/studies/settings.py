@@ -1,4 +1,4 @@
-"""``study.toml``: everything that a study was asked for."""
+"""``study.toml``: the settings of a study and the program of its trials."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StudySettings:
         Help("Trials on this machine, or on a Ray cluster"),
         Flag(WHERE, "local|ray"),
     ] = "local"
-    seed: int = 0
+    seed: Annotated[int, Range(0, (1 << 63) - 1)] = 0
     cluster: tuple[str, ...] = ()  # settings of a Ray cluster, such as "address=auto"
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
     init_what: str = "weights"
@@ -70,24 +70,10 @@ class StudySettings:
     suite: str = ""  # the name of the suite that the trials are cells of
 
     def __post_init__(self) -> None:
-        for name, value, most in (
-            ("trials", self.trials, MOST_TRIALS),
-            ("jobs", self.jobs, MOST_JOBS),
-        ):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name}: must be from 1 to {most:,}, got {value:,}")
-        if not 0 <= self.confirm <= MOST_CONFIRMED:
-            raise ValueError(f"confirm: must be from 0 to {MOST_CONFIRMED}, got {self.confirm:,}")
-        for name, given, among in (
-            ("executor", self.executor, ("local", "ray")),
-            ("on", self.on, ("serial", "process", "ray")),
-        ):
-            if given not in among:
-                raise ValueError(f"{name}: must be one of {', '.join(among)}, got {given!r}")
-        if not isinstance(self.strategy, str):
-            raise TypeError(f"strategy: must be a name, got {self.strategy!r}")
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed: must be from 0 to 2**63 - 1, got {self.seed}")
+        from equipoise.programs.ranges import out_of_range
+
+        if wrong := out_of_range(self):
+            raise ValueError(wrong[0])
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
@@ -105,8 +91,7 @@ def write_study(
 ) -> None:
     """Write ``study.toml`` into a new folder, and what was measured for all trials before it.
 
-    ``program``: None for a suite. ``asked``: the hash of the program before measured settings had
-    values.
+    ``program``: None for a suite. ``asked``: the hash of the program before settings were measured.
     """
     import tomli_w
 
@@ -128,15 +113,7 @@ def read_study(folder: Path) -> StudySettings:
     """
     from equipoise.programs.settings import convert
 
-    file = folder / STUDY
-    if not file.is_file():
-        raise ValueError(
-            f"{folder}: must be a study directory, got one without {STUDY}; 'equipoise tune ENV' "
-            "makes one"
-        )
-    data = parse_toml(read_bounded(file, LARGEST_JSON), file).get("study")
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{file}: must have a table [study], got none")
+    file, data = folder / STUDY, _table(folder)
     known = {one.name: one for one in fields(StudySettings)}
     given = {key: value for key, value in data.items() if key != "program_sha256"}
     for key in given:
@@ -154,8 +131,26 @@ def read_study(folder: Path) -> StudySettings:
         raise ValueError(f"{file}: {error}") from None
 
 
+def read_hash(folder: Path) -> str:
+    """Return the hash of a study's program, as its file has it."""
+    return str(_table(folder).get("program_sha256"))
+
+
+def _table(folder: Path) -> Mapping[str, object]:
+    file = folder / STUDY
+    if not file.is_file():
+        raise ValueError(
+            f"{folder}: must be a study directory, got one without {STUDY}; 'equipoise tune ENV' "
+            "makes one"
+        )
+    data = parse_toml(read_bounded(file, LARGEST_JSON), file).get("study")
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{file}: must have a table [study], got none")
+    return data
+
+
 def program_hash(program: Program) -> str:
-    """Return the hash of a program, by which a study is told from one of another program."""
+    """Return the hash of a program, which differs for a study of another program."""
     from equipoise.programs.program import to_json
 
     return hashlib.sha256(json_bytes(to_json(program))).hexdigest()[:16]

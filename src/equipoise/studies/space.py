@@ -38,15 +38,11 @@ class Choice:
         return (self.index(value) + 0.5) / len(self.values)
 
     def index(self, value: Value) -> int:
-        """Return the place of a value; true and 1 are two values. ValueError for another value."""
-        return [(isinstance(one, bool), one) for one in self.values].index(
-            (isinstance(value, bool), value)
-        )
+        """Return the place of a value; ValueError for one that is not among them."""
+        return [*map(_typed, self.values)].index(_typed(value))
 
     def holds(self, value: Value) -> bool:
-        return (isinstance(value, bool), value) in [
-            (isinstance(one, bool), one) for one in self.values
-        ]
+        return _typed(value) in map(_typed, self.values)
 
     def grid(self, points: int) -> list[Value]:
         return list(self.values)
@@ -181,7 +177,7 @@ def read_parameter(text: str) -> Parameter:
             f"space: must have at most {MOST_CHOICES} values of a setting, got {len(values):,} of "
             f"{key}"
         )
-    if len({(isinstance(one, bool), one) for one in values}) < len(values):
+    if len({*map(_typed, values)}) < len(values):
         raise ValueError(f"space: must name each value once, got {shown!r}")
     return Choice(key, values)
 
@@ -205,6 +201,11 @@ def _range(key: str, found: re.Match[str], shown: str) -> Range:
     if scale == "log" and low <= 0:
         raise ValueError(f"space: the lower bound of log must be above 0, got {shown!r}")
     return Range(key, low, high, "log" if scale == "log" else "uniform", whole)
+
+
+def _typed(value: Value) -> tuple[bool, Value]:
+    """Return a value so that true and 1 are two values."""
+    return isinstance(value, bool), value
 
 
 def _value(text: str, shown: str) -> Value:
@@ -236,11 +237,9 @@ def setting_texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...
         raise TypeError(f"must be a mapping, or a list of texts KEY=VALUE, got the text {given!r}")
     if not isinstance(given, Mapping):
         return tuple(given)
-    several = {
-        key: value if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
-        for key, value in given.items()
-    }
     return tuple(
-        f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in several.items()
+        f"{key}={','.join(map(str, value))}"
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else f"{key}={value}"
+        for key, value in given.items()
     )

@@ -36,9 +36,9 @@ def iqm(scores: Scores) -> Scores:
     return np.asarray(np.mean(flat[..., cut : flat.shape[-1] - cut], axis=-1))
 
 
-def optimality_gap(scores: Scores, target: float = 1.0) -> Scores:
-    """Return how far scores fall short of a target on average; a score above it counts as it."""
-    return np.asarray(target - np.mean(np.minimum(scores, target), axis=(-2, -1)))
+def optimality_gap(scores: Scores) -> Scores:
+    """Return how far scores fall short of 1 on average; a score above 1 counts as 1."""
+    return np.asarray(1.0 - np.mean(np.minimum(scores, 1.0), axis=(-2, -1)))
 
 
 def profile(scores: Scores, thresholds: Sequence[float]) -> Scores:
@@ -62,15 +62,14 @@ def resamples(scores: Scores, *, count: int, seed: int) -> Indices:
 
 
 def interval(
-    measure: Measure, scores: Sequence[Scores], indices: Sequence[Indices], level: float = 0.95
+    measure: Measure, scores: Sequence[Scores], indices: Sequence[Indices]
 ) -> tuple[Scores, Scores]:
-    """Return the ends of a measure's percentile bootstrap interval.
+    """Return the ends of a measure's 95 % percentile bootstrap interval.
 
     Args:
         measure: Function of as many arrays as there are ``scores``.
         scores: Arrays [runs, tasks].
         indices: For each of them the drawn runs [count, runs, tasks], as of ``resamples``.
-        level: Share of the resampled values within the interval.
     """
     at_once = max(1, BLOCK // max(one.size * len(other) for one in scores for other in scores))
     parts = [
@@ -82,6 +81,5 @@ def interval(
         )
         for i in range(0, len(indices[0]), at_once)
     ]
-    tail = 50 * (1 - level)
-    low, high = np.percentile(np.concatenate(parts), [tail, 100 - tail], axis=0)
+    low, high = np.percentile(np.concatenate(parts), [2.5, 97.5], axis=0)
     return np.asarray(low), np.asarray(high)

@@ -1,6 +1,4 @@
-"""A study: asks its strategy, writes down what it decides, has it carried out, and writes down the
-results.
-"""
+"""A study: asks its strategy for decisions, records them, carries them out, and records results."""
 
 from __future__ import annotations
 
@@ -30,15 +28,14 @@ from equipoise.studies.stopping import write_process
 from equipoise.studies.strategy import Strategy
 
 POLL_S = 0.2
-HOPELESS = 3  # trials that fail before any other has a result: the mistake is the program's
+HOPELESS = 3  # trials: if the first ones all fail, the program is at fault
 
 
 class Study:
-    """One study in this process. ``run`` ends when the study has; a killed or interrupted study
-    goes on when it is made again.
+    """One study in this process. A new ``Study`` of its folder goes on with one that was killed.
 
     ``in_order``: results are taken in the order of env steps and not in the order in which they
-    arrive, so that the decisions of a study of several jobs do not depend on seconds.
+    arrive, so that the decisions of a study with several jobs do not depend on speed.
     """
 
     def __init__(
@@ -49,18 +46,18 @@ class Study:
         executor: Executor,
         *,
         in_order: bool = False,
-        heard: Callable[[Entry, History], object] = lambda entry, history: None,
-        moved: Callable[[Progress], object] = lambda progress: None,
+        on_entry: Callable[[Entry, History], object] = lambda entry, history: None,
+        on_progress: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
         self.folder, self.settings, self.strategy = folder, settings, strategy
         self._executor, self._in_order = executor, in_order
-        self._heard, self._moved = heard, moved
+        self._on_entry, self._on_progress = on_entry, on_progress
         try:
             self._lock = paths.lock(folder)
         except ValueError:
             raise ValueError(
-                f"{folder}: must be a study at rest, got one that another process carries on now; "
-                f"'equipoise tune stop {folder}' ends that"
+                f"{folder}: must be a study that no process runs, got one that another process "
+                f"runs now; 'equipoise tune stop {folder}' stops it"
             ) from None
         try:
             write_process(folder)
@@ -70,11 +67,11 @@ class Study:
             self._unlock()
             raise
         self._arrived: dict[str, Result] = {}
-        self._reached: dict[str, int] = {}  # env steps of what is training
+        self._reached: dict[str, int] = {}  # env steps of trials that are training
         (folder / TRIALS).mkdir(exist_ok=True)
 
     def close(self) -> None:
-        """End what is training, saved; the study can go on later."""
+        """Save the trials that are training, and end; the study can go on later."""
         self._executor.close()
         self._journal.close()
         self._unlock()
@@ -105,7 +102,7 @@ class Study:
         return self.history
 
     def _to_ask(self) -> bool:
-        """At the beginning, after a result, and after decisions by which nothing begins."""
+        """Is the strategy asked now: at the start, after a result, or if nothing is training?"""
         entries = self._journal.entries
         return not entries or isinstance(entries[-1], Result | Stop) or not self.history.training
 
@@ -141,7 +138,7 @@ class Study:
             self.history.add(entry)
         self._journal.append(entries)
         for entry in entries:
-            self._heard(entry, self.history)
+            self._on_entry(entry, self.history)
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for one in decisions:
@@ -180,7 +177,7 @@ class Study:
                     continue  # it was stopped meanwhile
                 if isinstance(event, Progress):
                     self._reached[event.trial] = event.steps
-                    self._moved(event)
+                    self._on_progress(event)
                 else:
                     self._arrived[event.trial] = event
 

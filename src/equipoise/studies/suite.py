@@ -33,6 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from equipoise import trust
 from equipoise.files import parse_toml, read_bounded
@@ -40,7 +41,7 @@ from equipoise.hints import hint, shortened
 from equipoise.programs.program import algorithm_class, algorithm_names, to_json
 from equipoise.programs.settings import POLICY_KEYS, apply_settings
 from equipoise.record.described import settings_of
-from equipoise.schema import Number, Text, described
+from equipoise.schema import Anything, Either, Items, Number, Schema, Text, check, described
 from equipoise.types import EnvFactory, EnvSource, Policy, Program, ReplaySettings
 
 LARGEST_FILE = 1 << 18  # bytes
@@ -50,16 +51,32 @@ MOST_STEPS, MOST_EPISODES = 10**12, 10_000
 MOST_SETTINGS, DEEPEST = 200, 4
 LONGEST_NAME = 80  # letters of a cell's name
 SCORE = Number(-1e100, 1e100)
-STEPS = Number(1, MOST_STEPS, whole=True)
-EPISODES = Number(1, MOST_EPISODES, whole=True)
 SEED = Number(0, (1 << 63) - 1, whole=True)
-ON = Text(among=("serial", "process", "ray"))
-OVER = ("steps", "settings")  # keys of every table
-KEYS = ("name", "envs", "algorithms", "seeds", "on", "episodes", "env", "algorithm", "cell", *OVER)
-NEEDED = ("name", "envs", "algorithms", "seeds", "steps")
-SCALE = ("random", "best")
+STEPS = Number(1, MOST_STEPS, whole=True)
+OVER: Schema = {"steps?": STEPS, "settings?": Anything()}
+OF_SUITE: Schema = {
+    "name": Text(64),
+    "envs": Items(Text(200), MOST_ENVS),
+    "algorithms": Items(Text(200), MOST_ALGORITHMS),
+    "seeds": Either((Number(1, MOST_SEEDS, whole=True), Items(SEED, MOST_SEEDS))),
+    "steps": STEPS,
+    "settings?": Anything(),
+    "on?": Text(among=("serial", "process", "ray")),
+    "episodes?": Number(1, MOST_EPISODES, whole=True),
+    "env?": Anything(),
+    "algorithm?": Anything(),
+    "cell?": Anything(),
+}
+OF_ENV: Schema = OVER | {"random?": SCORE, "best?": SCORE}
+OF_CELL: Schema = OVER | {"published?": Anything()}
+OF_PUBLISHED: Schema = {
+    "mean": SCORE,
+    "sd?": Number(0, 1e100),
+    "n": Number(1, 10**6, whole=True),
+    "source": Text(500),
+}
 OWN = {"schedule.steps": "steps", "schedule.seed": "seeds", "evaluation.episodes": "episodes"}
-Table = Mapping[str, object]  # of TOML
+Table = Mapping[str, Any]  # of TOML, whose values fit a schema
 Pair = tuple[str, str]  # (env, algorithm)
 
 
@@ -111,7 +128,7 @@ class Suite:
 
 
 def cell_name(env: str, algorithm: str, seed: int) -> str:
-    """Return a name that every file system takes; names that had to change end with a hash."""
+    """Return a name that is valid on every file system; one that had to change ends with a hash."""
     name = f"{env}.{algorithm}.{seed}"
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     if safe == name and len(name) <= LONGEST_NAME:
@@ -132,19 +149,21 @@ def read_suite(path: Path, *, trusted: Sequence[str] = ()) -> Suite:
                 f"{path}, line {i}: must have at most {MOST_DOTS} dots, got {dots:,}; try several "
                 "lines"
             )
-    data = _table(parse_toml(text, path), KEYS, f"{path}")
-    if missing := [key for key in NEEDED if key not in data]:
-        raise ValueError(f"{path}: {missing[0]}: must be given, got none")
-    name = _name(data["name"], f"{path}: name")
-    envs = _names(data["envs"], MOST_ENVS, f"{path}: envs")
-    algorithms = _names(data["algorithms"], MOST_ALGORITHMS, f"{path}: algorithms")
+    data = _table(parse_toml(text, path), OF_SUITE, f"{path}")
+    name = data["name"]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(
+            f"{path}: name: must be letters, digits, dots, dashes and underscores, got {name!r}"
+        )
+    envs = _names(data["envs"], f"{path}: envs")
+    algorithms = _names(data["algorithms"], f"{path}: algorithms")
     for algorithm in algorithms:
         if ":" not in algorithm and algorithm not in algorithm_names():
             problem = f"{path}: algorithms: unknown algorithm {algorithm!r}"
             raise ValueError(problem + hint(algorithm, algorithm_names()))
     seeds = _seeds(data["seeds"], f"{path}: seeds")
     _check_counts(len(envs) * len(algorithms), len(seeds), path)
-    on = str(_fitting(data.get("on", "process"), ON, f"{path}: on"))
+    on = data.get("on", "process")
     tables = _Tables(data, envs, algorithms, path)
     pairs = list(itertools.product(envs, algorithms))
     published = {pair: one for pair in pairs if (one := tables.published(*pair))}
@@ -181,37 +200,33 @@ class _Tables:
         self, data: Table, envs: Sequence[str], algorithms: Sequence[str], path: Path
     ) -> None:
         self._path, self._suite = path, data
-        self._envs = self._by_name(data, "env", envs, (*OVER, *SCALE))
+        self._envs = self._by_name(data, "env", envs, OF_ENV)
         self._algorithms = self._by_name(data, "algorithm", algorithms, OVER)
+        by_env = self._by_name(data, "cell", envs, {f"{name}?": Anything() for name in algorithms})
         self._cells = {
-            env: self._by_name({f"cell.{env}": of}, f"cell.{env}", algorithms, (*OVER, "published"))
-            for env, of in self._by_name(data, "cell", envs, algorithms).items()
+            env: self._by_name({f"cell.{env}": of}, f"cell.{env}", algorithms, OF_CELL)
+            for env, of in by_env.items()
         }
 
     def _by_name(
-        self, data: Table, key: str, names: Collection[str], keys: Collection[str]
+        self, data: Table, key: str, names: Collection[str], schema: Schema
     ) -> dict[str, Table]:
         where = f"{self._path}: {key}"
-        found = _table(data.get(key, {}), names, where)
-        return {name: _table(of, keys, f"{where}.{name}") for name, of in found.items()}
+        found = _table(data.get(key, {}), {f"{name}?": Anything() for name in names}, where)
+        return {name: _table(of, schema, f"{where}.{name}") for name, of in found.items()}
 
     def settings(self, env: str, algorithm: str) -> dict[str, object]:
         """The settings of a cell without its seed, with the steps and the episodes."""
-        found: dict[str, object] = {
-            "evaluation.episodes": _fitting(
-                self._suite.get("episodes", 20), EPISODES, f"{self._path}: episodes"
-            )
-        }
+        found: dict[str, object] = {"evaluation.episodes": self._suite.get("episodes", 20)}
         for where, table in (
             ("", self._suite),
             (f"env.{env}.", self._envs.get(env, {})),
             (f"algorithm.{algorithm}.", self._algorithms.get(algorithm, {})),
             (f"cell.{env}.{algorithm}.", self._cells.get(env, {}).get(algorithm, {})),
         ):
-            place = f"{self._path}: {where}"
-            found |= _flat(table.get("settings", {}), f"{place}settings")
+            found |= _flat(table.get("settings", {}), f"{self._path}: {where}settings")
             if "steps" in table:
-                found["schedule.steps"] = _fitting(table["steps"], STEPS, f"{place}steps")
+                found["schedule.steps"] = table["steps"]
         return found
 
     def published(self, env: str, algorithm: str) -> Published | None:
@@ -219,26 +234,19 @@ class _Tables:
         if given is None:
             return None
         where = f"{self._path}: cell.{env}.{algorithm}.published"
-        table = _table(given, ("mean", "sd", "n", "source"), where)
-        if missing := [key for key in ("mean", "n", "source") if key not in table]:
-            raise ValueError(f"{where}.{missing[0]}: must be given, got none")
-        sd = table.get("sd")
-        return Published(
-            mean=_real(table["mean"], SCORE, f"{where}.mean"),
-            sd=None if sd is None else _real(sd, Number(0, 1e100), f"{where}.sd"),
-            n=int(_real(table["n"], Number(1, 10**6, whole=True), f"{where}.n")),
-            source=_text(table["source"], 500, f"{where}.source"),
-        )
+        table = _table(given, OF_PUBLISHED, where)
+        source = _line(table["source"], f"{where}.source")
+        return Published(mean=table["mean"], sd=table.get("sd"), n=table["n"], source=source)
 
     def scale(self, env: str) -> tuple[float, float] | None:
         table = self._envs.get(env, {})
-        given = [key for key in SCALE if key in table]
+        given = [key for key in ("random", "best") if key in table]
         if not given:
             return None
         where = f"{self._path}: env.{env}"
         if len(given) == 1:
             raise ValueError(f"{where}: must have random and best, got {given[0]} alone")
-        random, best = (_real(table[key], SCORE, f"{where}.{key}") for key in SCALE)
+        random, best = table["random"], table["best"]
         if not random < best:
             raise ValueError(f"{where}: best must be above random ({random:g}), got {best:g}")
         return random, best
@@ -290,68 +298,41 @@ def _check_counts(pairs: int, seeds: int, path: Path) -> None:
 # ------------------------------------------------------------------------------------------- values
 
 
-def _table(value: object, known: Collection[str], where: str) -> Table:
+def _table(value: object, schema: Schema, where: str) -> Table:
+    """Return a table that fits a schema; the nearest key is named for an unknown one."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}: must be a table, got {described(value)}")
+    known = [key.removesuffix("?") for key in schema]
     for key in value:
         if key not in known:
             raise ValueError(f"{where}: unknown key {shortened(repr(key))}{hint(key, known)}")
-    return value
+    fitting: Table = check(value, schema, where)
+    return fitting
 
 
-def _fitting(value: object, schema: Number | Text, where: str) -> object:
-    if (wanted := schema.problem(value)) is not None:
-        raise ValueError(f"{where}: must be {wanted}, got {described(value)}")
-    return value
+def _line(text: str, where: str) -> str:
+    if not (text.strip() and text.isprintable()):
+        raise ValueError(f"{where}: must be a text of one line, got {described(text)}")
+    return text
 
 
-def _real(value: object, schema: Number, where: str) -> float:
-    _fitting(value, schema, where)
-    assert isinstance(value, int | float)
-    return value
-
-
-def _text(value: object, most: int, where: str) -> str:
-    if not (isinstance(value, str) and value.strip() and value.isprintable()):
-        raise ValueError(f"{where}: must be a text of one line, got {described(value)}")
-    _fitting(value, Text(most), where)
-    return value
-
-
-def _name(value: object, where: str) -> str:
-    if not (isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value)):
-        raise ValueError(
-            f"{where}: must be at most 64 letters, digits, dots, dashes and underscores, got "
-            f"{described(value)}"
-        )
-    return value
-
-
-def _list(value: object, most: int, where: str) -> list[object]:
-    if not (isinstance(value, list) and 0 < len(value) <= most):
-        got = f"{len(value):,} items" if isinstance(value, list) else described(value)
-        raise ValueError(f"{where}: must be a list of 1 to {most} items, got {got}")
-    return value
-
-
-def _names(value: object, most: int, where: str) -> tuple[str, ...]:
+def _names(names: Sequence[str], where: str) -> tuple[str, ...]:
     """Return names of envs or of algorithms, each once, also on disks that ignore case."""
-    found = [_text(one, 200, where) for one in _list(value, most, where)]
-    for i, one in enumerate(found):
-        if one.startswith(("/", ".", "~", "\\")) or ".." in one:
+    if not names:
+        raise ValueError(f"{where}: must have at least one name, got none")
+    for i, one in enumerate(names):
+        if _line(one, where).startswith(("/", ".", "~", "\\")) or ".." in one:
             raise ValueError(f"{where}: must be the name of one, got the path {one!r}")
-        if one.lower() in [other.lower() for other in found[:i]]:
+        if one.lower() in [other.lower() for other in names[:i]]:
             raise ValueError(f"{where}: must have each name once, got {one!r} twice")
-    return tuple(found)
+    return tuple(names)
 
 
-def _seeds(value: object, where: str) -> tuple[int, ...]:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return tuple(range(int(_real(value, Number(1, MOST_SEEDS, whole=True), where))))
-    found = [int(_real(one, SEED, where)) for one in _list(value, MOST_SEEDS, where)]
-    if len(set(found)) < len(found):
-        raise ValueError(f"{where}: must have each seed once, got {described(found)}")
-    return tuple(found)
+def _seeds(given: int | Sequence[int], where: str) -> tuple[int, ...]:
+    seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"{where}: must be at least one seed, each once, got {described(given)}")
+    return seeds
 
 
 def _flat(value: object, where: str, depth: int = 0) -> dict[str, object]:

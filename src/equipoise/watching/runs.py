@@ -20,10 +20,8 @@ from equipoise.record.series import SERIES
 from equipoise.record.summary import SUMMARY
 from equipoise.studies.settings import STUDY, TRIALS
 from equipoise.watching.curves import Curves
-from equipoise.watching.studies import WatchedStudy
+from equipoise.watching.studies import ODD, WatchedStudy, stat_of
 
-# of files that people edit and copy
-ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 MOST_BYTES = 8 << 20  # bytes of a JSON file of a run that a page shows
 SCAN_S = 2.0  # how often the folder is searched for new runs, and ended ones for a resume
 FORGET_S = 120.0  # after which unused curves are dropped
@@ -125,13 +123,9 @@ class Watched:
 
     def _changed(self, file: str) -> bool:
         """Is the file another one than when this was asked the last time?"""
-        try:
-            found = os.stat(self.path / file)
-            said = found.st_ino, found.st_mtime_ns, found.st_size
-        except OSError:
-            said = (0, 0, 0)
-        before, self._read[file] = self._read.get(file, (0, 0, 0)), said
-        return said != before
+        now = stat_of(self.path / file)
+        before, self._read[file] = self._read.get(file, (0, 0, 0)), now
+        return now != before
 
     def _file(self, file: str) -> dict[str, Any] | None:
         try:

@@ -1,4 +1,4 @@
-"""The studies that a page shows: each read again after a change of its journal, the larger the
+"""The studies that a page shows: each is read again after its journal has changed, and a large one
 less often.
 """
 
@@ -18,7 +18,7 @@ from equipoise.studies.recorded import RecordedStudy, read_recorded, recorded_st
 from equipoise.studies.settings import STUDY
 from equipoise.types import Array
 
-# of files that people edit and copy
+# what reading files raises that people edit and copy
 ODD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 REST = 10  # times that the last reading took, between two readings
 STATES = {"training": "running", "interrupted": "interrupted", "ended": "completed"}
@@ -28,7 +28,7 @@ class WatchedStudy:
     """One study directory: its content, and when each of its files was last read."""
 
     def __init__(self, path: Path, name: str, prefix: str) -> None:
-        """``prefix``: of the names of its trials in the list of runs."""
+        """``prefix``: beginning of the names of its trials in the list of runs."""
         self.path, self.name, self.prefix = path, name, prefix
         self.revision = 0  # of the folder, when something of this study last changed
         self.row: dict[str, object] = {}
@@ -46,7 +46,7 @@ class WatchedStudy:
         """Read what changed; does the study look different now?"""
         began = time.monotonic()
         if began >= self._next:
-            if (now := tuple(_stat(self.path / file) for file in (STUDY, JOURNAL))) != self._read:
+            if (now := tuple(stat_of(self.path / file) for file in (STUDY, JOURNAL))) != self._read:
                 self._read = now
                 self._read_on()
                 self._rest(began)
@@ -110,7 +110,8 @@ class WatchedStudy:
         }
 
 
-def _stat(file: Path) -> tuple[int, int, int]:
+def stat_of(file: Path) -> tuple[int, int, int]:
+    """Return the inode, the time of the last change and the size of a file; zeros for none."""
     try:
         found = os.stat(file)
         return found.st_ino, found.st_mtime_ns, found.st_size

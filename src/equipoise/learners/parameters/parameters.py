@@ -31,7 +31,7 @@ class Parameters(ABC):
     remember.
 
     If several learners share them, all learners call each method at the same time, apart from
-    ``like`` and ``retune``.
+    ``like``.
     """
 
     net: nn.Module
@@ -108,15 +108,6 @@ class Parameters(ABC):
             self.optimizers[group].step(rate)
         else:
             self.optimizers[group].step_unless(unless, rate)
-
-    def retune(self, settings: Optimizer) -> None:
-        """Take the optimisers' new settings from the next step on."""
-        for one in self.optimizers.values():
-            one.settings = settings
-
-    def settings(self) -> list[Optimizer]:
-        """Return the settings that each optimiser has."""
-        return [one.settings for one in self.optimizers.values()]
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return whole parameters and buffers by name, in the network's memory if they lie here."""

@@ -201,13 +201,6 @@ class Spread(Parameters):
     def norm(self, group: str) -> Tensor:
         return self.learners.sum(self.optimizers[group].squares(self.learners.size)).sqrt()
 
-    def retune(self, settings: Optimizer) -> None:
-        for one in (one for parts in self.optimizers.values() for one in parts.each):
-            one.settings = settings
-
-    def settings(self) -> list[Optimizer]:
-        return [one.settings for parts in self.optimizers.values() for one in parts.each]
-
     def tensors(self) -> Mapping[str, Tensor]:
         return Gathered(super().tensors())
 

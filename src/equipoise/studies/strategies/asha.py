@@ -43,13 +43,7 @@ class ASHA(Base):
 
     def ask(self, history: History) -> list[Decision]:
         rungs = rungs_of(self.plan.steps, self.reduction, self.first_rung)
-        return halved(
-            history,
-            self.plan,
-            self.reduction,
-            lambda number: rungs,
-            lambda number: self.plan.space.sample(self.plan.rng("trial", number)),
-        )
+        return halved(history, self.plan, self.reduction, lambda number: rungs, self.draw)
 
 
 def rungs_of(steps: int, reduction: int, first: int = 0) -> Rungs:

@@ -1,4 +1,4 @@
-"""What the strategies have in common: the plan, the check of their settings, names of trials."""
+"""The base of the strategies: the plan, the check of their settings, and the names of trials."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ class Base:
     def _packages(self) -> Sequence[str]:
         """Return the packages of the extra ``tune`` that are imported."""
         return ()
+
+    def draw(self, number: int) -> Settings:
+        """Return the random settings of the trial that began as number ``number``."""
+        return self.plan.space.sample(self.plan.rng("trial", number))
+
+    def point(self, settings: Settings, steps: int) -> list[float]:
+        """Return the place of settings and env steps in the unit cube."""
+        return [*self.plan.space.shares(settings), min(steps / self.plan.steps, 1.0)]
 
 
 def trial_name(number: int) -> str:

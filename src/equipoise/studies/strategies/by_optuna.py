@@ -83,9 +83,9 @@ class ByOptuna(Base):
         def choose(number: int) -> Settings:
             if not study:
                 study.append(new_study())
-                study[0].add_trials(told(self.plan, history.of()))
+                study[0].add_trials(frozen_trials(self.plan, history.of()))
             study[0].sampler = self._sampler(self.plan.rng("trial", number))
-            return asked(study[0], self.plan.space)[1]
+            return asked_trial(study[0], self.plan.space)[1]
 
         return halved(history, self.plan, self.reduction, bracket, choose)
 
@@ -150,7 +150,7 @@ class Generations:
         return [settings for _, settings in self._asked]
 
     def _ask(self) -> list[tuple[optuna.Trial, Settings]]:
-        return [asked(self._study, self._space) for _ in range(self._size)]
+        return [asked_trial(self._study, self._space) for _ in range(self._size)]
 
 
 def new_study() -> optuna.Study:
@@ -160,7 +160,7 @@ def new_study() -> optuna.Study:
     return optuna.create_study(direction="maximize")
 
 
-def asked(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Settings]:
+def asked_trial(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Settings]:
     """Return a new trial of Optuna's and its settings."""
     trial = study.ask({one.key: distribution(one) for one in space})
     return trial, {
@@ -171,7 +171,7 @@ def asked(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Settings]:
     }
 
 
-def told(plan: Plan, trials: Sequence[Trial]) -> list[optuna.trial.FrozenTrial]:
+def frozen_trials(plan: Plan, trials: Sequence[Trial]) -> list[optuna.trial.FrozenTrial]:
     """Return trials as Optuna takes them: a failed one has the worst score of all, and one that is
     not whole counts as pruned.
     """

@@ -14,8 +14,8 @@ from equipoise.studies.strategy import Plan, Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmed:
-    """Another strategy, and when its search is over its best settings from the beginning on
-    ``seeds`` fresh seeds; of a clone these are its last settings.
+    """A search by another strategy; then its best settings are trained from the beginning on
+    ``seeds`` fresh seeds. The settings of a clone are its last ones.
     """
 
     inner: Strategy

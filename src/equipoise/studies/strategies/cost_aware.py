@@ -48,7 +48,7 @@ class CostAware(Base):
         scores = self._scores(trials)
         if len(trials) < first or not scores:
             count = self.plan.trials if len(trials) >= first else first
-            return next_trials(history, count, self._after(0), self._random, "random settings {}")
+            return next_trials(history, count, self._after(0), self.draw, "random settings {}")
         decisions: list[Decision] = []
         if history.free:
             seed = int(self.plan.rng("fit", len(trials)).integers(2**32))
@@ -60,14 +60,8 @@ class CostAware(Base):
                 decisions.append(decision)
         return decisions
 
-    def _random(self, number: int) -> Settings:
-        return self.plan.space.sample(self.plan.rng("trial", number))
-
     def _after(self, steps: int) -> int:
         return boundary(self.every or math.ceil(self.plan.steps / 4), steps, self.plan.steps)
-
-    def _point(self, settings: Settings, steps: int) -> list[float]:
-        return [*self.plan.space.shares(settings), min(steps / self.plan.steps, 1.0)]
 
     def _scores(self, trials: Sequence[Trial]) -> list[tuple[list[float], float]]:
         """Return what was measured: last scores at the end, that of a failed trial is the worst."""
@@ -75,10 +69,10 @@ class CostAware(Base):
         early, last = [], []
         for one in trials if finite else ():
             if one.state != "training" and worth(one) == -math.inf:
-                last.append((self._point(one.settings, one.steps), min(finite)))
+                last.append((self.point(one.settings, one.steps), min(finite)))
                 continue
             points = [
-                (self._point(one.settings, p.steps), p.score)
+                (self.point(one.settings, p.steps), p.score)
                 for p in one.points
                 if math.isfinite(p.score)
             ]
@@ -89,11 +83,11 @@ class CostAware(Base):
     def _rate(self, trials: Sequence[Trial], seed: int) -> GaussianProcess:
         """Return the process of the logarithm of core-seconds for each env step."""
         measured = [
-            (self._point(one.settings, one.steps), math.log(one.core_seconds / one.steps))
+            (self.point(one.settings, one.steps), math.log(one.core_seconds / one.steps))
             for one in trials
             if one.core_seconds > 0 and one.steps > 0
         ]
-        return GaussianProcess(measured or [(self._point(trials[0].settings, 0), 0.0)], seed)
+        return GaussianProcess(measured or [(self.point(trials[0].settings, 0), 0.0)], seed)
 
     def _next(
         self,
@@ -116,15 +110,15 @@ class CostAware(Base):
         ]
         settings = self._candidates(trials, number) if number < self.plan.trials else []
         points = np.array(
-            [self._point(one, steps) for one in settings + [p.settings for p in paused]]
+            [self.point(one, steps) for one in settings + [p.settings for p in paused]]
         )
         if not len(points):
             return None
         pending = [one.settings for one in trials if one.state == "training" or one.name in begun]
         pending += [one.settings for one in decisions if isinstance(one, Start)]
-        score = score.believing([self._point(one, steps) for one in pending])
+        score = score.believing([self.point(one, steps) for one in pending])
         tried = [one for one in trials if worth(one) > -math.inf]
-        best = max(score.at([self._point(one.settings, steps) for one in tried])[0], default=0.0)
+        best = max(score.at([self.point(one.settings, steps) for one in tried])[0], default=0.0)
         mean, deviation = score.at(points)
         gain = expected_improvement(mean, deviation, best)
         left = np.array([steps] * len(settings) + [steps - one.steps for one in paused])

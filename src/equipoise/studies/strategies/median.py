@@ -48,7 +48,7 @@ class MedianStopping(Base):
             history,
             self.plan.trials,
             min(every, self.plan.steps),
-            lambda number: self.plan.space.sample(self.plan.rng("trial", number)),
+            self.draw,
             "random settings {}",
             history.free - len(going_on),
         )

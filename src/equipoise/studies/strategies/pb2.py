@@ -37,7 +37,7 @@ class PB2(PBT):
         rng: np.random.Generator,
     ) -> list[Settings]:
         measured = [
-            (self._point(one.settings, after.steps), after.score - before.score)
+            (self.point(one.settings, after.steps), after.score - before.score)
             for line in earlier
             for one in line
             for before, after in zip(one.points, one.points[1:])
@@ -50,11 +50,8 @@ class PB2(PBT):
         chosen: list[Settings] = []
         for source in sources:
             steps = self._after(source.steps)
-            believed = process.believing([self._point(one, steps) for one in chosen])
+            believed = process.believing([self.point(one, steps) for one in chosen])
             candidates = [self.plan.space.sample(rng) for _ in range(CANDIDATES)]
-            mean, deviation = believed.at([self._point(one, steps) for one in candidates])
+            mean, deviation = believed.at([self.point(one, steps) for one in candidates])
             chosen.append(candidates[int(np.argmax(mean + self.kappa * deviation))])
         return chosen
-
-    def _point(self, settings: Settings, steps: int) -> list[float]:
-        return [*self.plan.space.shares(settings), min(steps / self.plan.steps, 1.0)]

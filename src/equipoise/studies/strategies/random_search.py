@@ -13,10 +13,5 @@ class RandomSearch(Base):
     """Settings drawn independently and uniformly from the space, each trained to the end."""
 
     def ask(self, history: History) -> list[Decision]:
-        return next_trials(
-            history,
-            self.plan.trials,
-            self.plan.steps,
-            lambda number: self.plan.space.sample(self.plan.rng("trial", number)),
-            "random settings {}",
-        )
+        plan = self.plan
+        return next_trials(history, plan.trials, plan.steps, self.draw, "random settings {}")

@@ -35,7 +35,7 @@ export class StudyView {
     text(p.name, told.title ?? told.id);
     attr(p.status, { class: `chip ${told.status}` });
     text(p.status, WORDS[told.status] ?? told.status);
-    text(p.about, `${told.id}${told.status === "interrupted" ? ": no process is at this study, 'equipoise tune resume' goes on with it" : ""}`);
+    text(p.about, `${told.id}${told.status === "interrupted" ? ": no process runs this study, 'equipoise tune resume' goes on with it" : ""}`);
     keyed(p.problems, told.problems ?? [], (one) => one, (one) => h("li", null, one));
     keyed(p.tiles, told.facts ?? [], (one) => one[0], ([name]) => {
       const parts = { value: h("dd", { class: "big" }), note: h("dd", { class: "note" }) };
