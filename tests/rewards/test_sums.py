@@ -87,8 +87,9 @@ def test_the_settings_of_terms_are_settings_of_the_run(tmp_path: Path) -> None:
         "reward.counts.bits=9", "reward.features=128", reward=f"env+0.5*rnd+counts+{VISITS}"
     )
     terms = rewards(made).terms
-    assert terms["rnd"]["features"] == 128 and terms["counts"] == {"bits": 9}
-    assert terms["visits"] == {"bits": 6} and terms["rnd"]["hidden"] == (64, 64)
+    of_all = {"head": False, "gamma": None, "episodic": True}
+    assert terms["rnd"]["features"] == 128 and terms["counts"] == {**of_all, "bits": 9}
+    assert terms["visits"] == {**of_all, "bits": 6} and terms["rnd"]["hidden"] == (64, 64)
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
     for file in (tmp_path / "run.toml", tmp_path / "run.json"):
         write_config(made, file)

@@ -221,9 +221,13 @@ class Learner:
         algorithm = self.algorithm
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
+            # only algorithms with value_heads take them
+            heads: dict[str, Any] = {}
+            if found := self._rewards.heads(batch.data):
+                heads["heads"] = found
             targets = self.parameters.compute(
                 lambda: algorithm.targets(
-                    self.net, self._target_net, data, rng=self.rng, pool=self.pool
+                    self.net, self._target_net, data, rng=self.rng, pool=self.pool, **heads
                 )
             )
         batch = replace(batch, data=data, targets=targets, version=self.version)

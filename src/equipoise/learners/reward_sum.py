@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.errors import RewardsFailed
+from equipoise.facts import values_of
 from equipoise.hints import raised
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import LearnerLost, Learners
@@ -20,9 +21,9 @@ from equipoise.learners.steps import checked
 from equipoise.private.torch import changes
 from equipoise.rewards.step import RewardStep
 from equipoise.rewards.term import RewardTerm, check_state
-from equipoise.rewards.terms import Terms, name_of, term_classes
+from equipoise.rewards.terms import Terms, names_of
 from equipoise.sums import ENV, parsed
-from equipoise.types import Learns, Rewards, Trajectory, Tree
+from equipoise.types import Learns, Rewards, Trajectory, Tree, ValueHead
 
 
 class RewardSum:
@@ -40,6 +41,9 @@ class RewardSum:
         self._terms, self._pool, self._networks = dict(terms), pool, dict[str, Flat]()
         self._products = products_of(rewards, terms)
         self._plain = [(weight, names) for weight, names in self._products] == [(1.0, (ENV,))]
+        headed = {name for name, term in terms.items() if term.head}
+        self._summed = [one for one in self._products if not headed.intersection(one[1])]
+        self._headed = [(one[0], one[1][0]) for one in self._products if one not in self._summed]
         self._step = RewardStep(rewards)
         self._step.to(device)
         self._own: dict[str, Tensor] = {}  # of the batch at hand: of each term, of env
@@ -55,6 +59,7 @@ class RewardSum:
     def follow(self, algorithm: Learns) -> None:
         """Read what the rewards need of the algorithm; ValueError if a term cannot work with it."""
         self._step.follow(algorithm)
+        self._gamma = values_of(algorithm).get("gamma", 0.0)
         for term in self._terms.values():
             term.follow(algorithm)
 
@@ -66,11 +71,28 @@ class RewardSum:
             name: self._asked(term, data) * data.mask for name, term in self._terms.items()
         }
         self._sum = torch.zeros_like(data.reward)
-        for weight, names in self._products:
+        for weight, names in self._summed:
             self._sum += weight * math.prod(
                 (self._own[name] for name in names[1:]), start=self._own[names[0]]
             )
         return self._step.rewards(replace(data, reward=self._sum))
+
+    def heads(self, data: Trajectory) -> list[ValueHead]:
+        """Return the terms with a value of their own in the batch of the last call."""
+        found = []
+        for weight, name in self._headed:
+            term = self._terms[name]
+            gamma = self._gamma if term.gamma is None else term.gamma
+            through = torch.ones_like(data.mask)  # also through seams, in which the reward is 0
+            found.append(
+                ValueHead(
+                    reward=self._own[name],
+                    discount=gamma * (data.bootstrap if term.episodic else through),
+                    mask=data.mask if term.episodic else through,
+                    weight=weight,
+                )
+            )
+        return found
 
     def metrics(self, data: Trajectory) -> dict[str, tuple[Tensor, Tensor]]:
         """Return the sum and the count of each term's rewards in the batch of the last call."""
@@ -203,7 +225,7 @@ def products_of(rewards: Rewards, terms: Terms) -> list[tuple[float, tuple[str, 
     words = {word for one in products for word in one.names}
     names = {word: word for word in words}
     if not words <= {ENV, *terms}:
-        names |= {word: name_of(word, cls) for word, cls in term_classes(rewards.sum).items()}
+        names |= names_of(rewards.sum)
     found = [(one.weight, tuple(names[word] for word in one.names)) for one in products]
     needed = {name for _, several in found for name in several} - {ENV}
     if needed != set(terms):

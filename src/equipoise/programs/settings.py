@@ -216,7 +216,12 @@ def with_terms(policy: Policy, changes: Mapping[str, object]) -> Policy:
         _, term, field = one.key.split(".")
         given = [changes[name] for name in one.names if name in changes]
         terms.setdefault(term, {})[field] = given[-1] if given else one.value
-    return dataclasses.replace(policy, rewards=dataclasses.replace(policy.rewards, terms=terms))
+    made = dataclasses.replace(policy, rewards=dataclasses.replace(policy.rewards, terms=terms))
+    heads = 1 + sum(bool(one.get("head")) for one in terms.values())
+    if values_of(made.algorithm).get("value_heads", heads) == heads:
+        return made
+    algorithm = dataclasses.replace(made.algorithm, value_heads=heads)  # type: ignore[call-arg]
+    return dataclasses.replace(made, algorithm=algorithm)
 
 
 def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None) -> None:

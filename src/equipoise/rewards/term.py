@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from equipoise import schema
+from equipoise.facts import KEPT, Help, Read, UnitInterval
 from equipoise.types import EnvSpec, Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
 
 NET = Optimizer(schedule="constant")
@@ -32,6 +33,29 @@ class RewardTerm:
     """
 
     name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
+
+    head: Annotated[
+        bool,
+        Help(
+            "A value output of its own, with algorithms that have value_heads",
+            "Without it the term is part of the sum that the value predicts.",
+        ),
+        KEPT,
+    ] = False
+    gamma: Annotated[
+        UnitInterval | None,
+        Help("Discount of the term's value; none uses the algorithm's"),
+        Read("head", why="the term has no value output of its own"),
+    ] = None
+    episodic: Annotated[
+        bool,
+        Help(
+            "End the term's return with the episode",
+            "Otherwise the return goes on into the next episode, and the row between the two "
+            "has a reward of 0.",
+        ),
+        Read("head", why="the term has no value output of its own"),
+    ] = True
     version: int = field(default=0, init=False, repr=False)  # batches that it has learned from
     # moved by an optimiser of its own, with these settings:
     net: nn.Module | None = field(default=None, init=False, repr=False)

@@ -46,6 +46,11 @@ def term_classes(text: str) -> dict[str, type[RewardTerm]]:
     return found
 
 
+def names_of(text: str) -> dict[str, str]:
+    """Return the names of the terms in a sum, by its words."""
+    return {word: name_of(word, cls) for word, cls in term_classes(text).items()}
+
+
 def name_of(word: str, cls: type[RewardTerm]) -> str:
     """Return the name of a term: in the keys of its settings, in reports and in a state."""
     if word in BUILT_IN:

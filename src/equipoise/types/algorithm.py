@@ -46,6 +46,16 @@ class LossOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueHead:
+    """The rewards of a term that has a value output of its own, and the weight of its advantage."""
+
+    reward: Tensor  # [T, B]
+    discount: Tensor  # [T, B] of the next observation's value; 0: its value may not be used
+    mask: Tensor  # [T, B] rows that count; of a term that is not episodic all do
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
     """How gradients become steps. Each group of ``Algorithm.groups`` has its own optimiser."""
 
