@@ -77,6 +77,8 @@ def trained(reward: str, seed: int, a: argparse.Namespace) -> tuple[int | None, 
         with eq.start(program, on="serial", out=Path(place) / "run") as run:
             for report in run:
                 speed = report.env_steps / report.wall_s
+                if a.verbose:
+                    print(report.episodes, report.return_mean, {k: round(v, 4) for k, v in report.metrics.items() if "reward" in k or "entropy" in k}, file=sys.stderr)
                 if episodes is None and (report.return_mean or 0.0) >= ENOUGH:
                     episodes = report.episodes
                     if a.stop:
@@ -108,6 +110,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=20_000)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--stop", action="store_true", help="end a run that has found it")
+    parser.add_argument("--verbose", action="store_true")
     a = parser.parse_args()
     print("\n".join(rows(a)))
     return 0
