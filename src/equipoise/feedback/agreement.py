@@ -87,6 +87,8 @@ def dawid_skene(
     votes = np.zeros((queries, classes))
     np.add.at(votes, (query, choice), 1.0)
     posterior: Floats = (votes + 1e-3) / (votes + 1e-3).sum(1, keepdims=True)
+    confusion: Floats = np.zeros((annotators, classes, classes))
+    prior: Floats = np.zeros(classes)
     every = np.arange(classes)
     # Each answer belongs to a cell and a place for each class that may be right.
     cell = ((annotator[:, None] * classes + every) * classes + choice[:, None]).ravel()
@@ -94,9 +96,9 @@ def dawid_skene(
     for _ in range(MOST_STEPS):
         posterior[golds] = np.eye(classes)[truths]
         soft = np.bincount(cell, posterior[query].ravel(), annotators * classes**2)
-        confusion = soft.reshape(annotators, classes, classes) + SMOOTHING
+        confusion = SMOOTHING + soft.astype(np.float64).reshape(annotators, classes, classes)
         confusion /= confusion.sum(2, keepdims=True)
-        prior = posterior.mean(0)
+        prior = np.mean(posterior, axis=0, dtype=np.float64)
         logs = np.bincount(place, np.log(confusion.ravel()[cell]), queries * classes)
         logs = logs.reshape(queries, classes) + np.log(np.maximum(prior, 1e-12))
         new: Floats = np.exp(logs - logs.max(1, keepdims=True))
