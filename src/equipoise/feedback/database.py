@@ -220,9 +220,7 @@ def _spoken(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         said = str(error)
         if said == "database or disk is full":
-            raise DiskFull(
-                f"{path}: nothing was stored, since the disk is full; make room"
-            ) from None
+            raise DiskFull.at(path) from None
         if said in ("database is locked", "disk I/O error", "unable to open database file") or (
             said.startswith("attempt to write a readonly")
         ):
