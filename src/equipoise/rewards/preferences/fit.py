@@ -31,7 +31,7 @@ class Fitting:
         PositiveInt, Help("Passes without a lower held-out loss before the end")
     ] = 6
     batch: Annotated[PositiveInt, Help("Answers of one step")] = 64
-    learning_rate: Annotated[PositiveFloat, Help("Step size of Adam")] = 1e-3
+    learning_rate: Annotated[PositiveFloat, Help("Step size of Adam")] = 2e-3
     weight_decay: Annotated[NonNegativeFloat, Help("Decay of AdamW")] = 0.01
     held_out: Annotated[
         float, Range(0, 0.5), Help("Share of episodes that no member learns from")

@@ -19,7 +19,7 @@ from equipoise.nets.twin import TwinMLP
 from equipoise.rewards.preferences.segments import Segments
 from equipoise.types import Tree
 
-ROWS = 4096  # rows of one pass without gradients, so that its activations stay in the cache
+ROWS = 1024  # rows of one pass without gradients, so that its activations stay in the cache
 CHANNELS = 16  # of a convolution of a member
 CONVS, SMALL_CONVS = ((8, 4), (4, 2), (3, 1)), ((3, 2), (3, 1))  # kernel and stride
 SMALL = 0.1  # factor of the first outputs, so that sums over a segment begin as open questions
@@ -84,9 +84,8 @@ class RewardModel(nn.Module):
     def forward(self, obs: Tree, action: Tree) -> Tensor:
         """Return each member's reward of rows [N, ...], neither centred nor scaled: [M, N]."""
         x = (self.columns(obs, action) - self.seen_mean) / self.seen_std
-        y: Tensor = self.net(obs, x) if self.image else self.net(x)
-        y = y.squeeze(-1)
-        return y.tanh() if self.settings.output == "tanh" else y
+        y: Tensor = (self.net(obs, x) if self.image else self.net(x)).squeeze(-1)
+        return torch.tanh(y) if self.settings.output == "tanh" else y
 
     def returns(self, segments: Segments) -> Tensor:
         """Return each member's return of segments, [M, S]; padding counts for nothing."""
@@ -96,10 +95,10 @@ class RewardModel(nn.Module):
         obs, action = (
             tree.map(lambda x: x.flatten(0, 1)[at], one) for one in (segments.obs, segments.action)
         )
-        found = self(obs, action)
+        found: Tensor = self(obs, action)
         rewards = found.new_zeros(len(found), mask.numel())
         rewards[:, at] = found
-        total = rewards.view(len(found), *mask.shape).sum(-1)
+        total: Tensor = rewards.view(len(found), *mask.shape).sum(-1)
         return total if self.settings.reduce == "sum" else total / mask.sum(-1).clamp(min=1)
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,36 +23,51 @@ def random_pairs(
 ) -> np.ndarray:
     """Return at most ``count`` different pairs of segments at random, int64 [<=count, 2].
 
-    ``side`` [S]: both segments of a pair have one value of it; give ``held_out`` of the segments'
-    episodes, so that a split keeps every pair. ``asked`` [K, 2]: pairs to leave out, in either
-    order. ``left`` and ``right``, bool [S]: one segment of each pair is of the first group and the
-    other one of the second; None is every segment. Which of the two is shown on the left is random.
+    ``side`` [S] bool: both segments of a pair are on one side, and each side has pairs in
+    proportion to its segments. Give ``held_out`` of the segments' episodes, so that a split keeps
+    every pair. ``asked`` [K, 2]: pairs to leave out, in either order. ``left`` and ``right``, bool
+    [S]: one segment of each pair is of the first group and the other one of the second; None is
+    every segment. Which of the two is shown on the left is random.
     """
-    rng = np.random.default_rng(seed)
-    total = len(side)
-    groups = [
-        np.arange(total) if group is None else np.flatnonzero(group) for group in (left, right)
-    ]
+    rng, total = np.random.default_rng(seed), len(side)
     known = np.empty(0, np.int64) if asked is None else _keys(np.asarray(asked), total)
-    found = np.empty(0, np.int64)
-    listed = len(groups[0]) * len(groups[1]) <= FEW
-    for _ in range(1 if listed else ROUNDS):
-        if listed:
-            pairs = np.stack(np.meshgrid(*groups, indexing="ij"), -1).reshape(-1, 2)
-            pairs = rng.permutation(pairs)
-        else:
-            pairs = np.stack([rng.choice(one, 2 * count + 64) for one in groups], 1)
-        fits = (pairs[:, 0] != pairs[:, 1]) & (side[pairs[:, 0]] == side[pairs[:, 1]])
-        keys = np.concatenate([found, _keys(pairs[fits], total)])
-        first = np.sort(np.unique(keys, return_index=True)[1])
-        found = keys[first]
-        found = found[~np.isin(found, known)][:count]
-        if len(found) == count:
-            break
-    pairs = np.stack(np.divmod(found, total), 1) if total else np.empty((0, 2), np.int64)
+    held = round(count * float(np.mean(side))) if total else 0
+    found = []
+    for value, quota in ((False, count - held), (True, held)):
+        mine = np.asarray(side, np.bool_) == value
+        groups = [
+            np.flatnonzero(mine if group is None else mine & group) for group in (left, right)
+        ]
+        found.append(_drawn(quota, groups, known, total, rng))
+    pairs = np.stack(np.divmod(np.concatenate(found), max(total, 1)), 1)
     turned = rng.random(len(pairs)) < 0.5
     pairs[turned] = pairs[turned, ::-1]
-    return pairs
+    return rng.permutation(pairs)
+
+
+def chosen_pairs(
+    count: int,
+    side: np.ndarray,
+    score: Callable[[np.ndarray], Tensor],
+    *,
+    seed: int,
+    candidates: int = 10,
+    asked: np.ndarray | None = None,
+    left: np.ndarray | None = None,
+    right: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return ``random_pairs``, of which those to learn from are the ones with the highest ``score``
+    [Q] of ``candidates`` times as many (``disagreement``, ``information``).
+
+    The held-out pairs are at random: chosen ones are harder than others, so that the model would be
+    calibrated and stopped by the wrong mix.
+    """
+    pairs = random_pairs(count * candidates, side, seed=seed, asked=asked, left=left, right=right)
+    held = np.asarray(side, np.bool_)[pairs[:, 0]]
+    few = round(count * float(np.mean(side))) if len(side) else 0
+    train = pairs[~held]
+    best = np.argsort(-score(train).cpu().numpy(), kind="stable")[: count - few]
+    return np.concatenate([train[best], pairs[held][:few]])
 
 
 def disagreement(chance: Tensor) -> Tensor:
@@ -68,16 +85,10 @@ def information(chance: Tensor) -> Tensor:
     Unlike ``disagreement``, queries that a teacher answers by a coin do not count as open.
     """
 
-    def entropy(p: Tensor) -> Tensor:
-        return torch.special.entr(p) + torch.special.entr(1 - p)
-
-    return entropy(chance.mean(0)) - entropy(chance).mean(0)
-
-
-def highest(pairs: np.ndarray, score: Tensor | np.ndarray, count: int) -> np.ndarray:
-    """Return the ``count`` pairs [<=count, 2] of the highest score [Q]; the first of equal ones."""
-    value = np.asarray(score.cpu() if isinstance(score, Tensor) else score)
-    return pairs[np.argsort(-value, kind="stable")[:count]]
+    mean = chance.mean(0)
+    both, members = torch.stack([mean, 1 - mean]), torch.stack([chance, 1 - chance])
+    entropy: Tensor = torch.special.entr(both).sum(0)
+    return entropy - torch.special.entr(members).sum(0).mean(0)
 
 
 def newest(version: np.ndarray, *, versions: int = 1) -> np.ndarray:
@@ -86,7 +97,35 @@ def newest(version: np.ndarray, *, versions: int = 1) -> np.ndarray:
     return np.isin(version, known[-versions:])
 
 
+def _drawn(
+    count: int,
+    groups: Sequence[np.ndarray],
+    known: np.ndarray,
+    total: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return the keys of at most ``count`` pairs of two groups, without the known ones."""
+    found = np.empty(0, np.int64)
+    size = len(groups[0]) * len(groups[1])
+    if size == 0 or count == 0:
+        return found
+    listed = size <= FEW
+    for _ in range(1 if listed else ROUNDS):
+        if listed:
+            pairs = np.stack(np.meshgrid(*groups, indexing="ij"), -1).reshape(-1, 2)
+            pairs = rng.permutation(pairs)
+        else:
+            pairs = np.stack([rng.choice(one, 2 * count) for one in groups], 1)
+        keys = _keys(pairs[pairs[:, 0] != pairs[:, 1]], total)
+        found = np.concatenate([found, keys[~np.isin(keys, known)]])
+        # the first of equal ones, in the order of drawing
+        found = found[np.sort(np.unique(found, return_index=True)[1])][:count]
+        if len(found) == count:
+            break
+    return found
+
+
 def _keys(pairs: np.ndarray, total: int) -> np.ndarray:
     """Return one number for each pair, the same in either order."""
     ordered = np.sort(pairs.reshape(-1, 2).astype(np.int64), 1)
-    return ordered[:, 0] * total + ordered[:, 1]  # type: ignore[no-any-return]
+    return ordered[:, 0] * total + ordered[:, 1]

@@ -38,7 +38,7 @@ class Teacher:
     scale: Annotated[PositiveFloat, Help("Reward of one unit of return")] = 1.0
 
     def returns(self, rewards: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the teacher's returns [S] of segments with rewards [S, T]; ``mask``: no padding."""
+        """Return the teacher's returns [S] of segments with rewards and ``mask`` [S, T]."""
         after = mask[:, ::-1].cumsum(1)[:, ::-1] - mask  # rows of the segment that follow
         return (rewards * mask * self.myopia**after).sum(1) / self.scale  # type: ignore[no-any-return]
 
@@ -61,11 +61,11 @@ class Teacher:
 
 
 def bayes_accuracy(chance: np.ndarray) -> float:
-    """Return the Bayes accuracy of queries: the expected share of preferences that a judge foretells
-    who knows the teacher's own chance [Q] of each.
+    """Return the Bayes accuracy of queries: the expected accuracy of a judge with the teacher's own
+    chance [Q] of each.
 
-    The judge takes the likelier side, so it is the mean of ``max(chance, 1 - chance)``; ties and
-    skipped queries are left out by the caller. No model is more accurate on average.
+    The judge takes the likelier side, so it is the mean of ``max(chance, 1 - chance)``. The caller
+    leaves out ties and skipped queries. No model is more accurate on average.
     """
     return float(np.maximum(chance, 1 - chance).mean())
 
