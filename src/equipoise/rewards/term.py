@@ -24,6 +24,7 @@ class RewardTerm:
 
     =====================  ====================================================================
     once, at the start     ``follow``, ``build``
+    as rows arrive         ``collect``
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
     after the last step    ``loss``, one step of the optimiser of ``net``, then ``absorb``
     at a checkpoint        ``state``
@@ -76,6 +77,12 @@ class RewardTerm:
         """Move tensors to the device of the learner; ``net`` is moved by the learner."""
         return
 
+    def collect(self, data: Trajectory) -> None:
+        """Take in new rows [T, B], each once and in the order of its stream, before any batch has
+        them: numpy arrays with a replay, tensors on policy.
+        """
+        return
+
     def rewards(self, data: Trajectory) -> Tensor:
         """Return this term's rewards [T, B], without the weight. No gradient is recorded.
 
@@ -92,6 +99,10 @@ class RewardTerm:
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         """Add a batch to statistics over ``pool``."""
         return
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return numbers for the reports, by name."""
+        return {}
 
     def state(self) -> Tree:
         """Return what ``rewards`` depends on besides ``net`` and ``version``."""
