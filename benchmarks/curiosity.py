@@ -67,7 +67,7 @@ class DeepSea(gymnasium.Env[Any, Any]):
 
 
 def trained(reward: str, seed: int, a: argparse.Namespace) -> tuple[int | None, float]:
-    """One run -> the episodes until it found the treasure, or None, and its steps per CPU second."""
+    """One run -> the episodes until the treasure was found, or None, and steps per CPU second."""
     episodes, speed = None, 0.0
     with tempfile.TemporaryDirectory(prefix="equipoise-curiosity-") as place:
         program = eq.program(
