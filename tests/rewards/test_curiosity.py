@@ -232,6 +232,7 @@ def test_every_kind_of_observation_has_a_bonus(kind: str, name: str) -> None:
     data = trajectory(obs, torch.zeros(4, 2, dtype=torch.int64), np.zeros((4, 2)))
     spec = EnvSpec(observation=space, action=spaces.Discrete(2))
     made = term(name, spec, **({"warmup": 0} if name == "rnd" else {"bits": 4}))
+    bonus = made.rewards(data)
     for _ in range(3):
         bonus = made.rewards(data)
         if (out := made.loss(data)) is not None:

@@ -98,9 +98,9 @@ def test_the_settings_of_terms_are_settings_of_the_run(tmp_path: Path) -> None:
             read_config(file)
     other = api.configured(tmp_path / "run.toml", trust=["tests"], reward="env+rnd")
     assert list(rewards(other).terms) == ["rnd"] and rewards(other).terms["rnd"] == terms["rnd"]
-    assert differences(program(reward="env+rnd"), program("reward.share=1", reward="env+rnd")) == {
-        "reward.rnd.share": [0.25, 1.0]
-    }
+    assert differences(
+        program(reward="env+rnd"), program("reward.share=0.5", reward="env+rnd")
+    ) == {"reward.rnd.share": [1.0, 0.5]}
 
 
 @pytest.mark.parametrize(

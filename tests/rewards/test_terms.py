@@ -41,9 +41,9 @@ TERMS = {"rnd": {"warmup": 8, "hidden": (8,), "features": 4, "share": 0.5}}
 class Noting(PPO):
     """PPO that keeps the rewards that it was given."""
 
-    def targets(self, net: Any, target_net: Any, data: Any, *, rng: Any, pool: Any) -> Any:
+    def targets(self, net: Any, target_net: Any, data: Any, **given: Any) -> Any:
         SEEN.append(data.reward.clone())
-        return super().targets(net, target_net, data, rng=rng, pool=pool)
+        return super().targets(net, target_net, data, **given)
 
 
 class Distance(RewardTerm):
