@@ -121,7 +121,9 @@ class RewardModel(nn.Module):
             for one in (obs, action)
         )
         found = (self.all_rewards(obs, action) - self.centre[:, None]) / self.spread[:, None]
-        return found.mean(0).view(shape), found.std(0, correction=0).view(shape)
+        mean = found.mean(0)
+        deviation = (found - mean).square().mean(0).sqrt()
+        return mean.view(shape), deviation.view(shape)
 
     @torch.no_grad()
     def all_rewards(self, obs: Tree, action: Tree) -> Tensor:
