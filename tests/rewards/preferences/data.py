@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -44,7 +46,13 @@ def asked(
     )
 
 
-def model(seed: int = 0, **settings: object) -> RewardModel:
+def model(
+    seed: int = 0,
+    *,
+    members: int = 3,
+    noise: float = 0.0,
+    reduce: Literal["sum", "mean"] = "sum",
+) -> RewardModel:
     torch.manual_seed(seed)
-    nets = RewardNets(**{"hidden": (16, 16), **settings})
+    nets = RewardNets(hidden=(16, 16), members=members, noise=noise, reduce=reduce)
     return RewardModel(OBS, ACTION, nets)

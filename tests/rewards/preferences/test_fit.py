@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.nets.twin import TwinMLP
 from equipoise.rewards.preferences.fit import Fit, Fitting, evaluate, fit, measure
 from equipoise.rewards.preferences.segments import Answers
 from equipoise.rewards.preferences.teacher import bayes_accuracy, expected_accuracy
@@ -123,7 +124,7 @@ def test_few_answers_fit_without_a_held_out_side() -> None:
     one = model()
     assert math.isnan(fit(one, segments, answers, SHORT, seed=0).accuracy)
     assert float(one.temperature) == 1.0
-    with pytest.raises(ValueError, match="must have answers to learn from, got none of 0"):
+    with pytest.raises(ValueError, match="must have answers to learn from, got 0 of 0"):
         Fit(one, segments, answers.take(torch.arange(0)), seed=0)
 
 
@@ -156,6 +157,7 @@ def test_wrong_answers_cost_less_if_noise_is_expected() -> None:
     losses = []
     for noise in (0.0, 0.2):
         one = model(noise=noise)
+        assert isinstance(one.net, TwinMLP)
         with torch.no_grad():
             one.net.weights[-1].mul_(1000.0)  # sure, and as often wrong as right
         losses.append(Fit(one, segments, answers, Fitting(held_out=0.0), seed=0).epoch())
