@@ -29,6 +29,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         return problems  # the rest divides by these
     if values_of(policy.algorithm).get("torso") == "vae":
         problems += _latent_problems(program, policy)
+    problems += _collecting_problems(program, policy)
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
     if policy.algorithm.needs_replay:
@@ -100,6 +101,20 @@ def _sum_problems(policy: Policy) -> list[str]:
         problem for name, term in terms.items() for problem in out_of_range(term, f"reward.{name}.")
     ]
     return problems + _head_problems(policy, [name for name, term in terms.items() if term.head])
+
+
+def _collecting_problems(program: Program, policy: Policy) -> list[str]:
+    """Problems with terms of the rewards that see each new row."""
+    if policy.rewards.sum == ENV or policy.algorithm.needs_task:
+        return []
+    from equipoise.rewards.terms import collecting, made
+
+    terms, place, replay = made(policy.rewards), program.placement, policy.replay
+    given: dict[str, tuple[object, object, str]] = {}
+    if names := [name for name, term in terms.items() if collecting(term)]:
+        given["placement.actors"] = (1, max(program.actors, 1), "which brings new rows")
+        given["replay.shards"] = (1, 1 if replay is None else replay.shards, "whose learner sees")
+    return [problem for problem in _unusual(given, names)]
 
 
 def _head_problems(policy: Policy, headed: list[str]) -> list[str]:

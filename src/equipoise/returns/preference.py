@@ -24,7 +24,7 @@ def preference_loss(
     ``share``: the wanted share of the left one, 0 to 1; a tie is 0.5. ``weight``: of each answer,
     at least 0, the same for all axes in front or not; without any weight the loss is 0.
     ``margin``: how much better the preferred one must be (Touvron et al. 2023, arXiv:2307.09288,
-    equation 2); a tie has none. ``noise``: the share of answers that a coin gives.
+    equation 2); ties ignore it. ``noise``: the share of answers that a coin gives.
     """
     if margin is not None:
         logit = logit - margin * (2 * share - 1)

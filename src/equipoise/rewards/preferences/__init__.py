@@ -6,7 +6,7 @@
 ``fit``                 the answers become the parameters of the model
 ``queries``             which pairs to ask about
 ``teacher``             a synthetic teacher, which answers by the true rewards
-``demonstrations``      answers that nobody has to give
+``demonstrations``      answers without a question
 ``guard``               signs that a policy exploits the model
 ======================  =========================================================================
 """

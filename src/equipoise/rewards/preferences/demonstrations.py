@@ -23,9 +23,9 @@ def demonstration_answers(
     """Return at most ``count`` answers that prefer a segment of a demonstration to one of a policy.
 
     ``demonstration`` [S] bool: which segments are demonstrated. ``policy`` [S] bool: the segments
-    to compare with; None is all others. Give those of early versions: the better a policy becomes,
+    to compare with; None is all others. Give early versions' segments: the better a policy becomes,
     the more of these answers are wrong. ``side``: as of ``random_pairs``. ``weight``: of each
-    answer beside an answer that a person gave.
+    answer; a person's answer has 1.
     """
     others = ~demonstration if policy is None else policy & ~demonstration
     pairs = torch.from_numpy(random_pairs(count, side, seed=seed, left=demonstration, right=others))

@@ -114,7 +114,7 @@ class Fit:
         )
         if len(train) == 0:
             raise ValueError(
-                f"fit: must have answers to learn from, got none of {len(answers):,} after the "
+                f"fit: must have answers to learn from, got 0 of {len(answers):,} after the "
                 f"split ({len(held):,} held out, {self.mixed:,} about an episode of each side); "
                 "try held_out=0"
             )
@@ -218,7 +218,7 @@ class Fit:
         return torch.Generator().manual_seed(derive_seed(self._seed, purpose))
 
     def _bootstraps(self) -> Tensor:
-        """Weights [M, Q] of the answers for each member; one member takes each answer once."""
+        """Weights [M, Q] of the answers for each member; a single member takes each answer once."""
         count, members = len(self._train), self._model.settings.members
         weight = self._train.weight
         base = torch.ones(count) if weight is None else weight.cpu().float()

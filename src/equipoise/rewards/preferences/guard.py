@@ -1,11 +1,11 @@
 """A guard against reward hacking: a policy that wins by the model and loses by its teacher.
 
-``judge`` looks at the numbers of one moment and at those of the last few, and gives a verdict:
+``judge`` looks at the numbers of one moment and of a few before it, and returns a verdict:
 
 =============  ===================================================================================
-``ok``         nothing speaks against the model
+``ok``         no number contradicts the model
 ``ask``        the policy is where the model knows little: ask about segments of the newest version
-``pull back``  the teacher disagrees, or nobody answers: go on from the best version, with the
+``pull back``  the teacher disagrees, or no answers come: go on from the best version, with the
                model fitted to the new answers
 ``stop``       the teacher disagrees again and again, without a better version in between
 =============  ===================================================================================
@@ -46,7 +46,7 @@ class Limits:
     looks: Annotated[PositiveInt, Help("Looks whose new answers are counted together")] = 3
     answers: Annotated[PositiveInt, Help("Fewest new answers that a verdict is drawn from")] = 8
     deviation: Annotated[
-        PositiveFloat, Help("Most deviation on the policy's rows, beside labelled ones")
+        PositiveFloat, Help("Most deviation on the policy's segments, over labelled ones")
     ] = 2.0
     kl: Annotated[
         NonNegativeFloat, Help("Most KL to the policies of the answers, in nats; 0 turns it off")
@@ -74,12 +74,12 @@ class Signs:
     win_model: float = math.nan  # the same share by the chances of the model
     deviation: float = 0.0  # mean deviation of the members on the policy's segments
     deviation_labelled: float = 1.0  # the same on the labelled segments
-    kl: float = 0.0  # of the policy to those that the answers are about, in nats
+    kl: float = 0.0  # of the policy to the policies that the answers are about, in nats
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the guard remembers between two looks."""
+    """The memory of the guard between two looks."""
 
     look: int = 0  # the number of looks so far
     recent: tuple[Signs, ...] = ()  # the last ones since the last pull back
@@ -156,7 +156,7 @@ def _far(signs: Signs, limits: Limits) -> str:
         return f"the members disagree {ratio:.1f} times as much as on labelled segments"
     if 0 < limits.kl < signs.kl:
         return (
-            f"the policy is {signs.kl:.3g} nats from those of the answers ({limits.kl:g} allowed)"
+            f"the policy is {signs.kl:.3g} nats from the answers' policies ({limits.kl:g} allowed)"
         )
     return ""
 

@@ -49,7 +49,8 @@ class RewardModel(nn.Module):
 
     The members differ by their first weights and by the answers that they learn from (``fit``). All
     members are computed together. ``rewards`` is centred and scaled: over the rows of the labelled
-    segments it has mean 0 and deviation 1. ``returns`` is neither: differences of it are logits.
+    segments it has mean 0 and deviation 1. ``returns`` is neither centred nor scaled: differences of it are
+    logits.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RewardModel(nn.Module):
         self.image = picture(observation)
         size = encoded_size(action) + (0 if self.image else encoded_size(observation))
         members = settings.members
-        self.net = (
+        self.net: ImageNets | TwinMLP = (
             ImageNets(observation, size, settings)
             if self.image
             else TwinMLP(size, settings.hidden, settings.activation, 1, members=members)
@@ -77,7 +78,7 @@ class RewardModel(nn.Module):
         self.temperature = nn.Buffer(torch.ones(()))
 
     def columns(self, obs: Tree, action: Tree) -> Tensor:
-        """Return the numbers of rows [N, F]: the encoded action, after those of a vector."""
+        """Return the numbers of rows [N, F]: an encoded vector and the encoded action."""
         columns = encode(self.action, action)
         return columns if self.image else torch.cat([encode(self.observation, obs), columns], -1)
 
@@ -121,7 +122,9 @@ class RewardModel(nn.Module):
             for one in (obs, action)
         )
         found = (self.all_rewards(obs, action) - self.centre[:, None]) / self.spread[:, None]
-        return found.mean(0).view(shape), found.std(0, correction=0).view(shape)
+        mean = found.mean(0)
+        deviation = (found - mean).square().mean(0).sqrt()
+        return mean.view(shape), deviation.view(shape)
 
     @torch.no_grad()
     def all_rewards(self, obs: Tree, action: Tree) -> Tensor:

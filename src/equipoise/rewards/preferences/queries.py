@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FEW = 100_000  # pairs: so many are listed and shuffled, more are drawn
+FEW = 100_000  # pairs: up to this number all are listed and shuffled
 ROUNDS = 64  # of drawing, before the rest counts as asked
 
 
@@ -56,11 +56,11 @@ def chosen_pairs(
     left: np.ndarray | None = None,
     right: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return ``random_pairs``, of which those to learn from are the ones with the highest ``score``
-    [Q] of ``candidates`` times as many (``disagreement``, ``information``).
+    """Return at most ``count`` pairs with the highest ``score`` [Q] (``disagreement``,
+    ``information``), from ``candidates`` times as many ``random_pairs``.
 
-    The held-out pairs are at random: chosen ones are harder than others, so that the model would be
-    calibrated and stopped by the wrong mix.
+    Only pairs to learn from are chosen. Held-out pairs stay at random, since chosen pairs are
+    harder, and would calibrate and stop the model by the wrong mix.
     """
     pairs = random_pairs(count * candidates, side, seed=seed, asked=asked, left=left, right=right)
     held = np.asarray(side, np.bool_)[pairs[:, 0]]
@@ -87,8 +87,9 @@ def information(chance: Tensor) -> Tensor:
 
     mean = chance.mean(0)
     both, members = torch.stack([mean, 1 - mean]), torch.stack([chance, 1 - chance])
-    entropy: Tensor = torch.special.entr(both).sum(0)
-    return entropy - torch.special.entr(members).sum(0).mean(0)
+    information: Tensor = torch.special.entr(both).sum(0)
+    information -= torch.special.entr(members).sum(0).mean(0)
+    return information
 
 
 def newest(version: np.ndarray, *, versions: int = 1) -> np.ndarray:

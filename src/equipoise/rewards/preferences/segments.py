@@ -98,7 +98,7 @@ def cut(obs: Tree, action: Tree, episode: Tensor, *, rows: int, least: int = 1) 
     """Cut rows [N, ...], in the order of their episodes, into segments of at most ``rows`` rows.
 
     A segment never reaches over an end of an episode. The last segment of an episode is shorter
-    than the others, and left out if it has less than ``least`` rows.
+    than the rest, and left out if it has less than ``least`` rows.
     """
     if not 1 <= least <= rows:
         raise ValueError(f"cut: least must be 1 to rows ({rows}), got {least}")
@@ -155,8 +155,8 @@ def held_out(episode: np.ndarray, *, share: float, seed: int) -> np.ndarray:
 def split(
     answers: Answers, episode: Tensor, *, share: float, seed: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Return the indices of the queries to learn from, those of the held-out queries, and the count
-    of the others, which have an episode on each side and are left out.
+    """Return the indices of the queries to learn from, the indices of the held-out queries, and the
+    count of the rest, which have an episode on each side and are left out.
     """
     side = torch.from_numpy(held_out(episode.cpu().numpy(), share=share, seed=seed))
     left, right = side[answers.left.cpu()], side[answers.right.cpu()]

@@ -31,7 +31,7 @@ class Teacher:
     rationality: Annotated[
         float, Range(0), Help("How surely the better segment is preferred", "inf: always.")
     ] = math.inf
-    myopia: Annotated[UnitInterval, Help("Weight of a row beside the row after it")] = 1.0
+    myopia: Annotated[UnitInterval, Help("Weight of a row over that of the next row")] = 1.0
     error: Annotated[UnitInterval, Help("Share of preferences that are turned around")] = 0.0
     skip: Annotated[float, Help("Return that one segment must have for an answer")] = -math.inf
     equal: Annotated[float, Range(0), Help("Difference of returns below which it is a tie")] = 0.0
@@ -43,7 +43,7 @@ class Teacher:
         return (rewards * mask * self.myopia**after).sum(1) / self.scale  # type: ignore[no-any-return]
 
     def chance(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the chance [Q] that the left segment is preferred, if one is, by returns [Q]."""
+        """Return the chance [Q] that the left segment is preferred, by returns [Q]."""
         gap = np.asarray(left, np.float64) - right
         better = (
             np.sign(gap) / 2 + 0.5
