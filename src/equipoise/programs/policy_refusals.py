@@ -109,12 +109,26 @@ def _collecting_problems(program: Program, policy: Policy) -> list[str]:
         return []
     from equipoise.rewards.terms import collecting, made
 
-    terms, place, replay = made(policy.rewards), program.placement, policy.replay
-    given: dict[str, tuple[object, object, str]] = {}
-    if names := [name for name, term in terms.items() if collecting(term)]:
-        given["placement.actors"] = (1, max(program.actors, 1), "which brings new rows")
-        given["replay.shards"] = (1, 1 if replay is None else replay.shards, "whose learner sees")
-    return [problem for problem in _unusual(given, names)]
+    terms = {name: one for name, one in made(policy.rewards).items() if collecting(one)}
+    learners, shards = (
+        program.placement.learners,
+        1 if policy.replay is None else policy.replay.shards,
+    )
+    problems = [
+        f"placement.learners: must be 1 with reward {name}, whose state one learner has, got "
+        f"{learners}"
+        for name, term in terms.items()
+        if term.alone and learners > 1
+    ]
+    for name in list(terms)[:1]:
+        why = f"with reward {name}, which sees the rows as they arrive at the learner"
+        if shards > 1:
+            problems.append(f"replay.shards: must be 1 {why}, got {shards}")
+        if not program.actors:
+            problems.append(f"source.dataset: must be none {why}, got one; try without --dataset")
+        if values_of(policy.algorithm).get("torso") == "vae":
+            problems.append(f"algorithm.torso: must not be vae {why}, got vae")
+    return problems
 
 
 def _head_problems(policy: Policy, headed: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ class RewardTerm:
     """
 
     name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
+    alone: ClassVar[bool] = False  # must it be the only learner's?
 
     head: Annotated[
         bool,

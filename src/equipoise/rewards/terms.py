@@ -85,6 +85,8 @@ def following(rewards: Rewards, algorithm: Learns) -> dict[str, RewardTerm]:
     for name, term in terms.items():
         try:
             term.follow(algorithm)
+        except Refused:
+            raise
         except Exception as error:
             raise ValueError(f"reward: {name}: {raised(error)}") from error
     return terms
@@ -109,6 +111,11 @@ def built(rewards: Rewards, algorithm: Learns, spec: EnvSpec, seed: int) -> dict
         except Exception as error:
             raise ValueError(f"reward: {name}: {raised(error)}") from error
     return terms
+
+
+def collecting(term: RewardTerm) -> bool:
+    """Return whether a term sees each new row."""
+    return type(term).collect is not RewardTerm.collect
 
 
 def _class_of(word: str) -> type[RewardTerm]:

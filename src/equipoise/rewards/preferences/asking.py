@@ -79,6 +79,8 @@ def asks(
 
         def score(pairs: np.ndarray) -> Tensor:
             left, right = torch.from_numpy(pairs).unbind(1)
+            if len(pairs) == 0:
+                return torch.zeros(0)
             return disagreement(model.chance(returns[:, left] - returns[:, right]))
 
         parts.append(chosen_pairs(rest, side, score, seed=seed, asked=asked))

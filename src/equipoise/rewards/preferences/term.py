@@ -36,7 +36,7 @@ from equipoise.rewards.preferences.model import RewardModel, RewardNets
 from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
 from equipoise.rewards.preferences.segments import Answers, Segments, split
 from equipoise.rewards.preferences.teacher import Teacher
-from equipoise.rewards.term import RewardTerm
+from equipoise.rewards.term import Refused, RewardTerm
 from equipoise.schema import Array, Each, Flag, Number, Schema, Text, count, like
 from equipoise.seeds import derive_seed
 from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
@@ -57,6 +57,7 @@ class Preferences(RewardTerm):
     """
 
     name: ClassVar[str] = "preferences"
+    alone: ClassVar[bool] = True
 
     store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
     labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
@@ -110,20 +111,25 @@ class Preferences(RewardTerm):
 
     def follow(self, algorithm: Learns) -> None:
         if not self.store:
-            raise ValueError("store: must be a folder, got none; try --set reward.store=DIR")
-        if self.first > self.labels:
-            raise ValueError(
-                f"first: must be at most labels ({self.labels:,}), got {self.first:,}: without a "
-                "first fit there is no reward"
+            raise Refused(
+                "reward.preferences.store: must be a folder, got none; try --set reward.store=DIR"
+            )
+        if not 0 < self.first <= self.labels:
+            raise Refused(
+                f"reward.preferences.first: must be 1 to labels ({self.labels:,}), since there is "
+                f"no reward before a first fit, got {self.first:,}"
             )
 
     def build(self, spec: EnvSpec, seed: int) -> None:
         self._observed, self._action, self._seed = Observed(spec), spec.action, seed
         self._clips = Clips(self._observed.space, spec.action)
         self._labels = Labels(self._clips)
-        self._found = Candidates(
-            self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
-        )
+        try:
+            self._found = Candidates(
+                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
+            )
+        except ValueError as error:
+            raise Refused(f"reward.preferences.{error}") from error
         self._device = torch.device("cpu")
         self._model, self._fitted = self._new_model(), False
         self._projection = projection(self._observed.size, seed)
@@ -137,9 +143,10 @@ class Preferences(RewardTerm):
         self._extra = 0.0  # caution that the guard adds
         self._guard, self._verdict = guard.State(), "ok"
         self._numbers: dict[str, float] = {}
-        if self._is_there():
-            with Store(self.store) as store:
-                self._check_env(store)
+        try:
+            self._check_store()
+        except (ValueError, OSError) as error:
+            raise Refused(f"reward.preferences.store: {error}") from error
 
     def to(self, device: torch.device) -> None:
         self._device, self._model = device, self._model.to(device)
@@ -150,11 +157,17 @@ class Preferences(RewardTerm):
     def _is_there(self) -> bool:
         return (Path(self.store) / FILE).exists() or Path(self.store).is_file()
 
-    def _check_env(self, store: Store) -> None:
-        """ValueError if the clips of a store are of another env."""
-        first = next((one.left for one in store.queries() if one.kind == "clip"), None)
-        if first is not None:
-            self._clips.rows(store.segment(first), f"{store.path}, clip {first[:12]}")
+    def _check_store(self) -> None:
+        """ValueError for a store that is damaged, or whose clips are of another env."""
+        folder = Path(self.store)
+        if not self._is_there():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise ValueError(f"{folder}: must be a store or a new folder, got another one")
+            return
+        with Store(folder) as store:
+            first = next((one.left for one in store.queries() if one.kind == "clip"), None)
+            if first is not None:
+                self._clips.rows(store.segment(first), f"{folder}, clip {first[:12]}")
 
     def _new_model(self) -> RewardModel:
         nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
