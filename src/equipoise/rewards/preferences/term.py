@@ -41,7 +41,8 @@ from equipoise.schema import Array, Each, Flag, Number, Schema, Text, count, lik
 from equipoise.seeds import derive_seed
 from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
 
-MOST_CAUTION = 8.0
+MOST_CAUTION = 8.0  # that the guard adds
+URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
 
 
 @dataclass(kw_only=True, eq=False)
@@ -227,15 +228,25 @@ class Preferences(RewardTerm):
             answers = self._labels.read(store, upto)
             fresh = self._labels.read(store, upto, self._row)
             compared = self._labels.read(store, upto, self._row, "newest")
+            waits = self._waits(store, upto)
         self._numbers["labels"] = len(answers)
         changed, self._row = upto != self._row, upto
         if len(answers):
             segments = self._labels.segments().to(self._device)
-            if self._fitted:
+            if self._fitted and (len(fresh) or waits):
                 self._judge(segments, fresh.to(self._device), compared.to(self._device))
             if changed and len(answers) >= self.first:
                 self._fit(segments, answers.to(self._device), seed)
         self._rounds += 1
+
+    def _waits(self, store: Store, upto: int) -> bool:
+        """Are there queries up to now without an answer?"""
+        answered = {one.query for one in store.answers(upto=upto)}
+        return any(
+            one.id not in answered
+            for one in store.queries()
+            if one.kind == "clip" and one.step is not None and one.step <= self._collected
+        )
 
     def _asks(self, store: Store, seed: int) -> list[Ask]:
         there = sum(one.kind == "clip" for one in store.queries())
@@ -243,7 +254,7 @@ class Preferences(RewardTerm):
         how = Asking(
             count=min(wanted, self.labels - there),
             choose=self.choose,
-            newest=self.newest if self._verdict == "ok" else 1.0,
+            newest=self.newest if self._verdict == "ok" else max(self.newest, URGENT),
             best=self._best,
             teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
             if self.teacher == "synthetic"
