@@ -23,7 +23,7 @@ class RewardTerm:
     settings, and overrides the methods that it needs.
 
     =====================  ====================================================================
-    once, at the start     ``follow``, ``build``
+    once, at the start     ``follow``, ``build``, ``demonstrate``
     as rows arrive         ``collect``
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
     after the last step    ``loss``, one step of the optimiser of ``net``, then ``absorb``
@@ -72,6 +72,14 @@ class RewardTerm:
 
         torch is seeded, so that all learners make the same; ``seed`` is for other generators.
         """
+        return
+
+    def recorded(self) -> str:
+        """Return the name of the data set that ``demonstrate`` is shown; "" for none."""
+        return ""
+
+    def demonstrate(self, data: Trajectory) -> None:
+        """Take in rows [T, 1] of that data set, numpy arrays, in their order."""
         return
 
     def to(self, device: torch.device) -> None:

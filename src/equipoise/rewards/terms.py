@@ -21,6 +21,7 @@ from equipoise.types import EnvSpec, Learns, Rewards
 
 BUILT_IN = {
     "counts": "equipoise.rewards.counts:Counts",
+    "gail": "equipoise.rewards.gail:GAIL",
     "preferences": "equipoise.rewards.preferences.term:Preferences",
     "rnd": "equipoise.rewards.rnd:RND",
 }

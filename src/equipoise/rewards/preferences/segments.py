@@ -135,6 +135,20 @@ def join(parts: Sequence[Segments]) -> Segments:
     return Segments(obs, action, mask, torch.cat([one.episode for one in parts]))
 
 
+def both(one: Answers, other: Answers) -> Answers:
+    """Put answers one after the other."""
+
+    def ones(part: Answers) -> Tensor:
+        return torch.ones_like(part.share) if part.weight is None else part.weight
+
+    return Answers(
+        torch.cat([one.left, other.left]),
+        torch.cat([one.right, other.right]),
+        torch.cat([one.share, other.share]),
+        torch.cat([ones(one), ones(other)]),
+    )
+
+
 # ------------------------------------------------------------------------------------------- split
 
 

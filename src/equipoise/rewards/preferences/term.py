@@ -31,10 +31,18 @@ from equipoise.rewards.preferences import guard
 from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, asks, of_rows
 from equipoise.rewards.preferences.candidates import Candidates, Rows
 from equipoise.rewards.preferences.clips import Clips, Labels
+from equipoise.rewards.preferences.demonstrations import demonstration_answers
 from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
 from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
-from equipoise.rewards.preferences.segments import Answers, Segments, split
+from equipoise.rewards.preferences.segments import (
+    Answers,
+    Segments,
+    both,
+    held_out,
+    join,
+    split,
+)
 from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.rewards.term import Refused, RewardTerm
 from equipoise.schema import Array, Each, Flag, Number, Schema, Text, count, like
@@ -105,6 +113,13 @@ class Preferences(RewardTerm):
     noise: Annotated[float, Range(0, 0.9), Help("Share of answers expected to be random"), KEPT] = (
         0.1
     )
+    demonstrations: Annotated[
+        str,
+        Help(
+            "Data set whose segments are preferred to the first ones of the policy",
+            "As many pairs as `first`, in each fit (arXiv:1811.06521).",
+        ),
+    ] = ""
     caution: Annotated[
         NonNegativeFloat,
         Help("Deviations of the members that a reward is lowered by"),
@@ -131,6 +146,7 @@ class Preferences(RewardTerm):
             )
         except ValueError as error:
             raise Refused(f"reward.preferences.{error}") from error
+        self._shown: Candidates | None = None  # segments of demonstrations
         self._device = torch.device("cpu")
         self._model, self._fitted = self._new_model(), False
         self._projection = projection(self._observed.size, seed)
@@ -148,6 +164,17 @@ class Preferences(RewardTerm):
             self._check_store()
         except (ValueError, OSError) as error:
             raise Refused(f"reward.preferences.store: {error}") from error
+
+    def recorded(self) -> str:
+        return self.demonstrations
+
+    def demonstrate(self, data: Trajectory) -> None:
+        if self._shown is None:
+            seed = derive_seed(self._seed, "demonstrations")
+            self._shown = Candidates(
+                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
+            )
+        self._shown.collect(replace(data, obs=self._observed.leaf(data.obs)), 0)
 
     def to(self, device: torch.device) -> None:
         self._device, self._model = device, self._model.to(device)
@@ -230,13 +257,12 @@ class Preferences(RewardTerm):
             compared = self._labels.read(store, upto, self._row, "newest")
             waits = self._waits(store, upto)
         self._numbers["labels"] = len(answers)
-        changed, self._row = upto != self._row, upto
-        if len(answers):
+        changed, self._row = upto != self._row or not self._fitted, upto
+        if self._fitted and (len(fresh) or waits):
             segments = self._labels.segments().to(self._device)
-            if self._fitted and (len(fresh) or waits):
-                self._judge(segments, fresh.to(self._device), compared.to(self._device))
-            if changed and len(answers) >= self.first:
-                self._fit(segments, answers.to(self._device), seed)
+            self._judge(segments, fresh.to(self._device), compared.to(self._device))
+        if changed and (len(answers) >= self.first or self._shown is not None):
+            self._fit(answers, seed)
         self._rounds += 1
 
     def _waits(self, store: Store, upto: int) -> bool:
@@ -263,13 +289,39 @@ class Preferences(RewardTerm):
         model = self._model if self._fitted else None
         return asks(store, self._clips, self._found.segments(), model, how, seed=seed)
 
-    def _fit(self, segments: Segments, answers: Answers, seed: int) -> None:
-        """Fit a new ensemble to all answers."""
+    def _fit(self, answers: Answers, seed: int) -> None:
+        """Fit a new ensemble to all answers, and to those that demonstrations give."""
+        parts = [self._labels.segments()] if len(answers) else []
+        if self._shown is not None:
+            answers = self._with_demonstrations(self._shown.segments(), parts, answers, seed)
+        segments = join(parts).to(self._device)
+        answers = answers.to(self._device)
         train, _, _ = split(answers, segments.episode, share=HELD_OUT, seed=SPLIT)
         settings = Fitting(held_out=HELD_OUT if len(train) else 0.0)
         self._model, self._fitted = self._new_model(), True
         held = fit(self._model, segments, answers, settings, seed=SPLIT)
         self._numbers |= {"held_out_accuracy": held.accuracy, "held_out_ece": held.ece}
+
+    def _with_demonstrations(
+        self, shown: Rows, parts: list[Segments], answers: Answers, seed: int
+    ) -> Answers:
+        """Add demonstrations and the policy's earliest segments to ``parts``; return the answers
+        with those that prefer the demonstrations.
+        """
+        rows = self._found.segments()
+        early = Rows(**tree.index(rows.fields(), rows.round == rows.round.min()))
+        before = sum(map(len, parts))
+        parts += [of_rows(shown), of_rows(early)]
+        episode = torch.cat([one.episode for one in parts]).numpy()
+        place = np.arange(len(episode)) - before
+        more = demonstration_answers(
+            (place >= 0) & (place < len(shown.size)),
+            held_out(episode, share=HELD_OUT, seed=SPLIT),
+            count=self.first,
+            seed=seed,
+            policy=place >= len(shown.size),
+        )
+        return both(answers, more)
 
     def _judge(self, segments: Segments, fresh: Answers, compared: Answers) -> None:
         """Let the guard look at the answers since the last round."""
