@@ -131,3 +131,9 @@ def test_the_newest_are_kept_and_a_state_goes_on() -> None:
 def test_segments_that_are_too_large_are_refused() -> None:
     with pytest.raises(ValueError, match="segment: must have at most .* rows"):
         Candidates(SPECS, rows=MOST_BYTES // 8, most=2, seed=1)
+
+
+def test_a_row_without_a_step_within_an_episode_ends_a_segment() -> None:
+    data = streams([[40]], 12)
+    data.mask[6, 0] = False
+    assert places(collected(data)) == [[0, 1, 2, 3], [4, 5], [7, 8, 9, 10]]
