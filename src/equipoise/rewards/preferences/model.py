@@ -49,8 +49,8 @@ class RewardModel(nn.Module):
 
     The members differ by their first weights and by the answers that they learn from (``fit``). All
     members are computed together. ``rewards`` is centred and scaled: over the rows of the labelled
-    segments it has mean 0 and deviation 1. ``returns`` is neither centred nor scaled: differences of it are
-    logits.
+    segments it has mean 0 and deviation 1. ``returns`` is not: differences of it
+    are logits.
     """
 
     def __init__(
