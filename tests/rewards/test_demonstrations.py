@@ -68,7 +68,8 @@ def shown(name: str, spec: EnvSpec) -> Iterator[Trajectory]:
 
 def gail(folder: Path) -> Terms:
     name = recorded(folder, DISCRETE)
-    rewards = Rewards(sum="gail", terms={"gail": {"demonstrations": name, "learning_rate": 1e-2}})
+    settings = {"demonstrations": name, "learning_rate": 1e-2, "updates": 5}
+    rewards = Rewards(sum="gail", terms={"gail": settings})
     terms = built(rewards, PPO(), DISCRETE, 5)
     for block in shown(name, DISCRETE):
         terms["gail"].demonstrate(block)
@@ -94,7 +95,7 @@ def test_gail_pays_for_the_actions_of_the_demonstrations(tmp_path: Path) -> None
     data = drawn(DISCRETE, 6, 8, 99)
     paid = made.terms["gail"].rewards(data).detach()
     last = data.action == DISCRETE.action.n - 1
-    assert float(paid[last].mean()) > float(paid[~last].mean()) + 0.5
+    assert float(paid[last].mean()) > 1.5 * float(paid[~last].mean())
 
 
 def test_every_row_of_a_data_set_is_shown_once(tmp_path: Path) -> None:

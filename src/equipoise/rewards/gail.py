@@ -52,6 +52,10 @@ class GAIL(RewardTerm):
         64,
     )
     learning_rate: Annotated[Rate, Help("Learning rate of the discriminator")] = 1e-3
+    updates: Annotated[
+        PositiveInt,
+        Help("Steps of the discriminator after each batch", "Each has rows of its own."),
+    ] = 1
     penalty: Annotated[
         NonNegativeFloat, Help("Weight of the penalty on the gradient; 0 turns it off")
     ] = 10.0
@@ -68,6 +72,7 @@ class GAIL(RewardTerm):
         size = self._observed.size + encoded_size(spec.action)
         self.net: Discriminator = Discriminator(size, self.hidden)
         self.optimizer = Optimizer(learning_rate=self.learning_rate, schedule="constant")
+        self.steps, self._step = self.updates, 0
         self._most = MOST_BYTES // (4 * size)
         self._shown = torch.zeros(0, size)
 
@@ -104,7 +109,9 @@ class GAIL(RewardTerm):
 
     def loss(self, data: Trajectory) -> LossOutput:
         rows, weight = self._policy(data).flatten(0, 1), data.mask.flatten().float()
-        generator = torch.Generator().manual_seed(derive_seed(self._seed, f"{self.version}"))
+        self._step = (self._step + 1) % self.steps
+        purpose = f"{self.version} {self._step}"
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, purpose))
         drawn = torch.randint(len(self._shown), (len(rows),), generator=generator)
         share = torch.rand(len(rows), 1, generator=generator).to(rows.device)
         shown = self._shown[drawn.to(self._shown.device)]
