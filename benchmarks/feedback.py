@@ -289,18 +289,17 @@ def imitation(python: str, rounds: int, nets: RewardNets) -> dict[str, object]:
 LABELS = [
     "reward.teacher=synthetic",
     "reward.error=0.1",  # of the answers are wrong
-    "reward.segment=25",
 ]
 TRAINED = {  # algorithm: steps, settings of both runs, settings of the one with labels
     "sac": (
         10_000,
         ["algorithm.hidden=64,64", "policy.batch=128"],
-        [*LABELS, "reward.labels=700", "reward.first=50", "reward.every=500"],
+        LABELS,
     ),
     "ppo": (
         100_000,
         [],
-        [*LABELS, "reward.labels=1500", "reward.queries=100", "reward.every=4096"],
+        [*LABELS, "reward.labels=1500", "reward.queries=100"],
     ),
 }
 

@@ -90,9 +90,9 @@ class Preferences(RewardTerm):
         ),
         Read("teacher", "synthetic", why="people answer"),
     ] = 0.0
-    segment: Annotated[PositiveInt, Help("Rows of a segment"), KEPT] = 50
-    every: Annotated[PositiveInt, Help("Rows between two rounds")] = 1_000
-    first: Annotated[PositiveInt, Help("Answers that the first fit needs")] = 100
+    segment: Annotated[PositiveInt, Help("Rows of a segment"), KEPT] = 25
+    every: Annotated[PositiveInt, Help("Rows between two rounds")] = 500
+    first: Annotated[PositiveInt, Help("Answers that the first fit needs")] = 50
     queries: Annotated[PositiveInt, Help("New queries of a round")] = 50
     choose: Annotated[
         Literal["disagreement", "random"],
