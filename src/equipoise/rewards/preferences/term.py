@@ -103,7 +103,7 @@ class Preferences(RewardTerm):
     ] = "disagreement"
     newest: Annotated[
         UnitInterval,
-        Help("Share of queries that compare the newest segments with the best"),
+        Help("Share of queries about the newest segments beside the best"),
     ] = 0.2
     candidates: Annotated[
         int, Range(2, 100_000), Help("Newest segments that queries are chosen from"), KEPT
@@ -116,8 +116,8 @@ class Preferences(RewardTerm):
     demonstrations: Annotated[
         str,
         Help(
-            "Data set whose segments are preferred to the first ones of the policy",
-            "As many pairs as `first`, in each fit (arXiv:1811.06521).",
+            "Data set whose segments are preferred to the policy's",
+            "To its earliest ones: as many pairs as `first`, in each fit (arXiv:1811.06521).",
         ),
     ] = ""
     caution: Annotated[
