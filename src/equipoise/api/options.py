@@ -266,8 +266,11 @@ class TuneOptions(ProgramOptions, total=False):
     on: On
     """Place of each trial's workers (default: serial)."""
     executor: Literal["local", "ray"]
-    """local: trials on this machine. ray: on a cluster whose machines share ``out`` (default:
-    local)."""
+    """local: trials on this machine. ray: on a cluster whose machines share ``out``, or with a
+    ``url`` (default: local)."""
+    url: str | None
+    """URL that the trials are copied to; the machines of a cluster then share no folder (default:
+    none)."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]
@@ -429,8 +432,10 @@ OWN_OF_TUNE: Mapping[str, str] = {
     "confirm": "Fresh seeds that the best settings are trained on at the end (default: 3).",
     "out": "The study's directory (default: studies/ENV-ALGORITHM-TIME).",
     "on": "Place of each trial's workers (default: serial).",
-    "executor": "local: trials on this machine. ray: on a cluster whose machines share ``out`` "
-    "(default: local).",
+    "executor": "local: trials on this machine. ray: on a cluster whose machines share ``out``, "
+    "or with a ``url`` (default: local).",
+    "url": "URL that the trials are copied to; the machines of a cluster then share no folder "
+    "(default: none).",
     "trust": "Modules and ``module:callable`` that a study from elsewhere may import.",
     "progress": "Show the study while it trains (default: true).",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ def carried_on_shown(
     *,
     quiet: bool,
     command: str = "tune",
+    cluster: Mapping[str, object] | None = None,
     started: LocalExecutor | None = None,
 ) -> int:
     """Carry a study on to its end, shown -> the exit code."""
@@ -35,7 +36,13 @@ def carried_on_shown(
     view = StudyView(settings, folder, quiet=quiet)
     try:
         done = carried_on(
-            folder, trust=trust, jobs=jobs, started=started, heard=view.heard, moved=view.moved
+            folder,
+            trust=trust,
+            jobs=jobs,
+            cluster=cluster,
+            started=started,
+            heard=view.heard,
+            moved=view.moved,
         )
     except KeyboardInterrupt as stopped:
         say(f"Interrupted: the study is saved; 'equipoise tune resume {folder}' goes on.")
