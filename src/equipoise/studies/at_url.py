@@ -85,6 +85,7 @@ class OwnFolder:
                     shutil.rmtree(path)
         self.path = Path(tempfile.mkdtemp(prefix=FOLDER))
         self._lock = paths.lock(self.path)
+        (self.path / TRIALS).mkdir()
 
     def write(self, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():

@@ -44,9 +44,12 @@ class TrialActor:
     def begin(self, job: Job, files: Mapping[str, bytes]) -> None:
         """``files``: those of the study, for one with a URL."""
         if job.url:
-            self._own = self._own or OwnFolder()
-            self._own.write(files)
-            self._executor.begin(replace(job, study=self._own.path))
+            try:
+                self._own = self._own or OwnFolder()
+                self._own.write(files)
+                self._executor.begin(replace(job, study=self._own.path))
+            except OSError as error:  # ``poll`` is what the study hears
+                self._error = f"{socket.gethostname()}: must have room for trials, got: {error}"
         elif (job.study / STUDY).is_file():
             self._executor.begin(job)
         else:
