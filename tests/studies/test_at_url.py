@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,8 +206,8 @@ def test_pins_go_to_the_url_and_an_unpinned_checkpoint_goes_from_there(tmp_path:
 
 def settings(place: str, **options: Any) -> StudySettings:
     space = ("optimizer.learning_rate=log:1e-4..1e-2",)
-    options = {"strategy": "random", "trials": 2, "confirm": 0, "space": space} | options
-    return StudySettings(url=place, **options)
+    given: dict[str, Any] = {"strategy": "random", "trials": 2, "confirm": 0, "space": space}
+    return StudySettings(url=place, **given | options)
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +336,7 @@ def test_the_small_files_come_to_the_studys_machine_and_a_failure_is_a_warning(
 def test_the_folder_of_a_killed_actor_is_removed_and_that_of_a_living_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(at_url.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(at_url, "LEFT_S", -1.0)
     killed, living = tmp_path / f"{at_url.FOLDER}killed", OwnFolder()
     killed.mkdir()
