@@ -268,6 +268,8 @@ class TuneOptions(ProgramOptions, total=False):
     """One thread, or processes, for each trial (default: serial)."""
     executor: Literal["local", "ray"]
     """Trials on this machine, or on a Ray cluster (default: local)."""
+    url: str
+    """URL that trials are copied to; with it executor="ray" needs no shared folder."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]

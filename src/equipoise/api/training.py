@@ -221,6 +221,7 @@ class Order:
     trust: Sequence[str]
     choices: Mapping[str, object]
     callbacks: Sequence[Callback] = ()
+    mirror: str | None = None  # a URL that the run in the directory ``out`` is copied to
 
 
 def run_of(made: Program, order: Order) -> Run:
@@ -273,7 +274,7 @@ def run_of(made: Program, order: Order) -> Run:
             nodes=nodes,
             tensorboard=order.tensorboard,
             wandb=order.wandb,
-            mirror=url,
+            mirror=url or order.mirror,
             chosen={**order.choices, **chosen},
             notes=notes,
             callbacks=order.callbacks,
@@ -350,12 +351,14 @@ def resumed(
     *,
     same: Program | None = None,
     tell: Callable[[str], object] = _silent,
+    mirror: str | None = None,
 ) -> Run:
     """The run that goes on from the newest whole checkpoint of ``directory``, which may be a URL.
 
     What was chosen by measurement stays, unless a change makes it another choice, or it is ``auto``
     now. ``same``: the program of a command that is given again; more steps than the run has extend
-    it. ``tell`` is called with sentences on what was chosen.
+    it. ``tell`` is called with sentences on what was chosen. ``mirror``: a URL that a run on this
+    machine is copied to.
     """
     check_shapes(options)
     Listeners(callbacks := options.get("callbacks", ()))
@@ -386,7 +389,7 @@ def resumed(
         nodes = connected(where, {**before, **(cluster or {})})
         with _disconnected(nodes):
             # a URL that only the fetched run.json names is not written to
-            mirror = directory if is_url(directory) else None
+            mirror = directory if is_url(directory) else mirror
             services = Services(
                 on=where,
                 nodes=nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +58,7 @@ def carried_on_shown(
     *,
     quiet: bool,
     command: str = "tune",
+    cluster: Mapping[str, object] | None = None,
     started: LocalExecutor | None = None,
 ) -> int:
     """Carry a study on to its end, shown -> the exit code."""
@@ -73,6 +74,7 @@ def carried_on_shown(
             folder,
             trust=trust,
             jobs=jobs,
+            cluster=cluster,
             started=started,
             on_entry=view.on_entry,
             on_progress=view.on_progress,

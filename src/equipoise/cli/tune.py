@@ -122,7 +122,10 @@ def start(
         starting.end()
         unless.pop_all()
     with plain_errors("equipoise tune", debug):
-        code = carried_on_shown(folder, None, trust or (), quiet=quiet, started=started)
+        where = cluster_settings(address, cluster)
+        code = carried_on_shown(
+            folder, None, trust or (), quiet=quiet, started=started, cluster=where
+        )
     sys.exit(code)
 
 
@@ -131,6 +134,8 @@ def start(
 def resume(
     study: Folder,
     jobs: Jobs = None,
+    address: Address = None,
+    cluster: ClusterSettings = None,
     quiet: Quiet = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -140,7 +145,8 @@ def resume(
         from equipoise.programs.settings import at_least
 
         beside = None if jobs is None else at_least(jobs, "--jobs")
-        code = carried_on_shown(study, beside, trust or (), quiet=quiet)
+        where = cluster_settings(address, cluster)
+        code = carried_on_shown(study, beside, trust or (), quiet=quiet, cluster=where)
     sys.exit(code)
 
 

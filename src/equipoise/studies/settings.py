@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from equipoise import trust
 from equipoise.facts import Flag, Help, Range
-from equipoise.files import LARGEST_JSON, json_bytes, parse_toml, read_bounded, write_atomic
+from equipoise.files import (
+    LARGEST_JSON,
+    is_url,
+    json_bytes,
+    parse_toml,
+    read_bounded,
+    write_atomic,
+)
 from equipoise.hints import hint
 from equipoise.types import WHAT, WHERE, On
 
@@ -61,6 +68,11 @@ class StudySettings:
         Help("Trials on this machine, or on a Ray cluster"),
         Flag(WHERE, "local|ray"),
     ] = "local"
+    url: Annotated[
+        str,
+        Help("URL that trials are copied to; with it --executor ray needs no shared folder"),
+        Flag(WHERE, "URL"),
+    ] = ""
     seed: Annotated[int, Range(0, (1 << 63) - 1)] = 0
     cluster: tuple[str, ...] = ()  # settings of a Ray cluster, such as "address=auto"
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
@@ -74,6 +86,8 @@ class StudySettings:
 
         if wrong := out_of_range(self):
             raise ValueError(wrong[0])
+        if self.url and not is_url(self.url):
+            raise ValueError(f"url: must be a URL such as s3://bucket/study, got {self.url!r}")
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
@@ -105,6 +119,15 @@ def write_study(
             written["signature"] = signature
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
+
+
+def write_cluster(folder: Path, cluster: Sequence[str]) -> None:
+    """Write other settings of the Ray cluster into ``study.toml``."""
+    import tomli_w
+
+    data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
+    data["study"]["cluster"] = list(cluster)
+    write_atomic(folder / STUDY, tomli_w.dumps(data).encode())
 
 
 def read_study(folder: Path) -> StudySettings:

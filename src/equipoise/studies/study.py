@@ -159,6 +159,7 @@ class Study:
             source=trial.parent,
             source_steps=trial.parent_steps,
             keep_cut=self.strategy.changes_settings,
+            url=self.settings.url,
         )
 
     def _next_result(self) -> Result:
