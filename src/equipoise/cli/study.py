@@ -62,7 +62,8 @@ def start(
         from equipoise.studies.settings import StudySettings
 
         at, beside = places(suite, out, kept), at_least(jobs, "--jobs")
-        view = StudyView(StudySettings(strategy="cells", jobs=beside), at.study, quiet=quiet)
+        shown = StudySettings(strategy="cells", jobs=beside, suite=suite.stem)
+        view = StudyView(shown, at.study, quiet=quiet)
         try:
             left = filled(
                 at,
@@ -94,7 +95,7 @@ def report(
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Write a page that compares the algorithms of a suite with each other and with others.
+    """Write a page that compares the algorithms of a suite.
 
     The page has learning curves, interquartile means with bootstrap intervals, performance
     profiles, and a table against the published scores.
