@@ -69,6 +69,10 @@ class StudySettings:
     wandb: str = ""
     suite: str = ""  # the name of the suite that the trials are cells of
 
+    def whole(self, steps: int) -> int:
+        """Return the env steps of a whole trial; those of cells differ, and one stretch is all."""
+        return 1 if self.suite else steps
+
     def __post_init__(self) -> None:
         for name, value, most in (
             ("trials", self.trials, MOST_TRIALS),
@@ -86,8 +90,9 @@ class StudySettings:
                 raise ValueError(f"{name}: must be one of {', '.join(among)}, got {given!r}")
         if not isinstance(self.strategy, str):
             raise TypeError(f"strategy: must be a name, got {self.strategy!r}")
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed: must be from 0 to 2**63 - 1, got {self.seed}")
+        runs = max(self.trials, self.confirm)  # with seeds of their own, from this one on
+        if not 0 <= self.seed < (1 << 63) - runs:
+            raise ValueError(f"seed: must be from 0 to 2**63 - 1 - {runs}, got {self.seed}")
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
