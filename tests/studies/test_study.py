@@ -26,14 +26,15 @@ from equipoise.studies.history import (
     Start,
     Stop,
 )
-from equipoise.studies.journal import JOURNAL, decided, read_journal, replayed
+from equipoise.studies.journal import JOURNAL, Journal, decided, read_journal, replayed
 from equipoise.studies.recorded import state_text
-from equipoise.studies.settings import StudySettings, write_study
+from equipoise.studies.settings import STUDY, StudySettings, check_trust, read_study, write_study
 from equipoise.studies.space import Space, read_space
 from equipoise.studies.stopping import PROCESS, STOP, stop_study
 from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategy import Plan
 from equipoise.studies.study import Study
+from equipoise.trust import Untrusted
 
 SPACE = read_space(["optimizer.learning_rate=log:1e-4..1e-2"])
 
@@ -377,3 +378,28 @@ def test_a_score_that_is_no_number_counts_as_none(tmp_path: Path) -> None:
     found = ran(tmp_path, Broken())
     assert all(one["score"] is None for one in found if one["kind"] == "result")
     assert found[-1]["kind"] == "end" and found[-1]["best"] is None
+
+
+def test_a_space_that_names_code_needs_a_proof_or_trust(tmp_path: Path) -> None:
+    space = ("rewards.parts=mine:a,mine:b", "env.size=small,large", "algorithm.gamma=0.9,0.99")
+    write_study(tmp_path, StudySettings(strategy="random", space=space), None, "", {})
+    check_trust(tmp_path, read_study(tmp_path), ())
+    file = tmp_path / STUDY
+    whole = file.read_text()
+    for was, now in (("mine:b", "evil:b"), ("rewards.parts", "algorithm.torso")):
+        file.write_text(whole.replace(was, now))
+        with pytest.raises(Untrusted, match="mine:a"):
+            check_trust(tmp_path, read_study(tmp_path), ())
+        check_trust(tmp_path, read_study(tmp_path), ("mine", "evil", "small", "large"))
+
+
+def test_settings_that_are_not_of_the_space_are_refused_before_they_are_used(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    journal.append([start(settings={"rewards.parts": "evil:code"})])
+    journal.close()
+    with pytest.raises(ValueError, match="must have settings of the space in study.toml"):
+        study(tmp_path, Simulated())
+    (tmp_path / JOURNAL).unlink()
+    study(tmp_path, Simulated()).close()

@@ -37,6 +37,7 @@ from equipoise.studies.settings import (
     BEST,
     STUDY,
     StudySettings,
+    check_trust,
     program_hash,
     read_study,
     write_study,
@@ -222,6 +223,7 @@ def carried_on(
 ) -> Tuned:
     """Carry a study on to its end -> the study. Ctrl-C saves its trials."""
     settings = read_study(folder)
+    check_trust(folder, settings, trust)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
     program = None if settings.suite else configured(folder / STUDY, trust=trust)

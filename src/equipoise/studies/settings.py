@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
+PROOF = "space_signature"  # that this user wrote a space which names code
 PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS, MOST_CONFIRMED = 100_000, 1024, 100
 
@@ -123,8 +124,26 @@ def write_study(
         data = written["program"] = for_toml(to_json(program))
         if (signature := trust.signature(data)) is not None:  # of what a reader finds
             written["signature"] = signature
+    if (names := settings.parsed().named) and (
+        proof := trust.sign(names, space_of(settings), make=True)
+    ):
+        written[PROOF] = proof
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
+
+
+def space_of(settings: StudySettings) -> dict[str, object]:
+    """Return what a proof of a study's space is about."""
+    return {"space": [*settings.space]}
+
+
+def check_trust(folder: Path, settings: StudySettings, trusted: Sequence[str]) -> None:
+    """Raise ``Untrusted`` if the space of a study names code, and neither a proof in its file nor
+    ``trusted`` allows it.
+    """
+    if names := settings.parsed().named:
+        data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
+        trust.check(names, space_of(settings), data.get(PROOF), trusted, folder / STUDY)
 
 
 def read_study(folder: Path) -> StudySettings:

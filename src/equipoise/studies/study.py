@@ -27,7 +27,7 @@ from equipoise.studies.history import (
     check_decisions,
 )
 from equipoise.studies.journal import Journal, replayed
-from equipoise.studies.settings import TRIALS, StudySettings
+from equipoise.studies.settings import STUDY, TRIALS, StudySettings
 from equipoise.studies.stopping import to_stop, write_process
 from equipoise.studies.strategy import Strategy
 
@@ -67,19 +67,35 @@ class Study:
         try:
             write_process(folder)
             self._journal = Journal(folder)
+        except BaseException:
+            self._unlock()
+            raise
+        try:
             self.history = replayed(
                 self._journal.entries,
                 settings.jobs,
                 self._journal.path,
                 whole=settings.whole(strategy.plan.steps),
             )
+            self._check_settings()
         except BaseException:
+            self._journal.close()
             self._unlock()
             raise
         self._where = f"strategy {settings.strategy}"  # of errors in decisions
         self._arrived: dict[str, Result] = {}
         self._reached: dict[str, int] = {}  # env steps of what is training
         (folder / TRIALS).mkdir(exist_ok=True)
+
+    def _check_settings(self) -> None:
+        """ValueError for settings in the journal that no strategy can have chosen."""
+        space = self.strategy.plan.space
+        for trial in self.history:
+            if trial.settings and not space.holds(trial.settings):
+                raise ValueError(
+                    f"{self._journal.path}: must have settings of the space in {STUDY}, got "
+                    f"{shortened(repr(trial.settings))} of {trial.name}; restore both files"
+                )
 
     def close(self) -> None:
         """End what is training, saved; the study can go on later."""
