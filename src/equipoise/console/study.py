@@ -36,6 +36,7 @@ from equipoise.studies.settings import StudySettings
 from equipoise.studies.space import Value
 
 MOST_TRIALS = 20  # lines of a table
+MOST_CUTS = 20  # clones of a lineage
 MOST_SETTINGS = 4  # columns
 LONGEST = 24  # letters of a cell
 REDRAW_S = 0.25
@@ -54,13 +55,14 @@ def study_table(study: RecordedStudy, width: int | None) -> list[str]:
 def lineage_lines(study: RecordedStudy, width: int | None) -> list[str]:
     """Return the chain of clones behind each living member that is one, the best first."""
     lines = list[str]()
-    for member in study.members:
+    clones = [one for one in study.members if one.parent is not None]
+    for member in clones[:MOST_TRIALS]:
         first, *rest = study.ancestors(member.name)
-        if not rest:
-            continue
         lines += wrapped(printable(f"{member.name} {score_text(member.score)}"), width, "  ")
         lines += wrapped(printable(f"  begins as {first.trial}"), width, "    ")
-        for one in rest:
+        if (earlier := len(rest) - MOST_CUTS) > 0:
+            lines.append(f"  and was cloned {earlier:,} times before")
+        for one in rest[-MOST_CUTS:]:
             lines += wrapped(printable(f"  {one}"), width, "    ")
     return lines
 
