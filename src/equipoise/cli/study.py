@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -80,7 +81,8 @@ def start(
             view.close()
     for cell in left[:5]:
         print(f"equipoise study: {cell.name}: missing, since its run failed", file=sys.stderr)
-    print(f"The finished cells are in {at.kept}. Next:\n  equipoise study report {suite}")
+    print(f"The finished cells are in {at.kept}. Next:")
+    print(f"  equipoise study report {shlex.quote(str(suite))}")
     sys.exit(1 if left else 0)
 
 
