@@ -269,7 +269,7 @@ def test_a_study_goes_on_on_another_machine_that_has_its_small_files_alone(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        carried_on(first, heard=heard)
+        carried_on(first, on_entry=heard)
     second = tmp_path / "second"
     shutil.copytree(first, second, ignore=shutil.ignore_patterns("checkpoints", "replay"))
     shutil.rmtree(first)

@@ -208,7 +208,7 @@ def test_tune_clones_trials_that_other_machines_have_trained(
         "ppo",
         out=tmp_path / "ray",
         executor="ray",
-        url=f"file://{tmp_path}/store" if at_url else None,
+        url=f"file://{tmp_path}/store" if at_url else "",
         cluster={"address": there.cluster.address},
         **options,
     )

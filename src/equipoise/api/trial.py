@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 0.2
 ENDED = ("solved", "alarmed")  # of a trial that does not go on
+LONGEST_ERROR = 2_000  # letters
 UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and leave it
 
 
@@ -65,9 +66,10 @@ def train_stretch(
         evaluation = summary["evaluation"]
         score = summary["return_mean"] if evaluation is None else evaluation["mean"]
     except Exception as failure:  # the envs and the algorithm of a user may raise anything
-        from equipoise.hints import raised
+        from equipoise.hints import raised, shortened
 
-        state, alarms, score, error = "failed", (), None, raised(failure)
+        state, alarms, score = "failed", (), None
+        error = shortened(raised(failure), LONGEST_ERROR)
         print(f"{job.trial}: {error}", file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
     cores = len(os.sched_getaffinity(0))

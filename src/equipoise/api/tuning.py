@@ -40,6 +40,7 @@ from equipoise.studies.settings import (
     BEST,
     STUDY,
     StudySettings,
+    check_trust,
     program_hash,
     read_hash,
     read_study,
@@ -239,6 +240,7 @@ def carried_on(
     Ray cluster that differ from those of before, and are kept.
     """
     settings = read_study(folder)
+    check_trust(folder, settings, trust)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
     changed = setting_texts({**dict(pairs(settings.cluster)), **(cluster or {})})

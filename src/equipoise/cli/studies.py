@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,4 +128,4 @@ def print_best(study: Tuned, *, as_json: bool = False) -> None:
         seeds = "one fresh seed" if len(scores) == 1 else f"{len(scores)} fresh seeds"
         print(f"fresh     {mean:.6g}{interval} over {seeds}")
     if study.best is not None:
-        print(f"Next: equipoise train --config {study.best}")
+        print(f"Next: equipoise train --config {shlex.quote(str(study.best))}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
+PROOF = "space_signature"  # that this user wrote a space which names code
 PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS, MOST_CONFIRMED = 100_000, 1024, 100
 
@@ -81,6 +82,10 @@ class StudySettings:
     wandb: str = ""
     suite: str = ""  # the name of the suite that the trials are cells of
 
+    def whole(self, steps: int) -> int:
+        """Return the env steps of a whole trial; those of cells differ, and one stretch is all."""
+        return 1 if self.suite else steps
+
     def __post_init__(self) -> None:
         from equipoise.programs.ranges import out_of_range
 
@@ -88,6 +93,9 @@ class StudySettings:
             raise ValueError(wrong[0])
         if self.url and not is_url(self.url):
             raise ValueError(f"url: must be a URL such as s3://bucket/study, got {self.url!r}")
+        runs = max(self.trials, self.confirm)  # with seeds of their own, from this one on
+        if self.seed >= (1 << 63) - runs:
+            raise ValueError(f"seed: must be at most 2**63 - 1 - {runs}, got {self.seed}")
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
@@ -117,6 +125,10 @@ def write_study(
         data = written["program"] = for_toml(to_json(program))
         if (signature := trust.signature(data)) is not None:  # of what a reader finds
             written["signature"] = signature
+    if (names := settings.parsed().named) and (
+        proof := trust.sign(names, space_of(settings), make=True)
+    ):
+        written[PROOF] = proof
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
 
@@ -128,6 +140,20 @@ def write_cluster(folder: Path, cluster: Sequence[str]) -> None:
     data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
     data["study"]["cluster"] = list(cluster)
     write_atomic(folder / STUDY, tomli_w.dumps(data).encode())
+
+
+def space_of(settings: StudySettings) -> dict[str, object]:
+    """Return what a proof of a study's space is about."""
+    return {"space": [*settings.space]}
+
+
+def check_trust(folder: Path, settings: StudySettings, trusted: Sequence[str]) -> None:
+    """Raise ``Untrusted`` if the space of a study names code, and neither a proof in its file nor
+    ``trusted`` allows it.
+    """
+    if names := settings.parsed().named:
+        data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
+        trust.check(names, space_of(settings), data.get(PROOF), trusted, folder / STUDY)
 
 
 def read_study(folder: Path) -> StudySettings:
