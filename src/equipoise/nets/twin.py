@@ -21,8 +21,8 @@ from equipoise.types import EnvSpec, Tree
 
 
 class TwinMLP(nn.Module):
-    """Two MLPs of one shape, or ``members`` of them: rows [N, size] -> [members, N, outputs]
-    float32.
+    """Two MLPs of one shape, or ``members`` of them: rows [N, size], or [members, N, size] with
+    rows for each member, -> [members, N, outputs] float32.
 
     Weights are [members, in, out], each member orthogonal (gain sqrt(2) in hidden layers, 1 at the
     output), biases 0.
@@ -98,7 +98,7 @@ class TwinMLP(nn.Module):
     def _hidden(self, x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """The input and what each hidden layer makes of it, [2, N, ...]."""
         activate = ACTIVATIONS[self.activation]
-        seen = [x.unsqueeze(0)]
+        seen = [x if x.ndim == 3 else x.unsqueeze(0)]
         for w, b in layers[:-1]:
             seen.append(activate(torch.baddbmm(b, seen[-1].expand(len(w), *seen[-1].shape[1:]), w)))
         return seen
