@@ -74,12 +74,15 @@ def read_json(path: Path, most: int | None = None) -> Any:
     return parse_json(read_bounded(path, LARGEST_JSON if most is None else most), path)
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file to read; ValueError for a pipe, a socket, a device or a folder, which is
-    not opened.
-    """
+def check_plain(path: Path) -> None:
+    """Raise ValueError for a pipe, a socket, a device or a folder."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path}: expected a plain file, got another kind of file")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read; ValueError for another kind of file, which is not opened."""
+    check_plain(path)
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 

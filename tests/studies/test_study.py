@@ -313,7 +313,7 @@ def test_a_study_stops_when_it_is_asked_to_and_goes_on_later(tmp_path: Path) -> 
             asked.append(entry.trial)
             (tmp_path / STOP).touch()
 
-    one = study(tmp_path, Simulated(), heard=ask)
+    one = study(tmp_path, Simulated(), on_entry=ask)
     with pytest.raises(KeyboardInterrupt):
         one.run()
     one.close()
@@ -341,7 +341,7 @@ def test_no_process_is_signalled_to_stop_a_study(
     finally:
         bystander.kill()
         bystander.wait()
-    with pytest.raises(ValueError, match="got one at rest"):
+    with pytest.raises(ValueError, match="got one that none runs"):
         stop_study(tmp_path)
 
 
