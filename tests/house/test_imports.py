@@ -40,6 +40,7 @@ COMMANDS = (
 
 
 OF_RUNS = ("list", "show", "rm")
+OF_FEEDBACK = ("show", "import", "export", "annotator", "revoke")
 OF_REGISTRY = ("add", "list", "show", "alias", "rollback", "verify", "gc")
 
 
@@ -75,6 +76,8 @@ def test_import_equipoise_imports_nothing() -> None:
 GROUPS = [
     ["registry"],
     *(["registry", name] for name in OF_REGISTRY),
+    ["feedback"],
+    *(["feedback", name] for name in OF_FEEDBACK),
     ["runs"],
     *(["runs", name] for name in OF_RUNS),
 ]

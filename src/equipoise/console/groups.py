@@ -10,6 +10,7 @@ GROUPS = {
         "evaluate": "Play fresh episodes with the policy of a run",
         "generate": "Answer prompts with the model of a run",
         "collect": "Save episodes of a policy as a data set",
+        "feedback": "Keep preferences of people between clips or texts",
     },
     "Look": {
         "runs": "List the runs of a folder, or remove some",

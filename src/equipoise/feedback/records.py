@@ -122,7 +122,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class GivenAnswer:
-    """An answer from a file. ``choice`` is a side of the pair; None: the file does not have it."""
+    """An answer from a file, as ``Answer``; None for what the file does not have."""
 
     annotator: str
     choice: Choice

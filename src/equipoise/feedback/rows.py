@@ -64,7 +64,7 @@ def put_answer(db: sqlite3.Connection, answer: Answer, lease: int | None) -> int
     row = db.execute(
         "INSERT INTO answers (query, annotator, choice, lease, swapped, latency_s, time) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (*one, answer.latency_s, answer.time),
+        (*one, answer.latency_s, round(answer.time, 6)),  # as exact as the text of a time
     ).lastrowid
     assert row is not None
     return row
