@@ -32,7 +32,7 @@ const show = (question) => {
   const shown = state.shown = { lease: question.lease, close: new AbortController(), player: null, since: performance.now(), ready: false, done: false };
   const sides = SIDES.map((side) => item(side, question[side]));
   $("main").replaceChildren(...(question.prompt ? [h("section", { class: "prompt", "aria-labelledby": "prompt-name" }, h("h2", { id: "prompt-name" }, "Prompt"), question.prompt.problem ? h("p", { class: "bad" }, question.prompt.problem) : messages(question.prompt.text))] : []), h("div", { class: `pair ${question.kind}s` }, sides));
-  attr(document.querySelector('[data-act="replay"]'), { hidden: question.kind === "clip" ? null : "" });
+  attr(document.querySelector('[data-act="replay"]'), { class: question.kind === "clip" ? null : "absent" });
   if (SIDES.some((side) => question[side].problem)) return;
   if (question.kind === "clip") play(shown, SIDES.map((side) => question[side].clip), sides);
   else ready(shown);
