@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,10 @@ def clips(store: Store, count: int) -> list[str]:
     ]
 
 
-def store_with(path: Path, queries: int, people: str = "ab", **plan: float) -> Store:
+def store_with(path: Path, queries: int, people: str = "ab", **plan: Any) -> Store:
     """A store with queries about clips, and a person for each letter."""
-    without = {"gold_share": 0.0, "repeat_share": 0.0}
-    store = Store.create(path, Plan(**{**without, **plan}))
+    given: dict[str, Any] = {"gold_share": 0.0, "repeat_share": 0.0} | plan
+    store = Store.create(path, Plan(**given))
     quick(store)
     first, *others = clips(store, queries + 1)
     for other in others:

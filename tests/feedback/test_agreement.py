@@ -129,3 +129,31 @@ def test_no_answer_is_no_agreement():
     found = agreement([answer(1, 1, "ann", "cannot_tell")])
     assert math.isnan(found.nominal) and found.annotators["ann"].answers == 1
     assert agreement([]).annotators == {}
+
+
+def test_agreement_does_not_depend_on_the_sides_that_queries_have():
+    query, annotator, choice, _ = made(0, 400)
+    choice = np.where(annotator == 10, choice, 2)  # ten people always choose the newer clip
+    answers = [
+        answer(i, int(q) + 1, str(a), CLASSES[c])
+        for i, (q, a, c) in enumerate(zip(query, annotator, choice, strict=True))
+    ]
+    found = agreement(answers)
+    assert found.nominal > 0.5 and alpha_of(query, annotator, choice) < 0.1
+    assert [name for name, one in found.annotators.items() if one.spammer] == ["10"]
+    assert all(posterior[2] > 0.9 for posterior in found.posterior.values())
+
+
+def alpha_of(query, annotator, choice):
+    ratings = np.full((ANNOTATORS, query.max() + 1), np.nan)
+    ratings[annotator, query] = choice
+    return alpha(ratings)
+
+
+def test_people_whom_nobody_checks_have_no_error():
+    own = [answer(i, i, "ann", "left") for i in range(1, 30)]
+    found = agreement([*own, answer(40, 1, "ben", "right")])
+    assert math.isnan(found.annotators["ann"].error)
+    assert math.isnan(found.annotators["ben"].error) and found.shared == 1
+    checked = agreement(own, dict.fromkeys(range(1, 30), "left"))
+    assert checked.annotators["ann"].error < 1e-6

@@ -4,6 +4,8 @@ changed.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 
 import numpy as np
@@ -288,6 +290,17 @@ def test_a_store_is_created_once(tmp_path):
     (tmp_path / "other" / "mine.txt").write_text("x")
     with pytest.raises(ValueError, match="mine.txt"):
         Store.create(tmp_path / "other")
+
+
+def test_a_clip_that_fits_no_more_leaves_nothing(tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = Store.create(tmp_path / "s")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFull, match="nothing was stored, since the disk is full"):
+        store.add_segment({"x": np.zeros(3)})
+    assert list((store.path / "segments").iterdir()) == []
 
 
 def test_a_full_disk_is_one_sentence_and_no_answer(tmp_path):

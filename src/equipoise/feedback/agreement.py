@@ -4,6 +4,7 @@ and Skene, and weights for training.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,7 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.feedback.records import Answer, Choice
+from equipoise.feedback.records import MIRRORED, Answer, Choice
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -87,6 +88,8 @@ def dawid_skene(
     votes = np.zeros((queries, classes))
     np.add.at(votes, (query, choice), 1.0)
     posterior: Floats = (votes + 1e-3) / (votes + 1e-3).sum(1, keepdims=True)
+    confusion: Floats = np.zeros((annotators, classes, classes))
+    prior: Floats = np.zeros(classes)
     every = np.arange(classes)
     # Each answer belongs to a cell and a place for each class that may be right.
     cell = ((annotator[:, None] * classes + every) * classes + choice[:, None]).ravel()
@@ -94,9 +97,9 @@ def dawid_skene(
     for _ in range(MOST_STEPS):
         posterior[golds] = np.eye(classes)[truths]
         soft = np.bincount(cell, posterior[query].ravel(), annotators * classes**2)
-        confusion = soft.reshape(annotators, classes, classes) + SMOOTHING
+        confusion = SMOOTHING + soft.astype(np.float64).reshape(annotators, classes, classes)
         confusion /= confusion.sum(2, keepdims=True)
-        prior = posterior.mean(0)
+        prior = np.mean(posterior, axis=0, dtype=np.float64)
         logs = np.bincount(place, np.log(confusion.ravel()[cell]), queries * classes)
         logs = logs.reshape(queries, classes) + np.log(np.maximum(prior, 1e-12))
         new: Floats = np.exp(logs - logs.max(1, keepdims=True))
@@ -123,7 +126,8 @@ def dawid_skene(
 class Reliability:
     """One annotator: number of answers, share of wrong ones by the EM, Youden's J, share of right
     answers to gold queries, share of equal answers to repeats, and share of choices for the side
-    that the screen showed on the left. nan: not known.
+    that the screen showed on the left. nan: not known, as the error of an annotator with fewer than
+    20 answers to gold queries or to queries that others answered.
     """
 
     answers: int
@@ -160,28 +164,49 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
     numbers = list(dict.fromkeys(one.query for one in first))
     if not first:
         nothing = float("nan")
-        none = {name: _reliability(answers, name, gold, None, 0) for name in names}
+        none = {name: _reliability(answers, name, gold) for name in names}
         return Agreement(nothing, nothing, 0, none, {})
     row = {name: i for i, name in enumerate(names)}
     column = {number: i for i, number in enumerate(numbers)}
     query = np.array([column[one.query] for one in first])
     annotator = np.array([row[one.annotator] for one in first])
-    choice = np.array([CLASSES.index(one.choice) for one in first])
-    known = {column[number]: CLASSES.index(gold[number]) for number in numbers if number in gold}
+    choice = np.array([_class(one.query, one.choice) for one in first])
+    known = {column[one]: _class(one, gold[one]) for one in numbers if gold.get(one) in CLASSES}
     fit = dawid_skene(query, annotator, choice, known)
     ratings = np.full((len(names), len(numbers)), np.nan)
     ratings[annotator, query] = choice
     shared = int((np.bincount(query) > 1).sum())
-    posterior = {
-        number: (float(left), float(equal), float(right))
-        for number, (left, equal, right) in zip(numbers, fit.posterior, strict=True)
+    posterior = {}
+    for number, found in zip(numbers, fit.posterior.tolist(), strict=True):
+        left, equal, right = found[::-1] if _turned(number) else found
+        posterior[number] = (left, equal, right)
+    checked = np.isin(query, list(known)) | (np.bincount(query) > 1)[query]
+    enough = np.bincount(annotator[checked], minlength=len(names)) >= JUDGED_FROM
+    each = {
+        name: _reliability(answers, name, gold, (fit, i) if enough[i] else None)
+        for name, i in row.items()
     }
-    each = {name: _reliability(answers, name, gold, fit, i) for name, i in row.items()}
     return Agreement(alpha(ratings), alpha(ratings, "ordinal"), shared, each, posterior)
 
 
+def _turned(query: int) -> bool:
+    """Is this one of the half of the queries whose sides are exchanged?
+
+    The caller who adds a query chooses its sides. If all put the newer clip on the right, people
+    who agree that it is better would seem to agree by chance.
+    """
+    return hashlib.sha256(str(query).encode()).digest()[0] % 2 == 1
+
+
+def _class(query: int, choice: Choice) -> int:
+    return CLASSES.index(MIRRORED.get(choice, choice) if _turned(query) else choice)
+
+
 def _reliability(
-    answers: Sequence[Answer], name: str, gold: Mapping[int, Choice], fit: Fit | None, row: int
+    answers: Sequence[Answer],
+    name: str,
+    gold: Mapping[int, Choice],
+    fitted: tuple[Fit, int] | None = None,
 ) -> Reliability:
     own = [one for one in answers if one.annotator == name]
     first = {one.query: one.choice for one in own if not one.repeat}
@@ -192,9 +217,9 @@ def _reliability(
     ]
     golds = [one.choice == gold[one.query] for one in own if one.query in gold]
     repeats = [one.choice == first[one.query] for one in own if one.repeat and one.query in first]
-    judged = fit is not None and row < len(fit.answers) and fit.answers[row] > 0
     error, youden, spammer = float("nan"), float("nan"), False
-    if fit is not None and judged:
+    if fitted is not None:
+        fit, row = fitted
         error, youden = float(fit.error[row]), float(fit.youden[row])
         spammer = bool(fit.spammers[row])
     return Reliability(

@@ -19,7 +19,7 @@ from equipoise.files import open_plain, sync_directory
 FILE = "feedback.sqlite"
 FORMAT = 1
 APPLICATION = 0x65717066  # "eqpf": marks the file as a store
-WAIT_S = 30.0  # for another process that writes
+WAIT_S = 120.0  # for another process that writes, such as a long import
 # Tables whose rows are never changed or removed.
 KEPT = ("plan", "texts", "queries", "leases", "answers", "annotators", "revocations")
 
@@ -143,6 +143,9 @@ class Database:
                 f"{self.path}: must have the tables and triggers of a store of version {FORMAT}, "
                 "got others; it was changed by another program"
             )
+        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise _damaged(self.path, found.splitlines()[-1])
         (mode,) = self._db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise ValueError(f"{self.path}: must be on a disk with WAL of SQLite, got {mode}")
@@ -217,13 +220,17 @@ def _spoken(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         said = str(error)
         if said == "database or disk is full":
-            raise DiskFull(
-                f"{path}: nothing was stored, since the disk is full; make room"
-            ) from None
+            raise DiskFull.at(path) from None
         if said in ("database is locked", "disk I/O error", "unable to open database file") or (
             said.startswith("attempt to write a readonly")
         ):
             raise OSError(f"{path}: nothing was stored: {said}") from None
-        raise ValueError(
-            f"{path}: must be a whole database, got a damaged one ({said}); restore a copy"
-        ) from None
+        raise _damaged(path, said) from None
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"{error.reason} in a text") from None
+
+
+def _damaged(path: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{path}: must be a whole database, got a damaged one ({why}); restore a copy"
+    )

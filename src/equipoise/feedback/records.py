@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from pathlib import Path
+from typing import Literal, Self, TypedDict, get_args
 
 from equipoise.schema import MOST, Number, Schema
 
@@ -33,6 +34,10 @@ class Refused(ValueError):
 
 class DiskFull(OSError):
     """The disk is full, and nothing was stored."""
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        return cls(f"{path}: nothing was stored, since the disk is full; make room")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

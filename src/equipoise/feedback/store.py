@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -39,6 +40,7 @@ from equipoise.feedback.records import (
     Answer,
     Choice,
     Counts,
+    DiskFull,
     Kind,
     Pair,
     Plan,
@@ -117,7 +119,12 @@ class Store:
         data = segment_bytes(arrays)
         path = self._segment(hash_ := digest(data))
         if not path.is_file() or path.stat().st_size != len(data) or path.read_bytes() != data:
-            write_atomic(path, data)
+            try:
+                write_atomic(path, data)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise DiskFull.at(path) from None
         return hash_
 
     def segment(self, hash_: str) -> dict[str, NDArray[np.generic]]:
