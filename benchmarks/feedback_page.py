@@ -1,6 +1,6 @@
 """What an answer on the page of ``equipoise label`` costs beside an endpoint that commits a row.
 
-    .venv/bin/python benchmarks/feedback_page.py [--answers 200] [--rounds 6] [--json FILE]
+    .venv/bin/python benchmarks/feedback_page.py [--answers 40] [--rounds 20] [--json FILE]
 
 Both servers run in processes of their own on the same HTTP server, with SQLite in WAL and
 ``synchronous = FULL`` on the same disk. Rounds alternate: the page, the bare endpoint. A round
@@ -96,8 +96,8 @@ def timed(client: Client, lease_of: Callable[[], int], answers: int) -> list[flo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--answers", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--answers", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")

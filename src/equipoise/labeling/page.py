@@ -27,7 +27,7 @@ from equipoise.pages.colours import palette
 from equipoise.pages.guard import Guard, cookie_name, read_cookie
 from equipoise.pages.responses import JSONResponse, Refused, read_json, refused
 from equipoise.pages.static_files import StaticFiles
-from equipoise.schema import MOST, Number, Text, check
+from equipoise.schema import MOST, Number, Schema, Text, check
 
 T = TypeVar("T")
 TOKEN = "EQUIPOISE_LABEL_TOKEN"  # the environment variable with the owner's token
@@ -104,7 +104,7 @@ class Page:
     async def _question(self, request: Request) -> Response:
         return JSONResponse(await self._do(partial(self._ask, request)), headers=NO_STORE)
 
-    def _ask(self, request: Request) -> dict[str, Any]:
+    def _ask(self, request: Request) -> dict[str, object]:
         name = self._annotator(request)
         asked = self._desk.ask(name)
         own, open_ = self._desk.counts(name)
@@ -121,7 +121,7 @@ class Page:
             "open": open_,
         }
 
-    def _shown(self, question: Question) -> dict[str, Any]:
+    def _shown(self, question: Question) -> dict[str, object]:
         """A question without anything by which an annotator could tell one policy from another."""
         query = question.query
         item = self._text if query.kind == "text" else _clip_item
@@ -132,7 +132,7 @@ class Page:
             "right": item(question.right),
         }
 
-    def _text(self, hash_: str) -> dict[str, Any]:
+    def _text(self, hash_: str) -> dict[str, object]:
         try:
             return {"text": self._store.text(hash_)}
         except ValueError as error:
@@ -210,7 +210,7 @@ class Entrances(Guard):
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-def _clip_item(hash_: str) -> dict[str, Any]:
+def _clip_item(hash_: str) -> dict[str, object]:
     return {"clip": hash_}
 
 
@@ -221,9 +221,8 @@ def _with_cookie(request: Request, cookie: str, token: str) -> Response:
     return response
 
 
-async def _body(request: Request, schema: dict[str, Any]) -> dict[str, Any]:
+async def _body(request: Request, schema: Schema) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = check(await read_json(request), schema, "body")
+        return dict(check(await read_json(request), schema, "body"))
     except ValueError as error:
         raise Refused(400, str(error)) from None
-    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict
-from typing import Any
 
 from equipoise.feedback import Answer, Choice, Store
 from equipoise.feedback.agreement import Agreement, agreement
@@ -21,7 +20,7 @@ class Progress:
         self._row = self._query = 0  # the newest ones that were read
         self._answers = dict[int, Answer]()
         self._gold = dict[int, Choice]()
-        self._read: dict[str, Any] = {}
+        self._read: dict[str, object] = {}
         self._agreement: Agreement | None = None
         self._of, self._next = -1, 0.0  # row of the agreement; time of the earliest next one
 
@@ -40,7 +39,7 @@ class Progress:
         people = [asdict(one) for one in self._store.annotators()]
         self._read = {"counts": asdict(self._store.counts()), "annotators": people}
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """Return what the page shows; in any thread."""
         with self._lock:
             began = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import starlette.responses
 from starlette.requests import Request
@@ -26,7 +25,7 @@ async def refused(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, error.status)
 
 
-async def read_json(request: Request) -> Any:
+async def read_json(request: Request) -> object:
     """Return the JSON of a request, whose length the guard has bounded."""
     try:
         return json.loads(await request.body())
@@ -34,7 +33,7 @@ async def read_json(request: Request) -> Any:
         raise Refused(400, "body: expected JSON") from None
 
 
-def encoded(data: Any) -> bytes:
+def encoded(data: object) -> bytes:
     """JSON that every browser reads, whatever the files hold: infinities are null, and half of a
     letter is "?".
     """
@@ -42,5 +41,5 @@ def encoded(data: Any) -> bytes:
 
 
 class JSONResponse(starlette.responses.JSONResponse):
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return encoded(content)
