@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from equipoise.cli import app
 from equipoise.feedback import DiskFull, Store
 from equipoise.labeling import page
 from equipoise.labeling.clips import MOST_CURVES, packed
@@ -58,13 +61,14 @@ def test_an_answer_is_in_the_store_when_it_is_acknowledged(made: Store, ann: Cli
 
 
 def test_the_same_answer_again_counts_once(made: Store, ann: Client) -> None:
-    lease = ann.question()["question"]["lease"]
-    first = ann.answer(lease)
-    assert first[0] == 200 and ann.answer(lease) == first
-    assert len(made.answers()) == 1
-    status, said = ann.answer(lease, "right")
-    assert status == 409 and "another answer" in said["error"]
-    assert ann.question()["answered"] == 1
+    for number in range(1, 8):
+        lease = ann.question()["question"]["lease"]
+        first = ann.answer(lease)
+        assert first[0] == 200 and ann.answer(lease) == first
+        status, said = ann.answer(lease, "right")
+        assert status == 409 and "another answer" in said["error"]
+        assert len(made.answers()) == ann.question()["answered"] == number
+    assert {one.swapped for one in made.answers()} == {True, False}, "with either item on the left"
 
 
 def test_the_same_answer_from_many_tabs_at_once_counts_once(made: Store, ann: Client) -> None:
@@ -199,7 +203,17 @@ def test_a_new_annotator_gets_a_link_and_a_known_one_keeps_it(made: Store) -> No
     assert ben.startswith("ben: http://h/#token=")
     known = list(lines(made, "http://h/", []))
     assert [one.partition(":")[0] for one in known] == ["ann", "ben"]
-    assert all("has a link" in one and "token=" not in one for one in known)
+    assert all("keeps the link" in one and "token=" not in one for one in known)
+
+
+def test_a_taken_port_gives_no_link(made: Store) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ["label", str(made.path), "--port", port, "--annotator", "ann"]
+        done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "are free here" in done.output and made.annotators() == []
 
 
 def test_progress_is_for_the_owner_alone(made: Store, port: int, ann: Client) -> None:

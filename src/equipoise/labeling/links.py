@@ -30,7 +30,7 @@ def lines(store: Store, at: str, names: Sequence[str]) -> Iterator[str]:
     for name in dict.fromkeys(names or known or [_user()]):
         if name in known:
             revoke = shlex.join(("equipoise", "feedback", "revoke", str(store.path), name))
-            yield f"{name}: has a link; '{revoke}' ends it, then --annotator prints a new one"
+            yield f"{name}: keeps the link; to replace it: {revoke}, then --annotator again"
         else:
             yield f"{name}: {at}#token={store.add_annotator(name)}"
 
