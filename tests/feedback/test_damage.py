@@ -177,5 +177,8 @@ def test_a_store_that_is_opened_twice_here_loses_nothing_to_another_process(tmp_
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=True)
     kept = first.add_text("written afterwards")
     assert Store.open(tmp_path / "s").text(kept) == "written afterwards"
-    seen = "import sys; from equipoise.feedback import Store; Store.open(sys.argv[1]).text(sys.argv[2])"
+    seen = (
+        "import sys; from equipoise.feedback import Store\n"
+        "with Store.open(sys.argv[1]) as store: store.text(sys.argv[2])"
+    )
     subprocess.run([sys.executable, "-c", seen, str(tmp_path / "s"), kept], check=True)
