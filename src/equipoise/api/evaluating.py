@@ -190,7 +190,7 @@ def _examined(
     """Held-out prompts of the run's task, answered greedily."""
     program, _, net = writer(directory, best=best, trust=trust)
     name, *_ = learning(program)
-    exam = Texts(program).exam({name: Writer(net)}, episodes=episodes)
+    exam = Texts.of(program).exam({name: Writer(net)}, episodes=episodes)
     try:
         while not exam.done:
             exam.tick()

@@ -136,7 +136,7 @@ def generate(
     policy, *_ = learning(program).values()
     program = replace(program, schedule=replace(program.schedule, seed=seed))
     asked = [_asked(one, number, text.spec.chat) for number, one in enumerate(prompts)]
-    source = Texts(program)
+    source = Texts.of(program)
     template = tasks.arguments(source.settings.chat_template_kwargs, "chat_template_kwargs")
     tokens = [text.tokenizer.prompt(one, template) for one in asked]
     most = text.spec.completion if limit is None else limit

@@ -52,6 +52,11 @@ class Source(ABC):
     def __init__(self, program: Program) -> None:
         self.program, self.settings = program, program.source
 
+    @classmethod
+    def of(cls, program: Program) -> Source:
+        """The source of a program whose settings name this class."""
+        return cls(program)
+
     # ------------------------------------------------------------------------ before there is a run
 
     def problems(self) -> list[str]:
@@ -157,4 +162,4 @@ def source_of(program: Program) -> Source:
             f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got "
             f"{made!r}"
         )
-    return made(program)
+    return made.of(program)
