@@ -91,7 +91,7 @@ def packed_texts(groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
             sample += [len(rows)] * len(one)
             rows.append([len(prompt), number, int(Stop.EOS), number, 0])
     numbers = torch.tensor(sample)
-    nothing = torch.zeros(len(token))
+    nothing, about = torch.zeros(len(token)), torch.tensor(rows)
     return Packed(
         token=torch.tensor(token),
         position=torch.tensor(position),
@@ -100,8 +100,23 @@ def packed_texts(groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
         logp=nothing,
         version=torch.where(numbers >= 0, 0, -1),
         reward=nothing,
-        **dict(zip(PACKED_SAMPLES, torch.tensor(rows).unbind(1), strict=True)),
+        prompt=about[:, 0],
+        group=about[:, 1],
+        stop=about[:, 2],
+        task=about[:, 3],
+        refills=about[:, 4],
     )
+
+
+def in_parts(numbers: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers in parts whose sizes add up to at most ``most``, or of one number."""
+    parts, total = list[list[int]](), 0
+    for number, size in zip(numbers, sizes, strict=True):
+        if not parts or total + size > most:
+            parts, total = [*parts, []], 0
+        parts[-1].append(number)
+        total += size
+    return parts
 
 
 def groups_of(data: Packed) -> Tensor:

@@ -22,7 +22,7 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.language import preferences, task_files, tasks
 from equipoise.language.text_task import TextTask
-from equipoise.language.tokenizers import CharTokenizer
+from equipoise.language.tokenizers import CharTokenizer, with_end
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import Given, Prompts, Text, changed, fitting, model_of
 from equipoise.sources.references import References, packed_of, references
@@ -117,6 +117,9 @@ class Preferences(Texts):
         if found is not None:
             logp = found.held_out if len(text.held_out) else found.train
         return PairExam(self.algorithm, name, policies[name].net, prompts, numbers, logp)
+
+    def play_command(self) -> str:
+        return "evaluate {}"
 
     def least_entropy(self, spec: TextSpec) -> float | None:
         return None
@@ -277,21 +280,6 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     return Text(task, tokenizer, spec, model.config, train, held_out)
 
 
-def ended(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a completion with its end, once: the form in which completions are learned
-    from and scored.
-    """
-    return with_end(tokenizer, tokenizer.encode(text))
-
-
-def with_end(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """The tokens without what ends them, and the one end."""
-    last = len(tokens)
-    while last and tokens[last - 1] in tokenizer.eos:
-        last -= 1
-    return [*tokens[:last], tokenizer.eos[0]]
-
-
 def _given(
     task: TextTask,
     examples: Sequence[Example],
@@ -309,7 +297,7 @@ def _given(
         columns = example.columns
         texts = [example.completion, *([str(columns["rejected"])] if "rejected" in columns else [])]
         try:
-            tokens = [ended(tokenizer, one) for one in texts]
+            tokens = [with_end(tokenizer, tokenizer.encode(one)) for one in texts]
         except ValueError as error:
             raise ValueError(f"{example.at}: {error}") from error
         if tokens[0] == tokens[-1] and len(tokens) > 1:

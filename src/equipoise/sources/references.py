@@ -21,7 +21,7 @@ from equipoise import phases
 from equipoise.algorithms._pairs import PairLearns
 from equipoise.files import write_atomic
 from equipoise.language import files
-from equipoise.nets.packing import packed_texts
+from equipoise.nets.packing import in_parts, packed_texts
 from equipoise.nets.threads import one_thread
 from equipoise.nets.token_logp import token_logp
 from equipoise.seeds import policy_seed
@@ -148,17 +148,6 @@ def _computed(program: Program, text: Text) -> dict[str, list[torch.Tensor]]:
 
 def _tokens(prompts: Prompts, number: int) -> int:
     return len(prompts.tokens[number]) + sum(map(len, prompts.given[number].tokens))
-
-
-def in_parts(numbers: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
-    """The numbers in parts whose sizes add up to at most ``most``, or of one number."""
-    parts, total = list[list[int]](), 0
-    for number, size in zip(numbers, sizes, strict=True):
-        if not parts or total + size > most:
-            parts, total = [*parts, []], 0
-        parts[-1].append(number)
-        total += size
-    return parts
 
 
 def packed_of(prompts: Prompts, numbers: Sequence[int]) -> Packed:

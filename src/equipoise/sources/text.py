@@ -20,6 +20,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
+from equipoise.language import reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
@@ -150,6 +151,11 @@ class Texts(Source):
             else ()
         ):
             # refuse before the run's directory exists
+            if one.name in source.judges:
+                reward_models.check(
+                    one.name, text.tokenizer, text.spec.prompt + text.spec.completion
+                )
+                continue
             check_columns(one.name, load(one.name), text.train.examples[0].columns)
         if not reads:
             self.reciter(text)

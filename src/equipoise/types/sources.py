@@ -22,6 +22,7 @@ REMOTE = "remote:"  # begins the target of worlds outside, which connect to the 
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
+RUN_REWARD = "run:"  # begins a reward that is a reward model: a run, or the folder of an export
 # the sections of ``train --help``
 SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -94,6 +95,11 @@ class SourceSettings:
     @property
     def reported(self) -> tuple[str, ...]:
         """The numbers of the env's info that are reported."""
+        return ()
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The reward models that judge it, as ``run:DIR``."""
         return ()
 
     def stored(self) -> Stored:
@@ -184,7 +190,11 @@ class TaskSource(SourceSettings):
     ] = "tiny"
     reward: Annotated[
         str,
-        Help("Reward functions, as module:function[,...]", "Empty uses the task's own functions."),
+        Help(
+            "Reward functions, as module:function[,...]",
+            "Empty uses the task's own functions. run:DIR is a reward model: a run of "
+            "reward_model, or its export.",
+        ),
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[
@@ -255,6 +265,11 @@ class TaskSource(SourceSettings):
     @property
     def title(self) -> str:
         return self.task
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        names = (name.strip() for name in self.reward.split(","))
+        return tuple(name for name in names if name.startswith(RUN_REWARD))
 
     def stored(self) -> Stored:
         return {
