@@ -30,6 +30,7 @@ FILE = "reward_model.json"
 FOLDER = "reward_model"  # in a run's directory
 FORMAT = 1
 TOGETHER = 8_192  # tokens of a forward pass
+CUT = -3.0  # of a completion without its end: three deviations below the mean
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
 _POSITIVE = schema.Number(1e-12, 1e12)
 SCHEMA: schema.Schema = {
@@ -137,12 +138,18 @@ class RewardModel:
         return found
 
     def __call__(
-        self, prompts: Sequence[Prompt], completions: object, completion_ids: Sequence[list[int]]
+        self,
+        prompts: Sequence[Prompt],
+        completion_ids: Sequence[Sequence[int]],
+        ended: Sequence[bool],
     ) -> list[float]:
-        """The scores of samples, whose tokens are taken as they were drawn."""
+        """The scores of samples, whose tokens are taken as they were drawn; one that a limit cut
+        has no end, so it gets ``CUT``.
+        """
         ends = [with_end(self.tokenizer, one) for one in completion_ids]
         asked = [self.tokenizer.prompt(one, self._template) for one in prompts]
-        return self.scaled(self.raw(list(zip(asked, ends, strict=True))))
+        scores = self.scaled(self.raw(list(zip(asked, ends, strict=True))))
+        return [score if end else CUT for score, end in zip(scores, ended, strict=True)]
 
 
 def write(

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,11 +67,8 @@ class Preferences(Texts):
     def spec(self, dataset: Dataset | None) -> RunSpec:
         phases.say(f"reading the pairs of {self.program.name}")
         text = self.text()
+        self.references(text)  # before there is a run, in one process
         return RunSpec(env=text.spec, policies=dict.fromkeys(self.program.policies, text.spec))
-
-    def keep(self, directory: Path) -> None:
-        super().keep(directory)
-        self.references(self.text())
 
     def references(self, text: Text) -> References | None:
         return references(self.program, text) if self.algorithm.reads_reference else None
@@ -261,10 +257,11 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
             f"{limits.positions:,} positions, got none among {len(task.train):,}; a model with "
             "more positions, or a larger --max-completion-length, has room"
         )
-    train, held_out = (
-        _mismatched(part, limits, derive_seed(seed, f"mismatched {part_of}")) if unpaired else part
-        for part_of, part in zip(("train", "held out"), parts, strict=True)
-    )
+    train, held_out = parts
+    if unpaired:
+        mixed = derive_seed(seed, "mismatched")
+        train = _mismatched(train, limits, mixed, learned=True)
+        held_out = _mismatched(held_out, limits, mixed, learned=False)
     both = [*zip(train.tokens, train.given), *zip(held_out.tokens, held_out.given)]
     spec = TextSpec(
         model=asdict(model.config),
@@ -329,7 +326,7 @@ def _values(columns: Mapping[str, object]) -> list[float]:
     return [0.5 if columns["tie"] else 1.0, margin]
 
 
-def _mismatched(part: Prompts, limits: _Limits, seed: int) -> Prompts:
+def _mismatched(part: Prompts, limits: _Limits, seed: int, *, learned: bool) -> Prompts:
     """The rows with, as a second sample, the completion of a row with another prompt."""
     order = np.random.default_rng(seed).permutation(len(part)).tolist()
     given = list(part.given)
@@ -342,7 +339,8 @@ def _mismatched(part: Prompts, limits: _Limits, seed: int) -> Prompts:
             if part.tokens[one] != prompt
             and limits.holds(len(prompt), len(part.given[one].tokens[0]))
         )
-        if (found := next(fits, None)) is None:
+        # a completion of its own where there is no other: nothing reads that of a held-out row
+        if (found := next(fits, None if learned else given[number].tokens[0])) is None:
             raise ValueError(
                 f"{part.examples[number].at}: must have rows with other prompts beside it, whose "
                 "completions fit, got none; add rows"

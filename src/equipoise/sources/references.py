@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,19 @@ def _model_sha256(program: Program, text: Text) -> str:
     if not text.spec.weights:
         said = [dict(text.spec.model), program.schedule.seed, torch.__version__]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    digest = hashlib.sha256(json.dumps(dict(text.spec.model), sort_keys=True).encode())
-    for file in files.weight_files(Path(text.spec.weights)):
+    weights = tuple(files.weight_files(Path(text.spec.weights)))
+    said = [dict(text.spec.model), _files_sha256(weights, *(_changed(one) for one in weights))]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns
+
+
+@lru_cache(4)
+def _files_sha256(weights: Sequence[Path], *_changed: int) -> str:
+    digest = hashlib.sha256()
+    for file in weights:
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
