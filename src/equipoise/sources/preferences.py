@@ -52,13 +52,6 @@ class Preferences(Texts):
                 f"source.reward: must be empty with {name}, which learns from pairs, got "
                 f"{source.reward!r}"
             )
-        if not source.task.endswith(task_files.SUFFIXES) and (
-            ":" not in source.task or source.task.startswith(tasks.REASONING)
-        ):
-            problems.append(
-                "source.task: must be a file of pairs (FILE.jsonl or FILE.parquet), or a "
-                f"module:callable that returns rows of pairs, got {source.task!r}"
-            )
         return problems
 
     def judged(self) -> tuple[Program, list[str]]:
@@ -228,6 +221,13 @@ class _Limits:
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
+    if not source.task.endswith(task_files.SUFFIXES) and (
+        ":" not in source.task or source.task.startswith(tasks.REASONING)
+    ):
+        raise ValueError(
+            "source.task: must be a file of pairs (FILE.jsonl or FILE.parquet), or a "
+            f"module:callable that returns rows of pairs, got {source.task!r}"
+        )
     arguments = tasks.arguments(source.arguments)
     task = tasks.make(source.task, seed=seed, arguments=arguments, rows=preferences.examples)
     if unpaired:
