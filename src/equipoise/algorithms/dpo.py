@@ -12,8 +12,8 @@ Label smoothing is Mitchell's (2023, A note on DPO with noisy preferences). In `
 wanted completion and -1 for another, w its weight, and z is the divergence from the reference: the
 mean of h over completions of other prompts in the step, at least 0.
 
-The reference is the model that ``source.model`` names. Its log-probabilities are computed once,
-before training, and kept next to the file.
+The reference is the model that ``source.model`` names. The log-probabilities of the reference are
+computed once, before training, and kept next to the file.
 
 Deviations: h is a sum over tokens in all three; TRL's ``ipo`` is ``length_normalize`` with ``ipo``.
 """  # noqa: E501

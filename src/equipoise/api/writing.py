@@ -31,7 +31,7 @@ from equipoise.sources.preferences import Preferences, judged
 from equipoise.sources.prompts import Voice, voice
 from equipoise.sources.prompts import room as room_for
 from equipoise.sources.source import source_of
-from equipoise.sources.text import Texts
+from equipoise.sources.text import texts_of
 from equipoise.types import Program, Prompt, RunSpec, Stop, learning
 
 __all__ = ["Answer", "export_model", "generate", "score"]
@@ -149,7 +149,7 @@ def generate(
         )
     program = replace(program, schedule=replace(program.schedule, seed=seed))
     asked = [_asked(one, number, text.spec.chat) for number, one in enumerate(prompts)]
-    source = Texts.of(program)
+    source = texts_of(program)
     template = tasks.arguments(source.settings.chat_template_kwargs, "chat_template_kwargs")
     tokens = [text.tokenizer.prompt(one, template) for one in asked]
     most = text.spec.completion if limit is None else limit

@@ -121,7 +121,8 @@ def _size(data: Mapping[str, object], name: str, default: int | None = None) -> 
 
 def load(net: Decoder, directory: Path, fresh: Collection[str] = ()) -> None:
     """Fill a decoder's parameters with those in a directory; ValueError for a parameter that is
-    missing, unexpected or of another shape. Those named in ``fresh`` may be missing.
+    missing, unexpected or of another shape. Parameters named in
+    ``fresh`` may be missing.
     """
     params = dict(net.named_parameters())
     missing = set(params) - set(fresh)

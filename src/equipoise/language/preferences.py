@@ -88,7 +88,7 @@ def _example(row: Row, at: str) -> Example:
 def _common(chosen: object, rejected: object, at: str) -> tuple[object, dict[str, object]]:
     """The prompt that both completions begin with, and the rest of each.
 
-    Of texts it is the longest common beginning, without a space at its end.
+    The prompt of two texts is their longest common beginning, without a space at its end.
     """
     if isinstance(chosen, list) and isinstance(rejected, list):
         if not (len(chosen) > 1 and len(rejected) > 1):

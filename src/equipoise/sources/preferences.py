@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +21,11 @@ from equipoise.experience.recorded.dataset import Dataset
 from equipoise.language import preferences, task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, with_end
+from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import Given, Prompts, Text, changed, fitting, model_of
-from equipoise.sources.references import References, packed_of, references
-from equipoise.sources.text import Texts, Unjudged
+from equipoise.sources.references import Logp, References, packed_of, references
+from equipoise.sources.text import Texts, Unjudged, Writer
 from equipoise.types import Example, Program, RunSpec, TaskSource, TextSpec, Tokenizer, learning
 
 PAIRS_A_TICK = 32  # of an evaluation
@@ -89,7 +89,7 @@ class Preferences(Texts):
 
     def exam(
         self,
-        policies: Mapping[str, Any],
+        policies: Mapping[str, Writer],
         *,
         episodes: int,
         version: int = 0,
@@ -132,10 +132,10 @@ class PairExam:
         self,
         algorithm: PairLearns,
         policy: str,
-        net: Any,
+        net: Decoder,
         prompts: Prompts,
         numbers: Sequence[int],
-        logp: Sequence[Sequence[Any]] | None,
+        logp: Sequence[Sequence[Logp]] | None,
     ) -> None:
         """``logp``: of the reference, by prompt and sample; None: the algorithm reads none."""
         self._algorithm, self._policy, self._net = algorithm, policy, net
@@ -177,10 +177,10 @@ class PairExam:
 @torch.no_grad()
 def judged(
     algorithm: PairLearns,
-    net: Any,
+    net: Decoder,
     prompts: Prompts,
     numbers: Sequence[int],
-    logp: Sequence[Sequence[Any]] | None = None,
+    logp: Sequence[Sequence[Logp]] | None = None,
 ) -> torch.Tensor:
     """The score [2 * numbers] of each completion of these prompts, on the CPU."""
     data = packed_of(prompts, numbers)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from equipoise import phases
 from equipoise.algorithms._pairs import PairLearns
 from equipoise.files import write_atomic
 from equipoise.language import files
+from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import in_parts, packed_texts
 from equipoise.nets.threads import one_thread
 from equipoise.nets.token_logp import token_logp
@@ -144,7 +144,8 @@ def _computed(program: Program, text: Text) -> dict[str, list[torch.Tensor]]:
     phases.say(f"computing the reference's log-probabilities of {count:,} rows")
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(policy_seed(program.schedule.seed, "network", name))
-        net: Any = policy.algorithm.network(text.spec).to(program.placement.device)
+        net = policy.algorithm.network(text.spec).to(program.placement.device)
+    assert isinstance(net, Decoder)
     found = dict[str, list[torch.Tensor]]()
     for part, prompts in _named(text):
         order = sorted(range(len(prompts)), key=lambda n: -_tokens(prompts, n))

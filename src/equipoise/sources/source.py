@@ -15,7 +15,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings
+from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings, learning
 
 
 class Acting(Protocol):
@@ -51,11 +51,6 @@ class Source(ABC):
 
     def __init__(self, program: Program) -> None:
         self.program, self.settings = program, program.source
-
-    @classmethod
-    def of(cls, program: Program) -> Source:
-        """The source of a program whose settings name this class."""
-        return cls(program)
 
     # ------------------------------------------------------------------------ before there is a run
 
@@ -155,11 +150,13 @@ class Source(ABC):
 
 def source_of(program: Program) -> Source:
     """Make the source of a program, of the class that its settings name."""
-    module, _, name = program.source.behaviour.partition(":")
+    pairs = any(policy.algorithm.needs_pairs for policy in learning(program).values())
+    named = program.source.of_pairs if pairs else ""
+    module, _, name = (named or program.source.behaviour).partition(":")
     made = vars(importlib.import_module(module)).get(name)
     if not (inspect.isclass(made) and issubclass(made, Source)):
         raise TypeError(
             f"{type(program.source).__name__}.behaviour: expected a subclass of Source, got "
             f"{made!r}"
         )
-    return made.of(program)
+    return made(program)

@@ -26,7 +26,7 @@ from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
-from equipoise.sources.source import Exam, Source
+from equipoise.sources.source import Exam, Source, source_of
 from equipoise.tree import ArraySpec
 from equipoise.types import (
     Algorithm,
@@ -59,14 +59,6 @@ class Texts(Source):
     settings: TaskSource
     sampler = "generator"
     writes = True
-
-    @classmethod
-    def of(cls, program: Program) -> Texts:
-        """The source of a run on text, of pairs where its algorithm learns from them."""
-        from equipoise.sources.preferences import Preferences
-
-        pairs = any(policy.algorithm.needs_pairs for policy in learning(program).values())
-        return (Preferences if pairs else Texts)(program)
 
     def text(self) -> Text:
         """Read the task and the facts about its model; the result is kept."""
@@ -324,6 +316,14 @@ class Texts(Source):
             prompts,
             text.tokenizer,
         )
+
+
+def texts_of(program: Program) -> Texts:
+    """The source of a run on text; TypeError for one of another kind."""
+    source = source_of(program)
+    if not isinstance(source, Texts):
+        raise TypeError(f"source: must be one of text, got {type(source).__name__}")
+    return source
 
 
 def sample_row(spec: TextSpec) -> RowSpec:

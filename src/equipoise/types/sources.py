@@ -67,6 +67,8 @@ class SourceSettings:
     """Settings of every source. The class that ``behaviour`` names does the work."""
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
+    # the same for an algorithm that learns from pairs; "": it is no other one
+    of_pairs: ClassVar[str] = ""
 
     on_nonfinite: Annotated[
         OnNonfinite,
@@ -164,6 +166,7 @@ class TaskSource(SourceSettings):
     """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
+    of_pairs: ClassVar[str] = "equipoise.sources.preferences:Preferences"
 
     task: Annotated[
         str,
