@@ -16,6 +16,7 @@ from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.examiner import spread
 from equipoise.algorithms._pairs import PairLearns, columns, right
+from equipoise.algorithms.reward_model import RewardModel
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.language import preferences, task_files, tasks
@@ -106,6 +107,10 @@ class Preferences(Texts):
         if found is not None:
             logp = found.held_out if len(text.held_out) else found.train
         return PairExam(self.algorithm, name, policies[name].net, prompts, numbers, logp)
+
+    @property
+    def scores(self) -> bool:
+        return isinstance(self.algorithm, RewardModel)
 
     def play_command(self) -> str:
         return "evaluate {}"

@@ -143,6 +143,11 @@ class Source(ABC):
 
     # ---------------------------------------------------------------------- commands for the reader
 
+    @property
+    def scores(self) -> bool:
+        """Do its policies score texts, so that they write none?"""
+        return False
+
     def play_command(self) -> str:
         """The command that plays the policy of a run {}; "": there is none."""
         return "evaluate {}"
