@@ -80,6 +80,14 @@ def test_a_pair_is_read(tmp_path: Path, row: Any, prompt: Any, texts: tuple[str,
             {"prompt": "else", "chosen": [USER, *says("4")], "rejected": [USER, *says("5")]},
             "must begin with the row's prompt, got another",
         ),
+        (
+            {
+                "prompt": "2 + 2?",
+                "chosen": [{"role": "system", "content": "Be short."}, USER, *says("4")],
+                "rejected": [USER, *says("5")],
+            },
+            "got two prompts in 'chosen' and 'rejected'",
+        ),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "margin": "x"}, "margin: must be a num"),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "tie": 1}, "tie: must be true or false"),
         (
