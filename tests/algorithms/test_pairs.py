@@ -123,7 +123,7 @@ def test_a_pair_that_does_not_count_has_no_gradient() -> None:
     none: Tensor = torch.zeros_like(data.chosen)
     out = text.loss(DPO(), filled(Decoder(SHAPE), 1), replace(data, chosen=none), {})
     assert int(out.count) == 0 and out.loss.item() == 0.0
-    out.loss.backward()  # type: ignore[no-untyped-call]
+    out.loss.backward()
 
 
 def test_settings_that_kto_does_not_read_are_refused() -> None:

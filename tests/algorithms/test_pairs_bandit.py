@@ -47,7 +47,7 @@ def test_a_policy_ends_at_the_closed_form_of_its_loss(loss_type: str) -> None:
         optimizer.zero_grad()
         loss = sum(text.loss(algorithm, net, data, {}).loss * n / PAIRS for data, n in pairs)
         assert isinstance(loss, Tensor)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.item()
 
     optimizer.step(closure)

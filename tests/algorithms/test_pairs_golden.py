@@ -28,7 +28,7 @@ def agrees(algorithm: PairLearns, net: Any, data: Packed, golden: dict[str, Any]
     out = text.loss(algorithm, net, data, text.targets(algorithm, net, None, data))
     loss = out.loss / out.count
     assert loss.item() == pytest.approx(golden["loss"], abs=1e-5)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     ours = measured({name: x.grad for name, x in net.named_parameters() if x.grad is not None})
     assert ours.keys() == golden["gradient"].keys()
     for name, numbers in golden["gradient"].items():

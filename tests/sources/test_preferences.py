@@ -39,10 +39,11 @@ def file_of(folder: Path, count: int = 24, **more: Any) -> Path:
     return path
 
 
-def program(path: Path, algorithm: Any = None, **source: Any) -> Program:
+def program(path: Path, given: DPO | None = None, **source: Any) -> Program:
+    algorithm: Any = given or DPO()
     return Program(
         source=TaskSource(task=str(path), model=SHAPE, **source),
-        policies={"main": Policy(algorithm=algorithm or DPO(), unroll=1, batch=8)},
+        policies={"main": Policy(algorithm=algorithm, unroll=1, batch=8)},
     )
 
 
