@@ -70,7 +70,7 @@ class Fields(TypedDict, total=False):
     a new model of that size. A directory has config.json and safetensors."""
     reward: Reward | None
     """Reward functions, as module:function[,...] (default: none). Empty uses the task's own
-    functions."""
+    functions. run:DIR is a reward model: a run of reward_model, or its export."""
     max_completion_length: int | None
     """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
     has 256."""

@@ -23,6 +23,7 @@ from equipoise.api.options import (
 )
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import Chosen, Env, made_program
+from equipoise.api.writing import reward_model
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
 from equipoise.hints import raised
@@ -53,6 +54,7 @@ from equipoise.tuning import choice
 from equipoise.tuning.choices import settled, usual
 from equipoise.tuning.sizing import fitted
 from equipoise.types import On, Placement, Program
+from equipoise.types.sources import RUN_REWARD
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -227,6 +229,8 @@ class Order:
 def run_of(made: Program, order: Order) -> Run:
     """The run of a checked program, or the one at ``out`` that it goes on with."""
     out, on, tell = order.out, order.on, order.tell
+    for name in made.source.judges:
+        reward_model(name.removeprefix(RUN_REWARD), trust=order.trust)
     if order.or_resume and out is None:
         raise ValueError(
             "or_resume: expected out, the directory or URL where the run may be, got none"
@@ -375,6 +379,8 @@ def resumed(
         more, notes = ({}, []) if same is None else _again(run.program, same, directory)
         given = {**given, **more}
         made = _changed(run.program, given, settings)
+        for name in made.source.judges:
+            reward_model(name.removeprefix(RUN_REWARD), trust=trust)
         source = run.whole_checkpoint()
         _check_unfinished(run, source, made, given, directory)
         where = options.get("on") or run.run["on"]

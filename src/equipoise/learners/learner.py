@@ -242,7 +242,9 @@ class Learner:
             ):
                 self.clock.lap("copy", "loss")
                 yield micro_batches(
-                    part if fresh else replace(part, version=-1), algorithm.part_tokens
+                    part if fresh else replace(part, version=-1),
+                    algorithm.part_tokens,
+                    whole=algorithm.needs_pairs,
                 )
                 fresh = False
 

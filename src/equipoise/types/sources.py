@@ -22,6 +22,7 @@ REMOTE = "remote:"  # begins the target of worlds outside, which connect to the 
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
+RUN_REWARD = "run:"  # begins a reward that is a reward model: a run, or the folder of an export
 # the sections of ``train --help``
 SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -66,6 +67,8 @@ class SourceSettings:
     """Settings of every source. The class that ``behaviour`` names does the work."""
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
+    # the same for an algorithm that learns from pairs; "": it is no other one
+    of_pairs: ClassVar[str] = ""
 
     on_nonfinite: Annotated[
         OnNonfinite,
@@ -94,6 +97,11 @@ class SourceSettings:
     @property
     def reported(self) -> tuple[str, ...]:
         """The numbers of the env's info that are reported."""
+        return ()
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The reward models that judge it, as ``run:DIR``."""
         return ()
 
     def stored(self) -> Stored:
@@ -158,6 +166,7 @@ class TaskSource(SourceSettings):
     """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
+    of_pairs: ClassVar[str] = "equipoise.sources.preferences:Preferences"
 
     task: Annotated[
         str,
@@ -184,7 +193,11 @@ class TaskSource(SourceSettings):
     ] = "tiny"
     reward: Annotated[
         str,
-        Help("Reward functions, as module:function[,...]", "Empty uses the task's own functions."),
+        Help(
+            "Reward functions, as module:function[,...]",
+            "Empty uses the task's own functions. run:DIR is a reward model: a run of "
+            "reward_model, or its export.",
+        ),
         Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[
@@ -255,6 +268,11 @@ class TaskSource(SourceSettings):
     @property
     def title(self) -> str:
         return self.task
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        names = (name.strip() for name in self.reward.split(","))
+        return tuple(name for name in names if name.startswith(RUN_REWARD))
 
     def stored(self) -> Stored:
         return {
