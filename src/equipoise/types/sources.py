@@ -16,6 +16,7 @@ from equipoise.facts import (
     Range,
     Read,
 )
+from equipoise.sums import codes
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
@@ -195,10 +196,9 @@ class TaskSource(SourceSettings):
         str,
         Help(
             "Reward functions, as module:function[,...]",
-            "Empty uses the task's own functions. run:DIR is a reward model: a run of "
-            "reward_model, or its export.",
+            "Empty uses the task's own functions. A weighted sum is 0.5*my:f+my:g. run:DIR is a "
+            "reward model: a run of reward_model, or its export.",
         ),
-        Flag(WHAT, "MODULE:FUNCTION"),
     ] = ""
     reward_weights: Annotated[
         tuple[float, ...], Help("Weights of the rewards, in order; empty weighs each by 1")
@@ -271,8 +271,7 @@ class TaskSource(SourceSettings):
 
     @property
     def judges(self) -> tuple[str, ...]:
-        names = (name.strip() for name in self.reward.split(","))
-        return tuple(name for name in names if name.startswith(RUN_REWARD))
+        return tuple(name for name in codes(self.reward) if name.startswith(RUN_REWARD))
 
     def stored(self) -> Stored:
         return {
