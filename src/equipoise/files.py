@@ -74,12 +74,15 @@ def read_json(path: Path, most: int | None = None) -> Any:
     return parse_json(read_bounded(path, LARGEST_JSON if most is None else most), path)
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Open a plain file to read; ValueError for a pipe, a socket, a device or a folder, which is
-    not opened.
-    """
+def check_plain(path: Path) -> None:
+    """Raise ValueError for a pipe, a socket, a device or a folder."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path}: expected a plain file, got another kind of file")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read; ValueError for another kind of file, which is not opened."""
+    check_plain(path)
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
@@ -158,10 +161,19 @@ def _number(word: str) -> int | float:
     return value
 
 
+DEEPEST_KEY = 64  # parts of a dotted key: the time of tomllib grows with their square
+_PART = r"""(?>[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_.-]){_PART}(?>[ \t]*\.[ \t]*{_PART}){{{DEEPEST_KEY}}}")
+
+
 def parse_toml(data: bytes, path: Path | str) -> dict[str, Any]:
     """The tables that ``data`` of a file has; ValueError with the file and what is wrong in it."""
     try:
-        return tomllib.loads(data.decode())
+        text = data.decode()
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.count(".") >= DEEPEST_KEY and _DEEP_KEY.search(line):
+                raise ValueError(f"line {number} has a key of more than {DEEPEST_KEY} parts")
+        return tomllib.loads(text)
     except ValueError as error:  # no UTF-8; no TOML; a number of more digits than Python reads
         raise ValueError(f"{path}: expected TOML, got a file with an error: {error}") from None
     except RecursionError:

@@ -2,7 +2,7 @@
 
 sum     = product, then any number of "+ product", "- product" or ", product"
 product = factors with "*" between them
-factor  = a number, a name, or module:name
+factor  = a number, a name, module:name, or run:DIR
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from equipoise.hints import shortened
 
 ENV = "env"  # the name of the env's own rewards
 LONGEST = 1_000  # characters
+RUN = r"run:[^\s,+*]+"  # a reward model: a run, or the folder of an export
 SMALLEST, LARGEST = 1e-9, 1e9  # absolute values of a weight
 TOKEN = re.compile(
     r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.:])"  # a number
+    rf"|{RUN}"
     r"|[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?"  # a name
     r"|[-+*,])\s*"
 )
@@ -64,8 +66,8 @@ def parsed(text: str, where: str) -> tuple[Product, ...]:
 
 
 def codes(text: object) -> list[str]:
-    """Return the names ``module:name`` in a text, also in one that is no sum."""
-    parts = re.split(r"[-+*,\s]", text) if isinstance(text, str) else []
+    """Return the names ``module:name`` and ``run:DIR`` in a text, also in one that is no sum."""
+    parts = re.findall(rf"{RUN}|[^-+*,\s]+", text) if isinstance(text, str) else []
     return [part for part in parts if ":" in part]
 
 

@@ -156,10 +156,12 @@ def of_text(task: object, rewards: Sequence[object]) -> Names:
     """The code that the name of a task and the names of reward functions refer to."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
-    return [
-        *names,
-        *(("reward", str(name)) for name in rewards if not REWARDS.fullmatch(str(name))),
-    ]
+    for name in (str(one) for one in rewards):
+        if name.startswith("run:"):
+            names.append(("reward model", name.removeprefix("run:")))
+        elif not REWARDS.fullmatch(name):
+            names.append(("reward", name))
+    return names
 
 
 def _outside(name: object) -> bool:
@@ -229,7 +231,7 @@ def check(
     does = (
         "" if not module else (f" would be imported from {_place(module)}, and its code would run")
     )
-    if what == "argument":
+    if what in ("argument", "reward model"):
         does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
     raise Untrusted(

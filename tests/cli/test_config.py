@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from equipoise import api
 from equipoise.api.tuning import found
 from equipoise.cli import app
+from equipoise.files import parse_toml
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
 from equipoise.tuning.choice import read_choices
@@ -279,3 +281,21 @@ def test_an_interrupt_saves_all_of_them(tmp_path: Path, deadline: Any) -> None:
         summary = RunDirectory.open(file.parent).summary()
         assert summary is not None and summary["status"] == "interrupted"
     assert not (trials / "seed_2").exists(), "what had not begun does not begin"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" + ".a" * 20_000 + " = 1", "[a" + ' . "a"' * 20_000 + "]", "x = {a" + ".'b'" * 64 + "=1}"],
+)
+def test_a_key_of_many_parts_is_refused_at_once(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "deep.toml").write_text(f"# a line\n{text}\n")
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="line 2 has a key of more than 64 parts"):
+        read_config(file)
+    assert time.monotonic() - began < 5.0  # tomllib takes 18 s for 20,000 parts
+
+
+def test_many_dots_that_are_no_key_are_read() -> None:
+    text = f"{'.'.join('a' * 64)} = 1\nlist = [{'0.5, ' * 5_000}]\ntext = '{'a, b. ' * 5_000}'\n"
+    found = parse_toml(text.encode(), "file")
+    assert len(found["list"]) == 5_000 and len(found["text"]) == 30_000

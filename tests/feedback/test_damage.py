@@ -165,3 +165,20 @@ def test_a_damaged_text_is_named(tmp_path):
         store.text(hash_)
     with pytest.raises(ValueError, match="must have the text 000000000000, got none"):
         store.text("0" * 64)
+
+
+def test_a_store_that_is_opened_twice_here_loses_nothing_to_another_process(tmp_path):
+    first = Store.create(tmp_path / "s")
+    Store.open(tmp_path / "s")
+    script = (
+        "import sys; from equipoise.feedback import Store\n"
+        "with Store.open(sys.argv[1]) as store: store.add_text('of another process')"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=True)
+    kept = first.add_text("written afterwards")
+    assert Store.open(tmp_path / "s").text(kept) == "written afterwards"
+    seen = (
+        "import sys; from equipoise.feedback import Store\n"
+        "with Store.open(sys.argv[1]) as store: store.text(sys.argv[2])"
+    )
+    subprocess.run([sys.executable, "-c", seen, str(tmp_path / "s"), kept], check=True)

@@ -8,7 +8,12 @@ from pathlib import Path
 from equipoise.programs.program import algorithm_class, algorithm_names
 
 PAGE = Path(__file__).parents[2] / "docs/inside/lag.md"
-NAMES = {"Ape-X": "apex_dqn", "REINFORCE++": "reinforce_pp", "PPO by tokens": "token_ppo"}
+NAMES = {
+    "Ape-X": "apex_dqn",
+    "REINFORCE++": "reinforce_pp",
+    "PPO by tokens": "token_ppo",
+    "reward model": "reward_model",
+}
 
 
 def limits() -> dict[str, float | None]:

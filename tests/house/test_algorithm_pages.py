@@ -4,6 +4,7 @@ and no other.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -51,10 +52,18 @@ def test_every_algorithm_has_its_page_and_every_page_its_algorithm() -> None:
 def test_a_page_says_what_there_is_to_say(name: str) -> None:
     assert all(section(name, title).strip() for title in HEADINGS)
     commands = re.findall(r"^ *(equipoise train .*)$", section(name, "Score"), re.MULTILINE)
-    assert commands or name == "bc", f"{name}.md: no command that gives the score"
+    of_own_data = ("bc", "dpo", "reward_model")
+    assert commands or name in of_own_data, f"{name}.md: no command that gives the score"
     for command in commands:
         words = shlex.split(command)
         assert recipes.find(words[2], name) and words[3:5] == ["--algorithm", name], command
+
+
+def pairs(path: Path) -> Path:
+    """A file of pairs with different prompts."""
+    rows = [{"prompt": f"{n}=", "chosen": f"{n}", "rejected": f"{n + 1}"} for n in range(20)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 def recorded(path: Path) -> Path:
@@ -84,7 +93,13 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
         settings = [*settings, "replay.starts_at=0", "replay.updates=4"]
     if cls.needs_task:
         made = api.program(
-            "sort", name, recipe=False, batch=64, steps=128, max_lag=0, evaluate_episodes=0
+            pairs_file(tmp_path) if cls.needs_pairs else "sort",
+            name,
+            recipe=False,
+            batch=64,
+            steps=128,
+            max_lag=0,
+            evaluate_episodes=0,
         )
     else:
         made = api.program(

@@ -452,8 +452,8 @@ ABSENT: dict[str, list[tuple[str, Callable[[], str], str]]] = {
     ],
     "trl": [
         ("LoRA is not here", program("grpo", "algorithm.lora_rank=4", env="sort"), "no LoRA"),
-        ("nor are DPO and reward models", program("dpo", env="sort"), "unknown algorithm 'dpo'"),
-        ("nor are DPO and reward models", program("rm", env="sort"), "unknown algorithm 'rm'"),
+        ("nor are ORPO and CPO", program("orpo", env="sort"), "unknown algorithm 'orpo'"),
+        ("nor are ORPO and CPO", program("cpo", env="sort"), "unknown algorithm 'cpo'"),
         ("one engine, in torch", no_module("vllm"), "none"),
         ("one engine, in torch", command("train", "sort", "--use-vllm"), "No such option"),
     ],
@@ -496,5 +496,5 @@ def test_the_list_of_algorithms_is_whole() -> None:
     text = " ".join((ROOT / "docs/start/coming-from/rllib.md").read_text().split())
     said = text.partition("Algorithms here: ")[2].partition(".")[0].lower().replace("-", "_")
     names = {{"ape_x": "apex_dqn"}.get(name, name) for name in said.split(", ")}
-    of_text = {"grpo", "reinforce_pp", "rloo", "sft", "token_ppo"}
+    of_text = {"dpo", "grpo", "reinforce_pp", "reward_model", "rloo", "sft", "token_ppo"}
     assert names == {*algorithm_names()} - of_text

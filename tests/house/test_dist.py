@@ -60,7 +60,7 @@ def test_it_holds_the_package_and_needs_no_compiler(wheel: Path) -> None:
     source = ROOT / "src" / "equipoise"
     wanted = {
         str(file.relative_to(ROOT / "src"))
-        for file in [*source.rglob("*.py"), *source.glob("watching/static/*")]
+        for file in [*source.rglob("*.py"), *source.glob("*/static/*")]
     }
     assert (
         wanted <= names

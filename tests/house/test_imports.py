@@ -31,6 +31,7 @@ COMMANDS = (
     "report",
     "probe",
     "generate",
+    "label",
     "export",
     "serve",
     "watch",

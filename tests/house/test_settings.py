@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from equipoise import api, cli, recipes
 from equipoise.algorithms._actor_critic import ActorCriticAlgorithm
 from equipoise.algorithms._off_policy import OffPolicyAlgorithm
+from equipoise.algorithms._pairs import PairLearns
 from equipoise.algorithms._text import PolicyText, TextLearns
 from equipoise.algorithms.ppo import PPO
 from equipoise.facts import FREE, KEPT, Flag, Help, Range, Read, facts
@@ -84,6 +85,7 @@ def test_every_class_with_settings_has_a_table() -> None:
         ActorCriticAlgorithm,
         OffPolicyAlgorithm,
         TextLearns,
+        PairLearns,
         PolicyText,
         SourceSettings,
         EnvSource,

@@ -245,9 +245,9 @@ def on_the_page(place: Path) -> dict[str, Any]:
 
 
 def encoded(data: Any) -> bytes:
-    from equipoise.watching import page
+    from equipoise.pages import responses
 
-    return page.encoded(data)
+    return responses.encoded(data)
 
 
 def refused(what: Callable[[], Any]) -> Any:
@@ -334,7 +334,7 @@ def opens_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
 def no_plain_answers(patch: pytest.MonkeyPatch) -> None:
     """Half of a letter, or a name that is no text, was an error 500."""
     patch.setattr(
-        "equipoise.watching.page.encoded",
+        "equipoise.pages.responses.encoded",
         lambda data: json.dumps(data, ensure_ascii=False).encode(),
     )
 

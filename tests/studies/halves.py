@@ -62,9 +62,9 @@ def made(folder: Path, trials: int = TRIALS, **options: Any) -> StudySettings:
     """Write a study down."""
     from equipoise import api  # not for the process of a study, which is killed often
 
-    options = {"actors": 1, "envs_per_actor": 8, "unroll": 16, "steps": STEPS} | options
-    options = {"checkpoint_every": 512, "evaluate_episodes": 0} | options
-    program = api.program("CartPole-v1", "ppo", recipe=False, **options)
+    given: dict[str, Any] = {"actors": 1, "envs_per_actor": 8, "unroll": 16, "steps": STEPS}
+    given |= {"checkpoint_every": 512, "evaluate_episodes": 0} | options
+    program = api.program("CartPole-v1", "ppo", recipe=False, **given)
     settings = StudySettings(
         strategy="halves",
         space=("optimizer.learning_rate=log:1e-4..1e-2",),

@@ -122,15 +122,32 @@ def test_lines_in_another_order_or_missing_or_twice_are_refused(folder: Path) ->
         ({"kind": "birth"}, "of a kind in start, go_on, stop, clone, result, end, got entry 0"),
         ({"kind": None}, "of kind None"),
         ({"kind": ["start"]}, "kind"),
-        ({"kind": "result"}, "must have the fields of Result"),
+        ({"kind": "result"}, "line 1: steps: expected a value, got none"),
+        ({"to": "many"}, "line 1: to: expected a whole number"),
+        ({"to": 9.5}, "line 1: to: expected a whole number"),
+        ({"to": -1}, "line 1: to: expected a whole number"),
+        ({"trial": ["a"]}, "line 1: trial: expected a text"),
+        ({"trial": "x" * 101}, "line 1: trial: expected a text of at most 100"),
+        ({"settings": [1]}, "line 1: settings: expected a JSON object"),
+        ({"settings": {"a": {"b": 1}}}, "line 1: settings.a: expected"),
+        ({"settings": {"a": None}}, "line 1: settings.a: expected"),
+        ({"reason": 5}, "line 1: reason: expected a text"),
+        ({"reason": "x" * 2_000_000}, "line 1: reason: expected a text of at most 1,048,576"),
+        ({"role": "boss"}, "line 1: role: expected one of 'search', 'confirm'"),
+        ({"seed": -1}, "line 1: seed: expected a whole number"),
+        ({"left": -1}, "line 1: left: expected a whole number"),
+        ({"kind": "result", "steps": 1, "state": None}, "line 1: state: expected one of"),
+        ({"kind": "result", "steps": 1, "state": "training"}, "line 1: state: expected one of"),
+        ({"kind": "end", "best": 3}, "line 1: best: expected a text"),
         ({"n": 1}, "must be entry 0"),
         ({"to": math.nan}, "expected JSON"),
-        ({"measured": 3}, "must have"),
-        ({"left": "x"}, "must have"),
-        ({"kind": "result", "alarms": None}, "must have the fields of Result"),
+        ({"measured": 3}, "line 1: measured: expected a JSON object"),
+        ({"left": "x"}, "line 1: left: expected a whole number"),
+        ({"kind": "result", "steps": 1, "state": "done", "alarms": None}, "line 1: alarms"),
+        ({"kind": "result", "steps": 1, "state": "done", "score": "9"}, "line 1: score: expected"),
     ],
 )
-@pytest.mark.few(9)
+@pytest.mark.few(27)
 def test_a_line_of_something_else_is_refused(
     changes: dict[str, object], refused: str, tmp_path: Path
 ) -> None:
@@ -158,7 +175,7 @@ def test_a_score_that_is_no_number_is_written_as_none(tmp_path: Path) -> None:
 
 
 def test_a_huge_line_is_read(tmp_path: Path) -> None:
-    journal, entry = Journal(tmp_path), Stop(trial="a", reason="x" * 10_000_000)
+    journal, entry = Journal(tmp_path), Stop(trial="a", reason="x" * 1_000_000)
     journal.append([entry])
     journal.close()
     assert read_journal(tmp_path) == [entry]
@@ -217,3 +234,18 @@ def test_ten_thousand_decisions_are_read_in_a_second(tmp_path: Path) -> None:
         took.append(time.process_time() - began)
     assert len(history.trials) == 5_000
     assert min(took) < 1.0, took
+
+
+def test_an_end_names_a_trial_of_the_study() -> None:
+    with pytest.raises(ValueError, match="line 1: a: must be a trial that has begun"):
+        replayed([End(best="a", reason="")], 1)
+
+
+def test_a_trial_that_fails_as_it_goes_on_keeps_its_steps() -> None:
+    entries: list[Entry] = [
+        Start(trial="a", settings=RATE, to=100, reason=""),
+        Result(trial="a", steps=100, state="paused", score=1.0),
+        Clone(trial="b", source="a", settings=RATE, to=200, reason=""),
+        Result(trial="b", steps=0, state="failed", error="it broke"),
+    ]
+    assert replayed(entries, 1).trials["b"].steps == 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from ray_machines import Machines, machines, until
 
 from equipoise import api
 from equipoise.programs.cluster import Cluster
+from equipoise.record.mirror import holds
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.journal import decided, read_journal
+from equipoise.studies.recorded import read_recorded
 from tests.studies import halves
 from tests.studies.halves import command
 
@@ -56,11 +59,17 @@ def test_a_cluster_carries_a_study_on_to_the_journal_of_one_machine(
     assert found == undisturbed
 
 
-@pytest.mark.parametrize("moment", [2, 9])
+@pytest.mark.parametrize(("moment", "at_url"), [(2, False), (9, False), (9, True)])
 def test_a_node_that_is_lost_does_not_change_the_journal(
-    moment: int, there: Machines, undisturbed: list[dict[str, object]], tmp_path: Path
+    moment: int,
+    at_url: bool,
+    there: Machines,
+    undisturbed: list[dict[str, object]],
+    tmp_path: Path,
 ) -> None:
     settings, heard, killed = halves.made(tmp_path / "study", 3), list[object](), list[str]()
+    if at_url:
+        settings = replace(settings, url=f"file://{tmp_path}/store")
     made = executor(there)
 
     def hear(event: object) -> None:
@@ -75,6 +84,17 @@ def test_a_node_that_is_lost_does_not_change_the_journal(
     there.restore(2)
     assert killed
     assert found == undisturbed
+    if at_url:
+        check_at_url(tmp_path / "study", tmp_path / "store")
+
+
+def check_at_url(study: Path, store: Path) -> None:
+    """The URL has the trials, and the study's directory their small files alone."""
+    ends = {one.trial for one in read_journal(study) if isinstance(one, Result)}
+    for trial in ends:
+        assert holds(f"file://{store}/trials/{trial}") == "a run"
+        assert (study / "trials" / trial / "metrics.jsonl").is_file()
+    assert not list(study.rglob("checkpoints"))
 
 
 def nodes_with_trials(there: Machines) -> list[Any]:
@@ -164,8 +184,9 @@ def test_a_trial_that_no_machine_has_room_for_is_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("at_url", [False, True])
 def test_tune_clones_trials_that_other_machines_have_trained(
-    there: Machines, tmp_path: Path
+    at_url: bool, there: Machines, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {
         "space": {"optimizer.learning_rate": "log:1e-4..1e-2"},
@@ -187,6 +208,7 @@ def test_tune_clones_trials_that_other_machines_have_trained(
         "ppo",
         out=tmp_path / "ray",
         executor="ray",
+        url=f"file://{tmp_path}/store" if at_url else "",
         cluster={"address": there.cluster.address},
         **options,
     )
@@ -194,3 +216,6 @@ def test_tune_clones_trials_that_other_machines_have_trained(
     assert entries[0] == entries[1]
     assert any(entry["kind"] == "clone" for entry in entries[0])
     assert far.score == here.score
+    if at_url:
+        check_at_url(far.directory, tmp_path / "store")
+        assert read_recorded(far.directory).scored

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from socket import gethostname
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,17 +19,22 @@ from equipoise.studies.history import (
     Clone,
     Decision,
     End,
+    Entry,
     GoOn,
     History,
     Result,
     Start,
     Stop,
 )
-from equipoise.studies.journal import JOURNAL, decided, read_journal, replayed
-from equipoise.studies.settings import StudySettings
-from equipoise.studies.space import read_space
+from equipoise.studies.journal import JOURNAL, Journal, decided, read_journal, replayed
+from equipoise.studies.recorded import state_text
+from equipoise.studies.settings import STUDY, StudySettings, check_trust, read_study, write_study
+from equipoise.studies.space import Space, read_space
+from equipoise.studies.stopping import PROCESS, STOP, stop_study
+from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategy import Plan
 from equipoise.studies.study import Study
+from equipoise.trust import Untrusted
 
 SPACE = read_space(["optimizer.learning_rate=log:1e-4..1e-2"])
 
@@ -104,16 +113,16 @@ class Simulated:
             self.jobs[name] = (job, part + 1)
             return [Progress(trial=name, steps=job.to * (part + 1) // 4)]
         del self.jobs[name]
-        rate = float(job.settings["optimizer.learning_rate"])
+        rate = float(job.settings.get("optimizer.learning_rate", 1e-3))
         score = -abs(np.log(rate / 1e-3)) + job.to / 1000
         return [Result(trial=name, steps=job.to, state="paused", score=float(score), seconds=1.0)]
 
 
 def study(folder: Path, executor: Simulated, **changes: Any) -> Study:
     plan = Plan(space=SPACE, trials=8, steps=400, seed=3)
-    settings = StudySettings(strategy="halving", trials=8, jobs=3, space=())
     given: dict[str, Any] = {"in_order": True, "strategy": Halving(plan=plan)} | changes
     strategy = given.pop("strategy")
+    settings = given.pop("settings", StudySettings(strategy="halving", trials=8, jobs=3, space=()))
     folder.mkdir(exist_ok=True)
     return Study(folder, settings, strategy, executor, **given)
 
@@ -241,6 +250,115 @@ def test_a_decision_that_cannot_be_is_refused_before_it_is_written(
     assert read_journal(tmp_path) == []
 
 
+def start(**changes: Any) -> Start:
+    given: dict[str, Any] = {"trial": "a", "settings": RATE, "to": 9, "reason": ""}
+    return Start(**given | changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Odd):
+    returned: Callable[[], Any]
+
+    def ask(self, history: History) -> Any:
+        return self.returned()
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda: None, "must return a list of decisions, got None"),
+        (start, "must return a list of decisions, got Start"),
+        (lambda: [None], "must return Start, GoOn, Stop and Clone, got None"),
+        (lambda: [Result(trial="a", steps=1, state="done")], "Clone, got Result"),
+        (lambda: [start(to=9.5)], "Start.to must be a whole number, got 9.5"),
+        (lambda: [start(to=True)], "Start.to must be a whole number, got True"),
+        (lambda: [start(trial=3)], "Start.trial must be a text, got 3"),
+        (lambda: [start(reason=None)], "Start.reason must be a text, got None"),
+        (lambda: [start(settings=[1])], r"Start.settings must be a mapping, got \[1\]"),
+        (lambda: [start(seed=-1)], "Start.seed must be from 0 to"),
+        (lambda: [start(seed="1")], "Start.seed must be a whole number, got '1'"),
+        (lambda: [Stop(trial="b", reason="")], "must stop a trial that has begun, got 'b'"),
+        (lambda: 1 // 0, "ZeroDivisionError: .*test_study.py, line"),
+    ],
+)
+def test_what_a_strategy_of_a_user_returns_is_checked(
+    returned: Callable[[], Any], said: str, tmp_path: Path
+) -> None:
+    plan = Plan(space=SPACE, trials=8, steps=400)
+    settings = StudySettings(strategy="my:Own", space=("optimizer.learning_rate=log:1e-5..1e-2",))
+    own = Own(plan=plan, first=(), returned=returned)
+    one = study(tmp_path, Simulated(), strategy=own, settings=settings)
+    with pytest.raises(ValueError, match=f"strategy my:Own: .*{said}"):
+        one.run()
+    one.close()
+    assert read_journal(tmp_path) == []
+
+
+def test_a_whole_trial_is_shown_as_completed(tmp_path: Path) -> None:
+    one = study(tmp_path, Simulated())
+    history = one.run()
+    one.close()
+    states = {state_text(trial, history, at_work=False) for trial in history}
+    assert states == {"paused", "completed", "stopped"}
+    assert [one for one in history if history.is_whole(one)] == [
+        one for one in history.of("paused") if one.steps >= 400
+    ]
+
+
+def test_a_study_stops_when_it_is_asked_to_and_goes_on_later(tmp_path: Path) -> None:
+    asked = list[str]()
+
+    def ask(entry: Entry, history: History) -> None:
+        if isinstance(entry, Result) and not asked:
+            asked.append(entry.trial)
+            (tmp_path / STOP).touch()
+
+    one = study(tmp_path, Simulated(), on_entry=ask)
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+    one.close()
+    assert one.history.end is None
+    found = ran(tmp_path, Simulated())
+    assert found[-1]["kind"] == "end" and not (tmp_path / STOP).exists()
+
+
+def test_no_process_is_signalled_to_stop_a_study(
+    tmp_path: Path, deadline: Callable[..., None]
+) -> None:
+    one = study(tmp_path, Simulated())
+    write_study(tmp_path, one.settings, None, "", {})
+    bystander = subprocess.Popen(["sleep", "60"])
+    try:
+        (tmp_path / PROCESS).write_text(json.dumps({"pid": bystander.pid, "host": gethostname()}))
+        stopping = threading.Thread(target=stop_study, args=(tmp_path,))
+        stopping.start()
+        deadline((tmp_path / STOP).exists, 20.0, "a request to stop")
+        with pytest.raises(KeyboardInterrupt):
+            one.run()
+        one.close()
+        stopping.join(timeout=20)
+        assert not stopping.is_alive() and bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    with pytest.raises(ValueError, match="got one that none runs"):
+        stop_study(tmp_path)
+
+
+@pytest.mark.parametrize("suite", ["", "tiny"])
+def test_the_cells_of_a_suite_share_no_program_and_no_best(suite: str, tmp_path: Path) -> None:
+    settings = StudySettings(strategy="cells", suite=suite, jobs=2)
+    plan = Plan(space=Space(), trials=6, steps=400)
+    names = ("A.ppo.0", "A.ppo.1", "A.ppo.2", "A.ppo.3", "B.ppo.0", "B.ppo.1")
+    cells = Cells(plan=plan, cells=tuple(f"{name}:400" for name in names))
+    executor = Simulated(fail=names[:4])
+    found = ran(tmp_path, executor, strategy=cells, settings=settings)
+    assert found[-1]["kind"] == "end" and found[-1]["best"] is None
+    assert (sum(one["kind"] == "start" for one in found) == 6) == bool(suite), (
+        "an env that fails does not end a suite"
+    )
+
+
 def test_a_study_is_carried_on_by_one_process(tmp_path: Path) -> None:
     one = study(tmp_path, Simulated())
     with pytest.raises(ValueError, match="no process runs, got one that another process runs"):
@@ -260,3 +378,28 @@ def test_a_score_that_is_no_number_counts_as_none(tmp_path: Path) -> None:
     found = ran(tmp_path, Broken())
     assert all(one["score"] is None for one in found if one["kind"] == "result")
     assert found[-1]["kind"] == "end" and found[-1]["best"] is None
+
+
+def test_a_space_that_names_code_needs_a_proof_or_trust(tmp_path: Path) -> None:
+    space = ("rewards.parts=mine:a,mine:b", "env.size=small,large", "algorithm.gamma=0.9,0.99")
+    write_study(tmp_path, StudySettings(strategy="random", space=space), None, "", {})
+    check_trust(tmp_path, read_study(tmp_path), ())
+    file = tmp_path / STUDY
+    whole = file.read_text()
+    for was, now in (("mine:b", "evil:b"), ("rewards.parts", "algorithm.torso")):
+        file.write_text(whole.replace(was, now))
+        with pytest.raises(Untrusted, match="mine:a"):
+            check_trust(tmp_path, read_study(tmp_path), ())
+        check_trust(tmp_path, read_study(tmp_path), ("mine", "evil", "small", "large"))
+
+
+def test_settings_that_are_not_of_the_space_are_refused_before_they_are_used(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    journal.append([start(settings={"rewards.parts": "evil:code"})])
+    journal.close()
+    with pytest.raises(ValueError, match="must have settings of the space in study.toml"):
+        study(tmp_path, Simulated())
+    (tmp_path / JOURNAL).unlink()
+    study(tmp_path, Simulated()).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from itertools import pairwise
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise.cli import app
+from equipoise.console.study import study_table
 from equipoise.report.figures import Line, chart
 from equipoise.report.study import study_page
 from equipoise.report.study_plots import MOST_CURVES, MOST_DOTS, MOST_LINES, plots
@@ -25,11 +27,12 @@ from tests.studies.written import SPACE, bred, halved, searched, study
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"alert(1)\">'\u202e\x1b[2J"
 
 
-def recorded(entries: list[Entry], *, folder: Path = Path("s")) -> RecordedStudy:
+def recorded(entries: list[Entry], *, folder: Path = Path("s"), suite: str = "") -> RecordedStudy:
     """A study without files."""
-    history = replayed(entries, 2)
-    settings = StudySettings(strategy="random", space=SPACE)
-    return RecordedStudy(folder, settings, "CartPole-v1", "ppo", entries, history, "ended")
+    settings = StudySettings(strategy="random", space=() if suite else SPACE, suite=suite)
+    history = replayed(entries, 2, whole=settings.whole(10_000))
+    env, algorithm = (suite, "") if suite else ("CartPole-v1", "ppo")
+    return RecordedStudy(folder, settings, env, algorithm, entries, history, "ended")
 
 
 @pytest.mark.few(20)
@@ -58,6 +61,30 @@ def test_a_page_is_whole_and_has_the_pictures_of_its_kind(
         assert one.name in seen.text
     for key in ("nan", "inf"):
         assert f'"{key}' not in page and f" {key} " not in page
+
+
+def test_scores_of_two_envs_of_a_suite_are_never_compared() -> None:
+    entries = list[Entry]()
+    scores = {"CartPole-v1": 90.0, "Acrobot-v1": -80.0, "x-y": 5.0}
+    for n, (env, score) in itertools.product(range(3), scores.items()):
+        name = f"{env}.ppo.{n}" if env != "x-y" else f"{env}.ppo.{n}.0a1b2c3{n}"
+        entries.append(Start(trial=name, settings={}, to=10, reason="a cell"))
+        entries.append(
+            Result(trial=name, steps=10, state="paused", score=score + n, core_seconds=1.0)
+        )
+    found = recorded(entries, suite="tiny")
+    assert found.best is None
+    drawn = {one.key: [line.name for line in one.lines] for one in plots(found)}
+    assert drawn == {
+        f"curves {env}": [one.name for one in found.ranked if one.name.startswith(env)]
+        for env in sorted(scores)
+    }
+    assert [one.name for one in found.ranked][:2] == ["Acrobot-v1.ppo.2", "Acrobot-v1.ppo.1"]
+    head, *lines = study_table(found, None)
+    assert head == "suite tiny  9 trials: 9 completed  90 steps used"
+    assert [line.split()[0] for line in lines[1:]] == [one.name for one in found.ranked]
+    page = whole(study_page(found)).text
+    assert "best" not in page.lower() and "Learning in Acrobot-v1" in page
 
 
 def test_texts_of_a_study_are_escaped(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ from equipoise.console.study import (
     study_table,
 )
 from equipoise.studies.executor import Progress
-from equipoise.studies.history import End, Entry, History, Result, Start
+from equipoise.studies.history import Clone, End, Entry, History, Result, Start, Stop
 from equipoise.studies.journal import replayed
-from equipoise.studies.recorded import read_recorded
+from equipoise.studies.recorded import RecordedStudy, read_recorded
 from equipoise.studies.settings import StudySettings
 from tests.studies.written import SPACE, bred, halved, searched, study
 
@@ -163,3 +164,27 @@ def test_a_table_of_a_thousand_trials_is_drawn_in_time() -> None:
         shown.on_entry(Result(trial="t0000", steps=1, state="paused"), history)
     shown.close()
     assert time.process_time() - began < 3.0
+
+
+def test_a_lineage_is_of_clones_alone_and_has_the_last_cuts() -> None:
+    result = Result(trial="m", steps=1, state="paused", score=1.0)
+    entries: list[Entry] = [
+        Start(trial="m", settings={"a": 0}, to=1, reason=""),
+        result,
+        Start(trial="alone", settings={"a": 0}, to=1, reason=""),
+        replace(result, trial="alone"),
+    ]
+    source = "m"
+    for n in range(30):
+        entries += [
+            Stop(trial=source, reason=""),
+            Clone(trial=f"c{n}", source=source, settings={"a": n + 1}, to=n + 2, reason=""),
+            replace(result, trial=f"c{n}", steps=n + 2),
+        ]
+        source = f"c{n}"
+    settings = StudySettings(strategy="pbt")
+    found = RecordedStudy(Path("s"), settings, "E", "ppo", entries, replayed(entries, 2), "ended")
+    first, begins, earlier, *rest = lineage_lines(found, None)
+    assert (first, begins) == ("c29 1", "  begins as m")
+    assert earlier == "  and was cloned 10 times before" and len(rest) == 20
+    assert rest[-1] == "  c29 from c28 at step 30: a 29 → 30"

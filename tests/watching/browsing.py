@@ -11,12 +11,11 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from tests.report.browser import NAMES, found
-from tests.watching.opened import Client
 
 AXE = "axe-core@4.10.3"
 
@@ -43,13 +42,19 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
+class Served(Protocol):
+    """A client of a server on this port."""
+
+    port: int
+
+
 class Window:
     """A page in a window; what it asks for, and what its console says, is kept."""
 
     def __init__(
         self,
         browser: Any,
-        client: Client,
+        client: Served,
         path: str = "",
         *,
         width: int = 1280,

@@ -19,6 +19,7 @@ from urllib.parse import quote, urljoin
 import pytest
 
 from equipoise import web
+from equipoise.pages import responses
 from equipoise.registry import Registry
 from equipoise.watching import guard, page
 from equipoise.watching.versions import Versions
@@ -28,6 +29,7 @@ from tests.watching.opened import TOKEN, Client, opened
 from tests.watching.test_runs import write_live
 
 STATIC = Path(page.__file__).parent / "static"
+SHARED = Path(responses.__file__).parent / "static"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -61,20 +63,20 @@ def test_every_file_of_the_page_is_served_and_names_no_other_host(client: Client
     assert headers["x-content-type-options"] == "nosniff"
     names = set(re.findall(r'"static/([^"]+)"', body.decode()))
     assert {"app.js", "style.css", "palette.css", "theme.js", "icon.svg"} <= names
-    for name in sorted(names | {file.name for file in STATIC.iterdir()}):
+    for name in sorted(names | {file.name for file in [*STATIC.iterdir(), *SHARED.iterdir()]}):
         status, body, headers = client.ask(f"/static/{name}")
         assert status == 200 and body, name
         assert client.ask(f"/static/{name}", If_None_Match=headers["etag"])[0] == 304
         for url in re.findall(rb"https?://[^\"'\s)]+", body):
             assert url == b"http://www.w3.org/2000/svg", f"{name} names another host"
         imported = re.findall(r'from "\./([\w.]+)"', body.decode())
-        assert all((STATIC / one).is_file() for one in imported), (
+        assert all((STATIC / one).is_file() or (SHARED / one).is_file() for one in imported), (
             f"{name} imports what is not there"
         )
 
 
 def test_no_script_makes_html_of_a_text() -> None:
-    for file in STATIC.glob("*.js"):
+    for file in [*STATIC.glob("*.js"), *SHARED.glob("*.js")]:
         found = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new "
             r"Function|DOMParser|srcdoc",

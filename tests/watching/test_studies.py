@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from equipoise.pages.responses import encoded
 from equipoise.studies.journal import JOURNAL, line_of
 from equipoise.watching import runs, studies
-from equipoise.watching.page import encoded
 from equipoise.watching.runs import Folder
 from tests.report import made
 from tests.studies.written import bred, halved, searched, study, write

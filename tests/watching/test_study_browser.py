@@ -87,3 +87,21 @@ def test_an_unknown_study_is_named(tmp_path: Path, browser: Any) -> None:
     with opened(tmp_path / "runs") as client:
         window = Window(browser, client, "#/study/none")
         window.page.wait_for_function("() => document.body.innerText.includes('No such study')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_the_page_of_a_study(
+    tmp_path: Path, browser: Any, scheme: str
+) -> None:
+    script, place = browsing.axe(), tmp_path / "runs"
+    study(place / "population", bred(4, 4))
+    study(place / "search", searched(20), runs=3)
+    with opened(place) as client:
+        for width in (360, 1280):
+            window = Window(browser, client, width=width, color_scheme=scheme)
+            for name in ("population", "search"):
+                window.page.goto(f"{window.base}#/study/{name}")
+                window.page.wait_for_selector(".study .line.best", state="attached")
+                found = browsing.serious(window.page, script)
+                assert found == [], f"{name} at {width} px, {scheme}: " + "\n".join(found)
+            assert window.outside == [] and window.said == []

@@ -257,7 +257,9 @@ class Generator:
             data.reward[0] = [math.nan if one is None else one for one in rewards]
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([len(one.token) for one in group.samples])
-        self._episodes.whole(np.array(data.reward[0], np.float64), lengths, there=not lost)
+        # the numbers of given samples are labels, and no return
+        returns = np.full(self._samples, np.nan) if self._imitates else np.array(data.reward[0])
+        self._episodes.whole(returns.astype(np.float64), lengths, there=not lost)
         self._blocks.commit(group.slots)
 
     def save(self, to: StateWriter) -> None:

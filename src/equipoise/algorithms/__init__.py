@@ -16,6 +16,7 @@ if _typing.TYPE_CHECKING:
     from equipoise.algorithms.appo import APPO
     from equipoise.algorithms.bc import BC
     from equipoise.algorithms.crossq import CrossQ
+    from equipoise.algorithms.dpo import DPO
     from equipoise.algorithms.dqn import DQN
     from equipoise.algorithms.grpo import GRPO
     from equipoise.algorithms.impala import IMPALA
@@ -23,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from equipoise.algorithms.qr_dqn import QRDQN
     from equipoise.algorithms.r2d2 import R2D2
     from equipoise.algorithms.reinforce_pp import ReinforcePP
+    from equipoise.algorithms.reward_model import RewardModel
     from equipoise.algorithms.rloo import RLOO
     from equipoise.algorithms.sac import SAC
     from equipoise.algorithms.sft import SFT
@@ -35,6 +37,7 @@ __all__ = [
     "A3C",
     "APPO",
     "BC",
+    "DPO",
     "DQN",
     "GRPO",
     "IMPALA",
@@ -49,6 +52,7 @@ __all__ = [
     "ApexDQN",
     "CrossQ",
     "ReinforcePP",
+    "RewardModel",
     "TokenPPO",
 ]
 _FILES = {
@@ -58,6 +62,7 @@ _FILES = {
     "ApexDQN": "apex_dqn",
     "BC": "bc",
     "CrossQ": "crossq",
+    "DPO": "dpo",
     "DQN": "dqn",
     "GRPO": "grpo",
     "IMPALA": "impala",
@@ -66,6 +71,7 @@ _FILES = {
     "R2D2": "r2d2",
     "RLOO": "rloo",
     "ReinforcePP": "reinforce_pp",
+    "RewardModel": "reward_model",
     "SAC": "sac",
     "SFT": "sft",
     "TD3": "td3",

@@ -14,7 +14,7 @@ from equipoise.api.recorded import Played, play
 from equipoise.api.results import Result, resume, train
 from equipoise.api.training import NothingToDo, start
 from equipoise.api.tuning import Tuned, tune
-from equipoise.api.writing import Answer, generate
+from equipoise.api.writing import Answer, generate, score
 from equipoise.run.callbacks import Callback
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "probe",
     "program",
     "resume",
+    "score",
     "start",
     "train",
     "tune",

@@ -29,7 +29,7 @@ from equipoise.run.evaluation_schedule import evaluating, gave_up, result
 from equipoise.seeds import derive_seed
 from equipoise.sources.envs import STREAMS, evaluator
 from equipoise.sources.source import source_of
-from equipoise.sources.text import Texts, Writer
+from equipoise.sources.text import Writer, texts_of
 from equipoise.types import Program, learning
 
 __all__ = ["collect", "evaluate"]
@@ -190,7 +190,7 @@ def _examined(
     """Held-out prompts of the run's task, answered greedily."""
     program, _, net = writer(directory, best=best, trust=trust)
     name, *_ = learning(program)
-    exam = Texts(program).exam({name: Writer(net)}, episodes=episodes)
+    exam = texts_of(program).exam({name: Writer(net)}, episodes=episodes)
     try:
         while not exam.done:
             exam.tick()

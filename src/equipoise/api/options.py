@@ -71,7 +71,7 @@ class Fields(TypedDict, total=False):
     reward: Reward | None
     """Rewards to learn from, such as env+0.5*rnd (default: env). env: the env's own. Others are
     built in, or module:Class of your own. Scale, clip and normalisation act on the sum. On text:
-    module:function[,...]."""
+    module:function[,...], or run:DIR for a reward model."""
     max_completion_length: int | None
     """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
     has 256."""
@@ -269,6 +269,8 @@ class TuneOptions(ProgramOptions, total=False):
     """One thread, or processes, for each trial (default: serial)."""
     executor: Literal["local", "ray"]
     """Trials on this machine, or on a Ray cluster (default: local)."""
+    url: str
+    """URL that trials are copied to; with it executor="ray" needs no shared folder."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]

@@ -23,6 +23,7 @@ from equipoise.api.options import (
 )
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import Chosen, Env, made_program
+from equipoise.api.writing import reward_model
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
 from equipoise.hints import raised
@@ -53,6 +54,7 @@ from equipoise.tuning import choice
 from equipoise.tuning.choices import settled, usual
 from equipoise.tuning.sizing import fitted
 from equipoise.types import On, Placement, Program
+from equipoise.types.sources import RUN_REWARD
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -221,11 +223,14 @@ class Order:
     trust: Sequence[str]
     choices: Mapping[str, object]
     callbacks: Sequence[Callback] = ()
+    mirror: str | None = None  # a URL that the run in the directory ``out`` is copied to
 
 
 def run_of(made: Program, order: Order) -> Run:
     """The run of a checked program, or the one at ``out`` that it goes on with."""
     out, on, tell = order.out, order.on, order.tell
+    for name in made.source.judges:
+        reward_model(name.removeprefix(RUN_REWARD), trust=order.trust)
     if order.or_resume and out is None:
         raise ValueError(
             "or_resume: expected out, the directory or URL where the run may be, got none"
@@ -273,7 +278,7 @@ def run_of(made: Program, order: Order) -> Run:
             nodes=nodes,
             tensorboard=order.tensorboard,
             wandb=order.wandb,
-            mirror=url,
+            mirror=url or order.mirror,
             chosen={**order.choices, **chosen},
             notes=notes,
             callbacks=order.callbacks,
@@ -350,12 +355,14 @@ def resumed(
     *,
     same: Program | None = None,
     tell: Callable[[str], object] = _silent,
+    mirror: str | None = None,
 ) -> Run:
     """The run that goes on from the newest whole checkpoint of ``directory``, which may be a URL.
 
     What was chosen by measurement stays, unless a change makes it another choice, or it is ``auto``
     now. ``same``: the program of a command that is given again; more steps than the run has extend
-    it. ``tell`` is called with sentences on what was chosen.
+    it. ``tell`` is called with sentences on what was chosen. ``mirror``: a URL that a run on this
+    machine is copied to.
     """
     check_shapes(options)
     Listeners(callbacks := options.get("callbacks", ()))
@@ -372,6 +379,8 @@ def resumed(
         more, notes = ({}, []) if same is None else _again(run.program, same, directory)
         given = {**given, **more}
         made = _changed(run.program, given, settings)
+        for name in made.source.judges:
+            reward_model(name.removeprefix(RUN_REWARD), trust=trust)
         source = run.whole_checkpoint()
         _check_unfinished(run, source, made, given, directory)
         where = options.get("on") or run.run["on"]
@@ -386,7 +395,7 @@ def resumed(
         nodes = connected(where, {**before, **(cluster or {})})
         with _disconnected(nodes):
             # a URL that only the fetched run.json names is not written to
-            mirror = directory if is_url(directory) else None
+            mirror = directory if is_url(directory) else mirror
             services = Services(
                 on=where,
                 nodes=nodes,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 0.2
 ENDED = ("solved", "alarmed")  # of a trial that does not go on
+LONGEST_ERROR = 2_000  # letters
 UNLOCKED_S = 60.0  # for a process of an earlier study to save the trial and leave it
 
 
@@ -65,9 +66,10 @@ def train_stretch(
         evaluation = summary["evaluation"]
         score = summary["return_mean"] if evaluation is None else evaluation["mean"]
     except Exception as failure:  # the envs and the algorithm of a user may raise anything
-        from equipoise.hints import raised
+        from equipoise.hints import raised, shortened
 
-        state, alarms, score, error = "failed", (), None, raised(failure)
+        state, alarms, score = "failed", (), None
+        error = shortened(raised(failure), LONGEST_ERROR)
         print(f"{job.trial}: {error}", file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
     cores = len(os.sched_getaffinity(0))
@@ -90,7 +92,9 @@ def _trained(job: Job, on: On, trust: Sequence[str], at: Callable[[int], bool]) 
     """
     from equipoise.api.training import NothingToDo
     from equipoise.record.directory import RunDirectory
+    from equipoise.studies.mirrored import bring, copy_end
 
+    bring(job)
     try:
         run = _run_of(job, on, trust)
     except NothingToDo:  # an earlier process trained it, and was ended before it could report
@@ -107,6 +111,7 @@ def _trained(job: Job, on: On, trust: Sequence[str], at: Callable[[int], bool]) 
     if job.keep_cut:
         _keep_cut(job.directory, int(summary["env_steps"]))
         _check_live(job)
+    copy_end(job)  # a result at the study's URL is one that every machine can go on from
     return summary
 
 
@@ -120,20 +125,30 @@ def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
     from equipoise.tuning.choice import read_choices
 
     study = read_study(job.study)
+    cluster = dict(pairs(study.cluster))
     settings = [f"{key}={value}" for key, value in job.settings.items()]
     held = holds(job.directory)
     if held == "a beginning":  # killed before its first checkpoint
         shutil.rmtree(job.directory)
     if held != "a run" and job.source is not None:
         from equipoise.record.cloning import clone
+        from equipoise.studies.mirrored import parent_of
 
-        clone(job.study / "trials" / job.source, job.directory, step=job.source_steps)
+        with parent_of(job) as parent:
+            clone(parent, job.directory, step=job.source_steps)
         held = "a run"
     if held == "a run":
         changed = settings if job.source is not None else ()
         return resumed(
             job.directory,
-            {"steps": job.to, "settings": changed, "on": on, "trust": trust},
+            {
+                "steps": job.to,
+                "settings": changed,
+                "on": on,
+                "trust": trust,
+                "cluster": cluster if on == "ray" else {},  # it may be another one than before
+            },
+            mirror=job.remote,
         )
     own = job.study / PROGRAMS / f"{job.trial}.json"
     if own.is_file():
@@ -158,10 +173,11 @@ def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
             wandb=study.wandb or None,
             tell=print,
             asked=(),
-            cluster=dict(pairs(study.cluster)),
+            cluster=cluster,
             or_resume=False,
             trust=trust,
             choices=read_choices(job.study / CHOICES),
+            mirror=job.remote,
         ),
     )
 

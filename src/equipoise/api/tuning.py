@@ -30,7 +30,9 @@ from equipoise.programs.program import differences, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.programs.refusals import check_read, fixed, problems
 from equipoise.programs.settings import apply_settings, convert, pairs
+from equipoise.record.mirror import Store
 from equipoise.run.starting import check_packages
+from equipoise.studies.at_url import check_vacant, fetch_missing, take
 from equipoise.studies.history import Entry, History, Trial
 from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.local import LocalExecutor, command
@@ -38,9 +40,11 @@ from equipoise.studies.settings import (
     BEST,
     STUDY,
     StudySettings,
+    check_trust,
     program_hash,
     read_hash,
     read_study,
+    write_cluster,
     write_study,
 )
 from equipoise.studies.space import Space, Value, setting_texts
@@ -167,7 +171,13 @@ def tune(
     folder = opened(options.get("out"), settings, program, trust, asked=asked)
     view = StudyView(settings, folder, quiet=not options.get("progress", True))
     try:
-        return carried_on(folder, trust=trust, on_entry=view.on_entry, on_progress=view.on_progress)
+        return carried_on(
+            folder,
+            trust=trust,
+            cluster=dict(pairs(settings.cluster)),
+            on_entry=view.on_entry,
+            on_progress=view.on_progress,
+        )
     finally:
         view.close()
 
@@ -190,13 +200,15 @@ def opened(
     if is_url(out):
         raise ValueError(f"out: must be a directory on this machine, got {out}")
     check_packages(settings.on)
+    if settings.url:
+        Store(settings.url)  # it refuses a secret, which no file may hold
     strategy = strategy_from(settings, program, trust)
     program = checked(program, settings, strategy)
     name = program_hash(program)
     folder = _default(program) if out is None else Path(out).expanduser()
     if (folder / STUDY).is_file():
         was = read_study(folder)
-        same = replace(was, jobs=settings.jobs) == settings
+        same = replace(was, jobs=settings.jobs, cluster=settings.cluster) == settings
         if not same or name != read_hash(folder):
             raise ValueError(
                 f"{folder}: must be a new directory, or the same study that goes on; got another "
@@ -205,6 +217,8 @@ def opened(
         return folder
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: must be a new or empty directory, got one with files")
+    if settings.url:
+        check_vacant(settings.url)
     check_memory(program, settings)
     program, chosen = settled(program, on=settings.on, asked=asked, tell=tell)
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,14 +231,22 @@ def carried_on(
     *,
     trust: Sequence[str] = (),
     jobs: int | None = None,
+    cluster: Mapping[str, object] | None = None,
     started: LocalExecutor | None = None,
     on_entry: OnEntry = lambda entry, history: None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
 ) -> Tuned:
-    """Run a study to its end -> the study. Ctrl-C saves its trials."""
+    """Run a study to its end -> the study. Ctrl-C saves its trials. ``cluster``: settings of the
+    Ray cluster that differ from those of before, and are kept.
+    """
     settings = read_study(folder)
+    check_trust(folder, settings, trust)
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
+    changed = setting_texts({**dict(pairs(settings.cluster)), **(cluster or {})})
+    moves, settings = changed != settings.cluster, replace(settings, cluster=changed)
+    if settings.url:
+        take(settings.url, folder)
     program = None if settings.suite else configured(folder / STUDY, trust=trust)
     strategy = _cells(settings) if program is None else strategy_from(settings, program, trust)
     names = list(trust)
@@ -243,9 +265,13 @@ def carried_on(
         on_progress=on_progress,
     )
     try:
+        if moves:
+            write_cluster(folder, changed)
         history = study.run()
     finally:
         study.close()
+        if settings.url:
+            fetch_missing(folder, settings.url, study.history)
     tuned = Tuned(directory=folder, history=history)
     if program is not None and tuned.best_trial is not None and len(strategy.plan.space):
         _write_best(folder, program, tuned.best_trial)

@@ -6,27 +6,35 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from equipoise.algorithms._pairs import columns
 from equipoise.api.playing import weights_of
 from equipoise.files import parse_json
 from equipoise.hints import shortened
-from equipoise.language import files, messages, tasks
+from equipoise.language import files, messages, reward_models, tasks
 from equipoise.language.task_files import plain, whole
+from equipoise.nets.scored import ScoredDecoder
 from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
+from equipoise.sources.preferences import Preferences, judged
 from equipoise.sources.prompts import Voice, voice
 from equipoise.sources.prompts import room as room_for
 from equipoise.sources.source import source_of
-from equipoise.sources.text import Texts
+from equipoise.sources.text import texts_of
 from equipoise.types import Program, Prompt, RunSpec, Stop, learning
 
-__all__ = ["Answer", "export_model", "generate"]
+__all__ = ["Answer", "export_model", "generate", "score"]
 
 
 JSON = re.compile(r"""\s*(\[\s*\{|\{\s*"(role|messages)")""")  # what JSON of messages begins with
@@ -134,9 +142,14 @@ def generate(
         raise ValueError("prompts: expected a list of prompts, got one text; put it into a list")
     program, text, net = writer(directory, best=best, trust=trust)
     policy, *_ = learning(program).values()
+    if isinstance(net, ScoredDecoder):
+        raise ValueError(
+            f"{directory}: must be a run whose model writes, got a reward model; eq.score scores "
+            "completions with it"
+        )
     program = replace(program, schedule=replace(program.schedule, seed=seed))
     asked = [_asked(one, number, text.spec.chat) for number, one in enumerate(prompts)]
-    source = Texts(program)
+    source = texts_of(program)
     template = tasks.arguments(source.settings.chat_template_kwargs, "chat_template_kwargs")
     tokens = [text.tokenizer.prompt(one, template) for one in asked]
     most = text.spec.completion if limit is None else limit
@@ -176,9 +189,109 @@ def generate(
 def export_model(
     directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()
 ) -> Path:
-    """Write ``config.json`` and ``model.safetensors`` for ``transformers`` into a new folder."""
-    _, text, net = writer(directory, best=best, trust=trust)
+    """Write ``config.json`` and ``model.safetensors`` for ``transformers`` into a new folder; a
+    reward model with its calibration on held-out pairs, whose file is read again.
+    """
+    program, text, net = writer(directory, best=best, trust=trust)
+    if isinstance(net, ScoredDecoder):
+        whole = RunDirectory.open(directory, trusted=trust).program
+        reward_models.write(
+            to,
+            net,
+            text.tokenizer,
+            calibration(whole, net),
+            template=Preferences(program).settings.chat_template_kwargs,
+            weights=checkpoint.identity(weights_of(directory, best=best)),
+        )
+        return to
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
     files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
     text.tokenizer.save(to)
     return to
+
+
+def calibration(program: Program, net: ScoredDecoder) -> reward_models.Calibration:
+    """The calibration of a reward model on the held-out pairs of its run."""
+    source = Preferences(program)
+    algorithm, prompts = source.algorithm, source.text().held_out
+    scores, labels = list[Tensor](), list[float]()
+    for begin in range(0, len(prompts), TOGETHER):
+        numbers = range(begin, min(begin + TOGETHER, len(prompts)))
+        scores.append(judged(algorithm, net, prompts, numbers))
+        labels += [prompts.given[number].value[0] for number in numbers]
+    if not scores:
+        return reward_models.Calibration()
+    return reward_models.calibrate(*columns(torch.cat(scores)), torch.tensor(labels))
+
+
+def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()) -> Path:
+    """The folder of a reward model: ``directory`` itself, or the one in a run, which is written if
+    it is not there or of other weights.
+    """
+    here = Path(directory).expanduser()
+    if (here / reward_models.FILE).is_file():
+        return here
+    place = RunDirectory.found(here).path / reward_models.FOLDER
+    weights = checkpoint.identity(weights_of(here))
+    if place.is_dir() and reward_models.facts(place)["weights"] == weights:
+        return place
+    _, _, net = writer(here, trust=trust)
+    if not isinstance(net, ScoredDecoder):
+        raise ValueError(f"{directory}: must be a run of reward_model, got one whose model writes")
+    aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    try:
+        export_model(here, aside, trust=trust)
+        shutil.rmtree(place, ignore_errors=True)
+        aside.chmod(0o755)
+        aside.rename(place)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return place
+
+
+def score(
+    directory: str | os.PathLike[str],
+    prompts: Sequence[Prompt],
+    completions: Sequence[str],
+    *,
+    raw: bool = False,
+    trust: Sequence[str] = (),
+) -> list[float]:
+    """Score completions with a reward model.
+
+    Args:
+        directory: A run of ``reward_model``, or its export.
+        prompts: Texts, or messages ``{"role", "content"}``.
+        completions: The completion of each prompt.
+        raw: Do not centre and scale the scores by the held-out pairs.
+        trust: Modules, and paths of files, that a run from elsewhere may import or open.
+
+    Returns:
+        The score of each completion; higher is better.
+
+    Raises:
+        ValueError: There is no reward model, or a text does not fit into it.
+
+    Example:
+        >>> eq.score("runs/NAME", ["2 + 2 ="], ["4"])  # doctest: +SKIP
+        [1.3]
+    """
+    if isinstance(prompts, str) or isinstance(completions, str):
+        raise ValueError("prompts and completions: must be lists of equal length, got one text")
+    if len(prompts) != len(completions):
+        raise ValueError(
+            f"completions: must be one for each of {len(prompts)} prompts, got {len(completions)}"
+        )
+    model = reward_models.RewardModel.read(reward_model(directory, trust=trust))
+    texts = [
+        model.tokens(_given(prompt, number), whole(text, f"completion {number + 1}"))
+        for number, (prompt, text) in enumerate(zip(prompts, completions, strict=True))
+    ]
+    found = model.raw(texts)
+    numbers: list[float] = found.tolist()
+    return numbers if raw else model.scaled(found)
+
+
+def _given(prompt: Prompt, number: int) -> Prompt:
+    at = f"prompt {number + 1}"
+    return messages.read_prompt(plain(prompt, at), at)

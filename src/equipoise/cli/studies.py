@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +59,7 @@ def carried_on_shown(
     *,
     quiet: bool,
     command: str = "tune",
+    cluster: Mapping[str, object] | None = None,
     started: LocalExecutor | None = None,
 ) -> int:
     """Carry a study on to its end, shown -> the exit code."""
@@ -73,6 +75,7 @@ def carried_on_shown(
             folder,
             trust=trust,
             jobs=jobs,
+            cluster=cluster,
             started=started,
             on_entry=view.on_entry,
             on_progress=view.on_progress,
@@ -125,4 +128,4 @@ def print_best(study: Tuned, *, as_json: bool = False) -> None:
         seeds = "one fresh seed" if len(scores) == 1 else f"{len(scores)} fresh seeds"
         print(f"fresh     {mean:.6g}{interval} over {seeds}")
     if study.best is not None:
-        print(f"Next: equipoise train --config {study.best}")
+        print(f"Next: equipoise train --config {shlex.quote(str(study.best))}")

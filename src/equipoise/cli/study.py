@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +56,8 @@ def start(
         from equipoise.studies.settings import StudySettings
 
         at, beside = places(suite, out, kept), at_least(jobs, "--jobs")
-        view = StudyView(StudySettings(strategy="cells", jobs=beside), at.study, quiet=quiet)
+        shown = StudySettings(strategy="cells", jobs=beside, suite=suite.stem)
+        view = StudyView(shown, at.study, quiet=quiet)
         try:
             left = filled(
                 at,
@@ -72,7 +74,8 @@ def start(
             view.close()
     for cell in left[:5]:
         print(f"equipoise study: {cell.name}: missing, since its run failed", file=sys.stderr)
-    print(f"The finished cells are in {at.kept}. Next:\n  equipoise study report {suite}")
+    print(f"The finished cells are in {at.kept}. Next:")
+    print(f"  equipoise study report {shlex.quote(str(suite))}")
     sys.exit(1 if left else 0)
 
 
@@ -87,7 +90,7 @@ def report(
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Write a page that compares the algorithms of a suite with each other and with others.
+    """Write a page that compares the algorithms of a suite.
 
     The page has learning curves, interquartile means with bootstrap intervals, performance
     profiles, and a table against the published scores.

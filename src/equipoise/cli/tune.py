@@ -122,7 +122,10 @@ def start(
         starting.end()
         unless.pop_all()
     with plain_errors("equipoise tune", debug):
-        code = carried_on_shown(folder, None, trust or (), quiet=quiet, started=started)
+        where = cluster_settings(address, cluster)
+        code = carried_on_shown(
+            folder, None, trust or (), quiet=quiet, started=started, cluster=where
+        )
     sys.exit(code)
 
 
@@ -131,6 +134,8 @@ def start(
 def resume(
     study: Folder,
     jobs: Jobs = None,
+    address: Address = None,
+    cluster: ClusterSettings = None,
     quiet: Quiet = False,
     trust: Trust = None,
     debug: Debug = False,
@@ -138,9 +143,16 @@ def resume(
     """Continue a study that was interrupted or killed."""
     with plain_errors("equipoise tune resume", debug):
         from equipoise.programs.settings import at_least
+        from equipoise.studies.settings import read_study
 
+        if suite := read_study(study).suite:
+            raise ValueError(
+                f"{study}: must be a study of 'tune' or 'train --seeds', got the suite {suite}; "
+                f"'equipoise study' with its file goes on, and keeps the cells"
+            )
         beside = None if jobs is None else at_least(jobs, "--jobs")
-        code = carried_on_shown(study, beside, trust or (), quiet=quiet)
+        where = cluster_settings(address, cluster)
+        code = carried_on_shown(study, beside, trust or (), quiet=quiet, cluster=where)
     sys.exit(code)
 
 
@@ -169,7 +181,13 @@ def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
     """
     with plain_errors("equipoise tune best", debug):
         from equipoise.api.tuning import found
+        from equipoise.studies.settings import read_study
 
+        if suite := read_study(study).suite:
+            raise ValueError(
+                f"{study}: must be a search for settings, got the suite {suite}; 'equipoise study "
+                "report' with its file compares its cells"
+            )
         print_best(found(study), as_json=as_json)
 
 
@@ -180,10 +198,13 @@ def stop(study: Folder, debug: Debug = False) -> None:
     The trials are saved, and 'equipoise tune resume' goes on.
     """
     with plain_errors("equipoise tune stop", debug):
+        from equipoise.studies.settings import read_study
         from equipoise.studies.stopping import stop_study
 
+        suite = read_study(study).suite
         stop_study(study)
-        print(f"stopped; 'equipoise tune resume {study}' goes on")
+        again = "the same command" if suite else f"'equipoise tune resume {study}'"
+        print(f"stopped; {again} goes on")
 
 
 @tune.command(cls=Sections)

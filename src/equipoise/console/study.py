@@ -35,28 +35,33 @@ from equipoise.studies.settings import StudySettings
 from equipoise.studies.space import Value
 
 MOST_TRIALS = 20  # lines of a table
+MOST_CUTS = 20  # clones of a lineage
 MOST_SETTINGS = 4  # columns
 LONGEST = 24  # letters of a cell
 REDRAW_S = 0.25
 SPARE = ("steps", "state")  # columns that are left out after the time and the settings
-STATES = ("training", "interrupted", "paused", "done", "stopped", "failed")
+STATES = ("training", "interrupted", "paused", "completed", "done", "stopped", "failed")
 
 
 def study_table(study: RecordedStudy, width: int | None) -> list[str]:
     """Return a head and a line for each of the best ``MOST_TRIALS`` trials, of at most ``width``
     columns.
     """
-    return _table(study.title, study.history, width, at_work=study.state == "training")
+    at_work, suite = study.state == "training", bool(study.settings.suite)
+    return _table(study.title, study.history, width, at_work=at_work, suite=suite)
 
 
 def lineage_lines(study: RecordedStudy, width: int | None) -> list[str]:
-    """Return the chain of clones behind each living member of a population, the best first."""
+    """Return the chain of clones behind each living member that is one, the best first."""
     lines = list[str]()
-    for member in study.members:
+    clones = [one for one in study.members if one.parent is not None]
+    for member in clones[:MOST_TRIALS]:
         first, *rest = study.ancestors(member.name)
         lines += wrapped(printable(f"{member.name} {score_text(member.score)}"), width, "  ")
         lines += wrapped(printable(f"  begins as {first.trial}"), width, "    ")
-        for one in rest:
+        if (earlier := len(rest) - MOST_CUTS) > 0:
+            lines.append(f"  and was cloned {earlier:,} times before")
+        for one in rest[-MOST_CUTS:]:
             lines += wrapped(printable(f"  {one}"), width, "    ")
     return lines
 
@@ -64,7 +69,7 @@ def lineage_lines(study: RecordedStudy, width: int | None) -> list[str]:
 def entry_text(entry: Entry, history: History) -> str:
     """Return an entry of a journal as a sentence, with the reason of a decision."""
     if isinstance(entry, End):
-        text = f"the study ends, its best trial is {entry.best or 'none'}"
+        text = "the study ends" + (f", its best trial is {entry.best}" if entry.best else "")
     elif isinstance(entry, Result):
         return _result_text(entry)
     elif isinstance(entry, Start):
@@ -104,7 +109,8 @@ class StudyView:
         console: Console | None = None,
     ) -> None:
         self.console = make_console() if console is None else console
-        self._title, self._quiet = f"{settings.strategy} study in {folder}", quiet
+        self._suite, self._quiet = bool(settings.suite), quiet
+        self._title = f"{'suite' if self._suite else f'{settings.strategy} study'} in {folder}"
         self._history = History()
         self._reached: dict[str, int] = {}  # env steps of trials that train
         self._last = ""  # decision
@@ -156,7 +162,13 @@ class StudyView:
         width, height = self.console.size
         most = max(min(MOST_TRIALS, height - 8), 1)
         lines = _table(
-            self._title, self._history, width, at_work=True, reached=self._reached, most=most
+            self._title,
+            self._history,
+            width,
+            at_work=True,
+            suite=self._suite,
+            reached=self._reached,
+            most=most,
         )
         first, *rest = [*lines, *(_fitting(one, width) for one in [self._last] if one)]
         drawn = [Text(first, "bold", no_wrap=True), *(Text(one, no_wrap=True) for one in rest)]
@@ -173,12 +185,13 @@ def _table(
     width: int | None,
     *,
     at_work: bool,
+    suite: bool,
     reached: Mapping[str, int] | None = None,
     most: int = MOST_TRIALS,
 ) -> list[str]:
     """The lines of a table. ``reached``: env steps of trials since their last result."""
-    trials, far = ranked(history), reached or {}
-    parts = _head(title, history, far, at_work=at_work)
+    trials, far = ranked(history, by_env=suite), reached or {}
+    parts = _head(title, history, None if suite else best(history), far, at_work=at_work)
     lines = [_fitting(one, width) for one in joined(parts, width, "  ")]
     if not trials:
         return [*lines, "no trial has begun"]
@@ -191,7 +204,7 @@ def _table(
     body = [
         [
             one.name,
-            state_text(one, at_work=at_work),
+            state_text(one, history, at_work=at_work),
             short(max(one.steps, far.get(one.name, 0))),
             score_text(one.score),
             clock(one.seconds),
@@ -210,7 +223,7 @@ def _table(
         drawn = [f"{line:{wide}}  {text}".rstrip() for line, text in zip(drawn, parents)]
     lines += [_fitting(one, width) for one in drawn]
     if rest:
-        counts = Counter(state_text(one, at_work=at_work) for one in rest)
+        counts = Counter(state_text(one, history, at_work=at_work) for one in rest)
         said = ", ".join(f"{number} {state}" for state, number in counts.items())
         lines += wrapped(f"and {count(len(rest), 'more trial')}: {said}", width, "  ")
     return lines
@@ -222,15 +235,17 @@ def _shown(trials: list[Trial], most: int) -> list[Trial]:
     return [*trials[: most - len(training)], *training]
 
 
-def _head(title: str, history: History, reached: Mapping[str, int], *, at_work: bool) -> list[str]:
+def _head(
+    title: str, history: History, winner: Trial | None, reached: Mapping[str, int], *, at_work: bool
+) -> list[str]:
     """The counts of trials, the best score and the env steps, in parts."""
-    counts = Counter(state_text(one, at_work=at_work).partition(",")[0] for one in history)
+    counts = Counter(state_text(one, history, at_work=at_work).partition(",")[0] for one in history)
     states = ", ".join(f"{counts[one]} {one}" for one in STATES if counts[one])
     parts = [
         printable(title),
         f"{count(len(history.trials), 'trial')}" + f": {states}" * bool(states),
     ]
-    if (winner := best(history)) is not None:
+    if winner is not None:
         parts.append(
             printable(f"best {score_text(winner.score)} by {winner.name} at {short(winner.steps)}")
         )

@@ -295,8 +295,8 @@ def look_command(program: Program, directory: Path | None = None) -> str:
     """The command that shows the policy of a run {} at work; "" without a picture or PyAV, and for
     several agents.
     """
-    if source_of(program).writes:
-        return "generate {} --prompt TEXT"
+    if (source := source_of(program)).writes:
+        return "" if source.scores else "generate {} --prompt TEXT"
     env = program.source.played
     if env is None or len(_agents(directory)) > 1 or find_spec("av") is None:
         return ""

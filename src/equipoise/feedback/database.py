@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from equipoise.feedback.records import CHOICES, KINDS, PURPOSES, DiskFull
-from equipoise.files import open_plain, sync_directory
+from equipoise.files import check_plain, sync_directory
 
 FILE = "feedback.sqlite"
 FORMAT = 1
@@ -112,7 +112,7 @@ class Database:
                 f"{folder}: must be a feedback store, got {got}; 'equipoise feedback import' "
                 "creates one"
             )
-        open_plain(self.path).close()
+        check_plain(self.path)  # not opened: its end would end the locks of this process on it
         self._lock = threading.RLock()
         with _spoken(self.path):
             self._db = sqlite3.connect(

@@ -6,7 +6,7 @@ Numbers are read into float32, whatever the file has. Nothing is unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+}
+SCORERS = {
+    family: name.replace("CausalLM", "SequenceClassification")
+    for family, name in ARCHITECTURES.items()
 }
 SIZES = (
     "vocab_size",
@@ -115,17 +119,18 @@ def _size(data: Mapping[str, object], name: str, default: int | None = None) -> 
     return value
 
 
-def load(net: Decoder, directory: Path) -> None:
+def load(net: Decoder, directory: Path, fresh: Collection[str] = ()) -> None:
     """Fill a decoder's parameters with those in a directory; ValueError for a parameter that is
-    missing, unexpected or of another shape.
+    missing, unexpected or of another shape. Parameters named in
+    ``fresh`` may be missing.
     """
     params = dict(net.named_parameters())
-    missing = set(params)
-    for file in _weight_files(directory):
+    missing = set(params) - set(fresh)
+    for file in weight_files(directory):
         try:
             with safe_open(file, "pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  it is no dict
-                    if _unneeded(name, net.config):
+                    if _unneeded(name, params):
                         continue
                     _check(name, tensors.get_slice(name), params, file)
                     with torch.no_grad():
@@ -142,8 +147,9 @@ def load(net: Decoder, directory: Path) -> None:
         )
 
 
-def _unneeded(name: str, config: DecoderConfig) -> bool:
-    return name.endswith(IGNORED) or (name == "lm_head.weight" and config.tie_word_embeddings)
+def _unneeded(name: str, params: Mapping[str, Tensor]) -> bool:
+    # the head of a vocabulary is the embedding, or one of scores takes its place
+    return name.endswith(IGNORED) or (name == "lm_head.weight" and name not in params)
 
 
 def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> None:
@@ -163,7 +169,7 @@ def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> 
         )
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
     """The safetensors of a model: one file, or the files that an index names."""
     if (directory / WEIGHTS).is_file():
         return [directory / WEIGHTS]
@@ -199,10 +205,16 @@ def write(
     *,
     eos: tuple[int, ...] = (),
     special: Mapping[str, int] = NONE,
+    scored: bool = False,
 ) -> None:
-    """A directory for ``transformers`` and ``load``: config.json and model.safetensors."""
+    """A directory for ``transformers`` and ``load``: config.json and model.safetensors; ``scored``:
+    of a ``ScoredDecoder``.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / CONFIG, json_bytes(config_json(config, eos, special)))
+    about = config_json(config, eos, special) | (
+        {"architectures": [SCORERS[config.family]], "id2label": {"0": "score"}} if scored else {}
+    )
+    write_atomic(directory / CONFIG, json_bytes(about))
     tensors = {
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in params.items()

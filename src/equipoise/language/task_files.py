@@ -14,7 +14,7 @@ import decimal
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from equipoise import foreign
@@ -27,10 +27,16 @@ SUFFIXES = (".jsonl", ".parquet")
 HALF = re.compile("[\ud800-\udfff]")  # of a character
 # arguments of rewards, so no names of columns
 RESERVED = ("prompts", "completions", "completion_ids", "ended")
+# numbered rows, where they are from and what a row is called in errors -> examples
+ReadRows = Callable[[Iterable[tuple[int, object]], str, str], list[Example]]
 
 
-def read(path: Path) -> list[Example]:
-    """The rows of a file; ValueError names the line or the row that is wrong."""
+def read(path: Path, rows: ReadRows | None = None) -> list[Example]:
+    """The rows of a file; ValueError names the line or the row that is wrong.
+
+    ``rows`` makes examples of them; None: ``examples``.
+    """
+    rows = examples if rows is None else rows
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: {wrong_end(path)}")
     if not path.is_file():
@@ -53,8 +59,8 @@ def read(path: Path) -> list[Example]:
             + (hint(path.name, there) if there else "")
         )
     if path.suffix == ".jsonl":
-        return examples(_lines(path), str(path), "line")
-    return examples(_table(path), str(path), "row")
+        return rows(_lines(path), str(path), "line")
+    return rows(_table(path), str(path), "row")
 
 
 def wrong_end(path: Path) -> str:

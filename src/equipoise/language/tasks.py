@@ -57,8 +57,15 @@ def built_in(name: str, seed: int) -> TextTask:
     )
 
 
-def make(target: str, *, seed: int, arguments: Mapping[str, object] | None = None) -> TextTask:
-    """The task that ``target`` names; ValueError names the nearest.
+def make(
+    target: str,
+    *,
+    seed: int,
+    arguments: Mapping[str, object] | None = None,
+    rows: task_files.ReadRows = task_files.examples,
+) -> TextTask:
+    """The task that ``target`` names; ValueError names the nearest. ``rows`` reads those of a file
+    or of a callable.
 
     ::
 
@@ -70,11 +77,11 @@ def make(target: str, *, seed: int, arguments: Mapping[str, object] | None = Non
     """  # noqa: E501
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
-        return apart(_of_rows(target, _only(target, given, "held_out"), seed))
+        return apart(_of_rows(target, _only(target, given, "held_out"), seed, rows))
     if target.startswith(REASONING):
         return reasoning.read(target.removeprefix(REASONING), given, seed)
     if ":" in target:
-        return apart(_called(target, given, seed))
+        return apart(_called(target, given, seed, rows))
     if target not in BUILT_IN and Path(target).exists():
         raise ValueError(f"task {target!r}: {task_files.wrong_end(Path(target))}")
     task = built_in(target, seed)
@@ -107,8 +114,10 @@ def _only(target: str, given: dict[str, object], *known: str) -> dict[str, objec
     return given
 
 
-def _of_rows(target: str, given: Mapping[str, object], seed: int) -> TextTask:
-    examples = task_files.read(Path(target))
+def _of_rows(
+    target: str, given: Mapping[str, object], seed: int, rows: task_files.ReadRows
+) -> TextTask:
+    examples = task_files.read(Path(target), rows)
     if "held_out" in given:
         if not str(given["held_out"]).endswith(task_files.SUFFIXES):
             wanted = " or ".join(task_files.SUFFIXES)
@@ -116,7 +125,7 @@ def _of_rows(target: str, given: Mapping[str, object], seed: int) -> TextTask:
                 f"task {target!r}: held_out: expected a file that ends in {wanted}, got "
                 f"{given['held_out']!r}"
             )
-        held_out = task_files.read(Path(str(given["held_out"])))
+        held_out = task_files.read(Path(str(given["held_out"])), rows)
         if missing := sorted({*examples[0].columns} - {*held_out[0].columns}):
             raise ValueError(
                 f"{given['held_out']}: expected the columns of {target}, got none named "
@@ -177,7 +186,9 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
     return TextTask(name=name, train=train, held_out=held_out, tokenizer=letters(examples))
 
 
-def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
+def _called(
+    target: str, given: dict[str, object], seed: int, read: task_files.ReadRows
+) -> TextTask:
     function = called(target, "task")
     known = inspect.signature(function).parameters
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
@@ -202,7 +213,7 @@ def _called(target: str, given: dict[str, object], seed: int) -> TextTask:
             f"task {target!r}: expected a TextTask or rows with a prompt, got "
             f"{type(made).__name__} {made!r:.80}"
         )
-    return _parted(target, task_files.examples(enumerate(rows, 1), f"task {target!r}", "row"), seed)
+    return _parted(target, read(enumerate(rows, 1), f"task {target!r}", "row"), seed)
 
 
 def split(

@@ -4,7 +4,9 @@ directory.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -281,6 +283,26 @@ def no_template(which: str) -> ValueError:
         "that are texts, or the "
         "tokenizer of a chat model"
     )
+
+
+def with_end(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+    """The tokens of a completion, without what ends them, and the end once: the one form in which
+    completions are learned from and scored.
+    """
+    last = len(tokens)
+    while last and tokens[last - 1] in tokenizer.eos:
+        last -= 1
+    return [*tokens[:last], tokenizer.eos[0]]
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """The hash of a tokenizer's tokens and ends: equal for tokenizers that share their numbers."""
+    if isinstance(tokenizer, CharTokenizer):
+        tokens: object = tokenizer.alphabet
+    else:
+        tokens = [tokenizer.decode([number]) for number in range(tokenizer.size)]
+    said = [tokens, tokenizer.size, list(tokenizer.eos)]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def check_fits(tokenizer: Tokenizer, vocabulary: int, where: str = "model") -> None:

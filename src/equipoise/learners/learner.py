@@ -16,6 +16,7 @@ from equipoise.facts import values_of
 from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import Eager, Execution
 from equipoise.learners.minibatch import micro_batches, minibatches
+from equipoise.learners.optimizers import STEPPED
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
 from equipoise.learners.reward_sum import RewardSum
@@ -259,7 +260,9 @@ class Learner:
             ):
                 self.clock.lap("copy", "loss")
                 yield micro_batches(
-                    part if fresh else replace(part, version=-1), algorithm.part_tokens
+                    part if fresh else replace(part, version=-1),
+                    algorithm.part_tokens,
+                    whole=algorithm.needs_pairs,
                 )
                 fresh = False
 
@@ -425,15 +428,17 @@ class Learner:
         self.before, self.version = self.updates - version, version
 
     def live(self) -> dict[str, object]:
-        """Return the settings of the optimisers and the algorithm, by their keys; a rate is the one
-        before the schedule's factor.
+        """Return the settings that the next step reads, by their keys: those of the optimisers, of
+        which a rate is the one before the schedule's factor, and the algorithm's.
         """
         mine = self.optimizer
+        other = next((one for one in self.parameters.settings() if one != mine), mine)
+        optimizer = values_of(mine) | {name: values_of(other)[name] for name in STEPPED}
         rates = {
             group: mine.rates.get(group, mine.learning_rate) for group in self.parameters.optimizers
         }
         parts = {
-            "optimizer.": values_of(mine),
+            "optimizer.": optimizer,
             "optimizer.rates.": rates,
             "algorithm.": values_of(self.algorithm),
         }

@@ -41,9 +41,11 @@ def minibatches(
         yield _rows(batch, part) if by_rows else _streams(batch, part)
 
 
-def micro_batches(batch: Batch, tokens: int) -> list[Batch]:
-    """Return the parts of a minibatch: text in parts of at most ``tokens`` (0: one part)."""
-    return under_budget(batch, tokens) if isinstance(batch.data, Packed) else [batch]
+def micro_batches(batch: Batch, tokens: int, *, whole: bool = False) -> list[Batch]:
+    """Return the parts of a minibatch: text in parts of at most ``tokens`` (0: one part);
+    ``whole``: no group is cut.
+    """
+    return under_budget(batch, tokens, whole=whole) if isinstance(batch.data, Packed) else [batch]
 
 
 Take = Callable[[Tensor], Tensor]

@@ -22,6 +22,9 @@ from torch.optim.adamw import adamw
 
 from equipoise.types import Optimizer
 
+# settings that an optimiser reads itself at each step; the learner reads the others
+STEPPED = ("name", "epsilon", "betas", "decay", "weight_decay")
+
 
 class Descent(ABC):
     """Moves ``flat`` by its gradient; ``slots``: the optimiser's state by name."""

@@ -7,6 +7,7 @@ is not there, and keeps a group's prompt once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,15 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
-from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Batch, Packed, Trajectory, by_field
+from equipoise.types import (
+    PACKED_SAMPLES,
+    PACKED_TOKENS,
+    Batch,
+    Packed,
+    Stop,
+    Trajectory,
+    by_field,
+)
 
 
 def pack(data: Trajectory) -> Packed:
@@ -67,6 +76,47 @@ def pack(data: Trajectory) -> Packed:
         refills=context["refills"],
         longest=most,
     )
+
+
+def packed_texts(groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> Packed:
+    """Texts as ``Packed`` tokens that nobody drew: a prompt and its completions for each group."""
+    token, position, sample, rows = list[int](), list[int](), list[int](), list[list[int]]()
+    for number, (prompt, completions) in enumerate(groups):
+        token += prompt
+        position += range(len(prompt))
+        sample += [-1] * len(prompt)
+        for one in completions:
+            token += one
+            position += range(len(prompt), len(prompt) + len(one))
+            sample += [len(rows)] * len(one)
+            rows.append([len(prompt), number, int(Stop.EOS), number, 0])
+    numbers = torch.tensor(sample)
+    nothing, about = torch.zeros(len(token)), torch.tensor(rows)
+    return Packed(
+        token=torch.tensor(token),
+        position=torch.tensor(position),
+        sample=numbers,
+        chosen=numbers >= 0,
+        logp=nothing,
+        version=torch.where(numbers >= 0, 0, -1),
+        reward=nothing,
+        prompt=about[:, 0],
+        group=about[:, 1],
+        stop=about[:, 2],
+        task=about[:, 3],
+        refills=about[:, 4],
+    )
+
+
+def in_parts(numbers: Sequence[int], sizes: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers in parts whose sizes add up to at most ``most``, or of one number."""
+    parts, total = list[list[int]](), 0
+    for number, size in zip(numbers, sizes, strict=True):
+        if not parts or total + size > most:
+            parts, total = [*parts, []], 0
+        parts[-1].append(number)
+        total += size
+    return parts
 
 
 def groups_of(data: Packed) -> Tensor:
@@ -129,9 +179,9 @@ def shuffled(batch: Batch, count: int, rng: torch.Generator) -> Iterator[Batch]:
             yield replace(one, data=none, targets=tree.map(torch.zeros_like, one.targets))
 
 
-def under_budget(batch: Batch, tokens: int) -> list[Batch]:
+def under_budget(batch: Batch, tokens: int, *, whole: bool = False) -> list[Batch]:
     """The batch in parts of at most ``tokens`` tokens, in order; a sample with its prompt is never
-    cut, however long.
+    cut, however long, and with ``whole`` no group is.
 
     The batch itself if it fits, or where ``tokens`` is 0.
     """
@@ -140,10 +190,14 @@ def under_budget(batch: Batch, tokens: int) -> list[Batch]:
         return [batch]
     length = torch.bincount(data.sample[data.sample >= 0], minlength=len(data.group)).tolist()
     asked, group = data.prompt.tolist(), data.group.tolist()
+    of_group = Counter[int]()
+    for number, tokens_of in zip(group, length, strict=True):
+        of_group[number] += tokens_of
     parts, pieces, size = list[list[list[int]]](), list[list[int]](), 0
     for sample in range(len(group)):
         opens = not pieces or group[pieces[-1][-1]] != group[sample]
-        if pieces and size + length[sample] + asked[sample] * opens > tokens:
+        more = of_group[group[sample]] if whole else length[sample]
+        if pieces and (opens or not whole) and size + more + asked[sample] * opens > tokens:
             parts.append(pieces)
             pieces, size, opens = [], 0, True
         if opens:

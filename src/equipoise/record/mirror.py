@@ -4,14 +4,16 @@ and fetched from there.
 A thread copies, one file at a time. A checkpoint's files and its replay's rows come first and its
 manifest last, so a reader of the URL sees either a whole checkpoint or no checkpoint. A segment of
 rows grows here, so each length of it has a name of its own there. The URL is listed each time:
-files of an earlier process there are used, or removed. A failure is reported once per cause and
-tried again with the next checkpoint; the run goes on.
+files of an earlier process there are used, or removed. A pinned checkpoint stays there even if this
+directory has its pin alone, as a fetched run does. A failure is reported once per cause and tried
+again with the next checkpoint; the run goes on.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import tempfile
 import threading
 import time
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import IO, Literal, TypeVar
 
 from equipoise.envs.failures.capsule import ARRAYS, RECORD
-from equipoise.files import LARGEST_JSON, is_url, parse_json, read_bounded
+from equipoise.files import LARGEST_JSON, is_url, json_bytes, parse_json, read_bounded
 from equipoise.hints import install
 from equipoise.record import checkpoint
 from equipoise.record.paths import CAPSULES, RUN
@@ -46,7 +48,8 @@ SMALL = (
     SUMMARY,
     *(f"tokenizer/{name}" for name in TOKENIZER),
 )
-STEP = re.compile(r"step_\d{1,19}")
+STEP, PIN = re.compile(r"step_\d{1,19}"), re.compile(r"pin_\d{1,19}")
+WRITER = "writer.json"  # the process that alone writes to a URL, if one has claimed it
 # "_row_name" makes them
 ROWS = re.compile(rf"{ROWS_ROOM}/{checkpoint.SEGMENT.pattern}\.[0-9a-f]{{24}}(\.part)?")
 SECRET = re.compile(r"://[^/@]*:.*@|^https?://[^/]*@|\?.*=")  # user:password@, token@, ?signature=
@@ -119,6 +122,13 @@ class Store:
         if self._folders:
             self.fs.mv(aside, path)
 
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file, whole or not at all."""
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            self.put(Path(file.name), name)
+
     def read(self, name: str, most: int = LARGEST_JSON) -> bytes:
         """The bytes of a small file; ValueError if it is larger than ``most``."""
         data = self._taken(name, lambda source: source.read(most + 1))
@@ -181,9 +191,14 @@ class Store:
         whole = [name for name in found if self.has(f"{room}/{name}/{checkpoint.MANIFEST}")]
         return sorted(whole, key=lambda name: int(name[5:]), reverse=True)
 
+    def whole_steps(self) -> list[str]:
+        """The checkpoints that a run can go on from, the newest first."""
+        found = self.steps(ROOMS[0])
+        return [step for step in found if self.has(f"{ROOMS[0]}/{step}/{checkpoint.LEARNER}")]
+
 
 @contextmanager
-def _plainly(url: str) -> Iterator[None]:
+def plainly(url: str) -> Iterator[None]:
     """Turn errors of a store's own package (no credentials) into an OSError with the URL."""
     try:
         yield
@@ -202,7 +217,7 @@ def holds(place: str | os.PathLike[str]) -> Held:
     """The kind of a path or a URL: "a run" has a whole checkpoint, or has reached its end."""
     if is_url(place):
         store = Store(place)
-        with _plainly(place):
+        with plainly(place):
             return _held(store.has, store.read, store.steps(ROOMS[0]))
     folder = Path(place).expanduser()
     steps = [
@@ -229,6 +244,30 @@ def _held(has: Callable[[str], bool], read: Callable[[str], bytes], steps: list[
     return "a beginning"
 
 
+def reached(place: str | os.PathLike[str]) -> int:
+    """The step of the newest whole checkpoint of a run at a path or a URL; -1 if there is none."""
+    if is_url(place):
+        store = Store(place)
+        with plainly(place):
+            return max((int(name[5:]) for name in store.whole_steps()), default=-1)
+    found = checkpoint.steps(Path(place) / ROOMS[0])
+    return max((at for at, path in found if (path / checkpoint.LEARNER).exists()), default=-1)
+
+
+_CLAIMED: dict[str, bytes] = {}  # by URL: what this process wrote there to claim it
+
+
+def claim(url: str) -> None:
+    """Make this process the only one whose mirrors write to ``url``, until another one claims it.
+
+    A mirror of a process that was given up as lost, and is not, then stops.
+    """
+    word = json_bytes({"writer": secrets.token_hex(8)})
+    with plainly(url):
+        Store(url).write(WRITER, word)
+    _CLAIMED[url] = word
+
+
 def _row_name(name: str, said: checkpoint.Entry) -> str:
     """The name at the URL of a segment's rows at this length."""
     return f"{ROWS_ROOM}/{name}.{said['sha256'][:24]}"
@@ -244,6 +283,7 @@ class Mirror:
         self._sent: dict[str, object] = {}
         self._told: set[str] = set()  # causes of failures
         self._warnings: list[str] = []
+        self._claim = _CLAIMED.get(url)
         self.failures, self.url = 0, url
         self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
         self._thread.start()
@@ -309,8 +349,12 @@ class Mirror:
                 self._state.notify_all()
 
     def _copy(self) -> None:
+        self._check_claim()
+        # A summary there says that the last checkpoint is there: it comes last, and goes first.
+        ended = (self._directory / SUMMARY).is_file()
         for name in SMALL:
-            self._small(name)
+            if name != SUMMARY or not ended:
+                self._small(name)
         rows = self._store.rows()
         # here and there, with the rows that each names
         whole: dict[str, dict[str, set[str]]] = {room: {} for room in ROOMS}
@@ -326,8 +370,21 @@ class Mirror:
                 except FileNotFoundError:
                     if path.is_dir():
                         raise  # else it was removed meanwhile, as old ones are
-        self._tidy(whole, rows)
+        pins = {path.name for path in (self._directory / ROOMS[0]).glob("pin_*")}
+        for pin in pins:
+            if f"{ROOMS[0]}/{pin}" not in self._sent:
+                self._store.write(f"{ROOMS[0]}/{pin}", b"")
+                self._sent[f"{ROOMS[0]}/{pin}"] = True
+        if ended:
+            self._small(SUMMARY)
+        self._check_claim()
+        self._tidy(whole, rows, pins)
         self._capsules()
+
+    def _check_claim(self) -> None:
+        """OSError if another process has claimed the URL since."""
+        if self._claim is not None and self._store.read(WRITER) != self._claim:
+            raise OSError(f"{self.url}: must be written by this process alone, got another writer")
 
     def _small(self, name: str) -> None:
         file = self._directory / name
@@ -369,18 +426,35 @@ class Mirror:
         self._sent[name] = data
         return set(segments)
 
-    def _tidy(self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int]) -> None:
-        """Remove checkpoints that are gone here, and rows that no whole checkpoint names."""
+    def _tidy(
+        self, whole: dict[str, dict[str, set[str]]], rows: dict[str, int], pins: set[str]
+    ) -> None:
+        """Remove checkpoints that are gone here and not pinned, pins that are gone here, and rows
+        that no whole checkpoint names.
+        """
         if not whole[ROOMS[0]]:
             return
         for room, steps in whole.items():
             for name in self._store.names(room):
-                if STEP.fullmatch(name) and name not in steps:
+                if PIN.fullmatch(name) and name not in pins:
+                    self._store.remove(f"{room}/{name}")
+                    self._sent.pop(f"{room}/{name}", None)
+                elif STEP.fullmatch(name) and name not in steps:
+                    if room == ROOMS[0] and f"pin_{name[5:]}" in pins:
+                        steps[name] = self._rows_of(f"{room}/{name}/{checkpoint.MANIFEST}")
+                        continue
                     self._store.remove(f"{room}/{name}/{checkpoint.MANIFEST}")
                     self._store.remove(f"{room}/{name}")
                     self._sent.pop(f"{room}/{name}", None)
         for row_name in rows.keys() - set().union(*whole[ROOMS[0]].values()):
             self._store.remove(row_name)
+
+    def _rows_of(self, manifest: str) -> set[str]:
+        """The names at the URL of the rows of a checkpoint that is only there."""
+        if not self._store.has(manifest):
+            return set()
+        said = parse_json(self._store.read(manifest), manifest)
+        return {_row_name(segment, entry) for segment, entry in said["segments"].items()}
 
     def _capsules(self) -> None:
         """Copy the first capsules, each with its record last; a capsule that is there already
@@ -408,16 +482,31 @@ def local(place: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
         yield fetch(place, Path(folder), whole=False)
 
 
-def fetch(url: str, into: Path | None = None, *, whole: bool = True) -> Path:
+def fetch(
+    url: str, into: Path | None = None, *, whole: bool = True, step: int | None = None
+) -> Path:
     """Copy a run from a URL -> its new directory in ``into`` (or runs/), with its newest undamaged
-    checkpoint; ``whole``: one to go on from. FileNotFoundError if there is none.
+    checkpoint, or that of ``step``; ``whole``: one to go on from, and the pins of the others.
+    FileNotFoundError if there is none.
     """
     store = Store(url)
-    with _plainly(url):
-        return _fetch(store, into, whole)
+    with plainly(url):
+        return _fetch(store, into, whole, step)
 
 
-def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
+def fetch_small(url: str, directory: Path) -> None:
+    """Bring the small files of a directory up to those of the run at a URL, each whole."""
+    store = Store(url)
+    with plainly(url):
+        for name in SMALL:
+            if store.has(name):
+                file = directory / name
+                aside = file.with_name(f".{file.name}.part")
+                store.get(name, aside, 1 << 40)
+                aside.replace(file)
+
+
+def _fetch(store: Store, into: Path | None, whole: bool, step_wanted: int | None) -> Path:
     url, skipped = store.url, list[str]()
     if not store.has(RUN):
         raise FileNotFoundError(
@@ -433,7 +522,8 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
         if store.has(name):
             store.get(name, directory / name, 1 << 40)
     for room in ROOMS:
-        for step in store.steps(room):
+        one = step_wanted is not None and room == ROOMS[0]
+        for step in [f"step_{step_wanted}"] if one else store.steps(room):
             path = directory / room / step
             try:
                 _fetch_checkpoint(store, room, path)
@@ -449,6 +539,9 @@ def _fetch(store: Store, into: Path | None, whole: bool) -> Path:
     if whole and checkpoint.latest(directory / ROOMS[0], whole=True) is None:
         why = "".join(f"; {text}" for text in skipped[:3])
         raise FileNotFoundError(f"{url}: expected a whole checkpoint to go on from, got none{why}")
+    for name in store.names(ROOMS[0]) if whole else ():
+        if PIN.fullmatch(name):
+            (directory / ROOMS[0] / name).touch()
     return directory
 
 

@@ -11,7 +11,7 @@ from equipoise.report.figures import chart, spans
 from equipoise.report.markup import LONGEST_SENTENCE, Html, tag
 from equipoise.report.page import document
 from equipoise.report.study_plots import Plot, plots
-from equipoise.report.study_tables import facts, last_decisions, trial_table
+from equipoise.report.study_tables import facts, last_decisions, rest_text, trial_table
 from equipoise.studies.importance import LEAST_TRIALS
 from equipoise.studies.recorded import RecordedStudy
 
@@ -19,7 +19,7 @@ from equipoise.studies.recorded import RecordedStudy
 def study_page(study: RecordedStudy) -> str:
     """Return the page of a study; ValueError if it would be too large."""
     drawn = plots(study)
-    large = [one for one in drawn if not one.key.startswith("schedule")]
+    large = [one for one in drawn if not one.key.startswith("schedule ")]
     small = [_chart(one, one.title) for one in drawn[len(large) :]]
     parts = (
         _top(study),
@@ -84,8 +84,7 @@ def _trials(study: RecordedStudy) -> Html | None:
         (_name(row[0], is_best=not i and study.best is not None), *row[1:])
         for i, row in enumerate(rows)
     ]
-    rest = len(study.history.trials) - len(rows)
-    note = f"The best {len(rows)} of {len(rows) + rest:,} trials." if rest > 0 else None
+    note = rest_text(study, len(rows)) or None
     shown = tag("div", table(head, cells, texts=3, class_="cards"), class_="scroll")
     return section("Trials", shown, note=note)
 
@@ -106,6 +105,10 @@ def _decisions(study: RecordedStudy) -> Html | None:
 
 def _asked(study: RecordedStudy) -> Html:
     settings = study.settings
+    if settings.suite:
+        return folded_section(
+            "Settings of the study", tag("pre", clipped(f"suite = {settings.suite}", 8000))
+        )
     lines = [
         f"env = {study.env}",
         f"algorithm = {study.algorithm}",

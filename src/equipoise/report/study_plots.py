@@ -4,6 +4,7 @@ their settings, their costs, and the lineage of a population.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,11 +16,12 @@ from equipoise.record.described import clipped
 from equipoise.record.report import METRICS, is_number, read_reports
 from equipoise.report.figures import Line, Named, thinned
 from equipoise.studies.history import Trial
-from equipoise.studies.recorded import Ancestor, RecordedStudy, value_text
+from equipoise.studies.recorded import Ancestor, RecordedStudy, env_of_cell, value_text
 from equipoise.studies.settings import TRIALS
 from equipoise.studies.space import Choice, Parameter, Value
 
 MOST_CURVES = 100  # trials with a curve, the best ones
+MOST_ENVS = 30  # of a suite with curves, the first ones
 MOST_LINES = 300  # trials across the axes of settings, and in a lineage
 MOST_AXES = 8
 MOST_DOTS = 1000
@@ -46,8 +48,32 @@ class Plot:
 
 def plots(study: RecordedStudy) -> list[Plot]:
     """Return the pictures of a study that have something to show."""
+    if study.settings.suite:
+        return list(curves_of_envs(study))
     found = [curves(study), axes(study), costs(study), lineage(study), *schedules(study)]
     return [one for one in found if one is not None and one.lines]
+
+
+def curves_of_envs(study: RecordedStudy) -> Iterator[Plot]:
+    """Draw the scores of a suite's cells over env steps: a picture for each env."""
+    envs, left = dict[str, list[Trial]](), READ_BYTES
+    for one in study.ranked:
+        if one.points:
+            envs.setdefault(env_of_cell(one.name), []).append(one)
+    for env, trials in itertools.islice(envs.items(), MOST_ENVS):
+        lines = list[Line]()
+        for one in trials[: MOST_CURVES // min(len(envs), MOST_ENVS) + 1]:
+            returns, size = _returns(study, one) if left > 0 else ([], 0)
+            left -= size
+            x, y = [p.steps for p in one.points], [p.score for p in one.points]
+            lines += [*returns, _line(one.name, x, y)]
+        yield Plot(
+            key=f"curves {env}",
+            title=f"Learning in {clipped(env, 60)}",
+            lines=lines,
+            x_label="env steps",
+            note="Points are scores of evaluations, and lines are returns of training.",
+        )
 
 
 def curves(study: RecordedStudy) -> Plot | None:

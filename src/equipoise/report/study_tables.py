@@ -11,7 +11,13 @@ from equipoise.console.study import entry_text, score_text
 from equipoise.record.described import clipped
 from equipoise.record.ring import short
 from equipoise.studies.history import Result, Trial
-from equipoise.studies.recorded import RecordedStudy, changed, changes_text, value_text
+from equipoise.studies.recorded import (
+    RecordedStudy,
+    changed,
+    changes_text,
+    env_of_cell,
+    value_text,
+)
 
 MOST_ROWS = 100  # trials in the table, the best ones
 MOST_SAID = 60  # decisions and failures, the last ones
@@ -20,12 +26,10 @@ MOST_KEYS = 12  # columns of settings
 
 def facts(study: RecordedStudy) -> list[tuple[str, str, str, str]]:
     """Return the numbers of a study that people look for first: (name, value, unit, note)."""
-    best = study.best
-    by = f"{clipped(best.name, 30)} at {short(best.steps)} steps" if best else "no score yet"
     states = Counter(study.state_of(one).partition(",")[0] for one in study.history)
     said = ", ".join(f"{n} {state}" for state, n in states.items())
     return [
-        ("best score", score_text(best.score if best else None), "", by),
+        _result(study),
         ("trials", f"{len(study.history.trials):,}", "", said or "no trial has begun"),
         ("env steps", short(study.steps), "", "of all trials"),
         ("time", clock(study.seconds), "", "of all trials together"),
@@ -36,6 +40,22 @@ def facts(study: RecordedStudy) -> list[tuple[str, str, str, str]]:
             "core-time of all trials",
         ),
     ]
+
+
+def _result(study: RecordedStudy) -> tuple[str, str, str, str]:
+    if study.settings.suite:
+        envs = {env_of_cell(one.name) for one in study.history}
+        return "envs", f"{len(envs):,}", "", "'equipoise study report' compares the scores"
+    best = study.best
+    by = f"{clipped(best.name, 30)} at {short(best.steps)} steps" if best else "no score yet"
+    return "best score", score_text(best.score if best else None), "", by
+
+
+def rest_text(study: RecordedStudy, shown: int) -> str:
+    """Return how many of the trials a table has; "" if it has all of them."""
+    if shown >= (trials := len(study.history.trials)):
+        return ""
+    return f"The {'first' if study.settings.suite else 'best'} {shown} of {trials:,} trials."
 
 
 def trial_table(study: RecordedStudy) -> tuple[list[str], list[list[str]]]:

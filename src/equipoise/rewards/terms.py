@@ -120,6 +120,8 @@ def collecting(term: RewardTerm) -> bool:
 
 
 def _class_of(word: str) -> type[RewardTerm]:
+    if word.startswith("run:"):
+        raise ValueError(f"reward: must have {word} in a run on text only, got a run on envs")
     if word not in BUILT_IN and ":" not in word:
         raise unknown(word, BUILT_IN, "reward")
     cls = imported(BUILT_IN.get(word, word), "reward")

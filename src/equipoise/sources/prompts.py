@@ -23,11 +23,20 @@ COMPLETION = 256  # tokens, if no setting gives the number
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """Completions of a prompt that are learned from, one for each sample of its group."""
+
+    tokens: Sequence[Sequence[int]]  # the end included
+    value: Sequence[float]  # see ``algorithms/_pairs.py``
+
+
+@dataclass(frozen=True, slots=True)
 class Prompts:
     """Examples as tokens."""
 
     examples: Sequence[Example]
     tokens: Sequence[Sequence[int]]
+    given: Sequence[Given] = ()  # of each, if completions are learned from
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -85,37 +94,24 @@ def read(source: TaskSource, seed: int) -> Text:
 
     The result is kept until its file changes.
     """
+    return _read(source, seed, changed(source))
+
+
+def changed(source: TaskSource) -> int:
+    """The time of the last change of a task's files."""
     files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
-    return _read(
-        source, seed, max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
-    )
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
 
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
-    if task.tokenizer is None and models.is_shape(source.model):
-        raise ValueError(
-            f"--model {source.model}: expected a model with a tokenizer and a chat template, since "
-            f"prompts of {source.task} "
-            "are messages, got a shape to begin at random; name a directory or a hub id of a chat "
-            "model"
-        )
-    model, tokenizer = (
-        models.find(source.model, None if task.tokenizer is None else task.tokenizer.size),
-        task.tokenizer,
-    )
-    if model.directory is not None:
-        has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
-        tokenizer = HubTokenizer(model.directory) if has else None
-    if tokenizer is None:
-        raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
-    check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
+    model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
     most, notes = (min(source.prompt_tokens, room(model.config, completion)), list(task.notes))
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     train, held_out = (
-        _tokens(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
+        fitting(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
     )
     if not len(train):
         raise ValueError(
@@ -140,6 +136,26 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     return Text(task, tokenizer, spec, model.config, train, held_out)
 
 
+def model_of(source: TaskSource, task: Task) -> tuple[models.Model, Tokenizer]:
+    """The model that a source names, and the tokenizer of its directory or of the task."""
+    if task.tokenizer is None and models.is_shape(source.model):
+        raise ValueError(
+            f"--model {source.model}: expected a model with a tokenizer and a chat template, since "
+            f"prompts of {source.task} "
+            "are messages, got a shape to begin at random; name a directory or a hub id of a chat "
+            "model"
+        )
+    model = models.find(source.model, None if task.tokenizer is None else task.tokenizer.size)
+    tokenizer = task.tokenizer
+    if model.directory is not None:
+        has = any((model.directory / name).exists() for name in (TOKENIZER, CONFIG))
+        tokenizer = HubTokenizer(model.directory) if has else None
+    if tokenizer is None:
+        raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
+    check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
+    return model, tokenizer
+
+
 def _digest(*prompts: Prompts) -> str:
     """The hash of prompts, as tokens and in their order, and of their rewards' arguments."""
     said = []
@@ -149,7 +165,7 @@ def _digest(*prompts: Prompts) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _tokens(
+def fitting(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     room: int,

@@ -15,7 +15,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings
+from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings, learning
 
 
 class Acting(Protocol):
@@ -143,6 +143,11 @@ class Source(ABC):
 
     # ---------------------------------------------------------------------- commands for the reader
 
+    @property
+    def scores(self) -> bool:
+        """Do its policies score texts, so that they write none?"""
+        return False
+
     def play_command(self) -> str:
         """The command that plays the policy of a run {}; "": there is none."""
         return "evaluate {}"
@@ -150,7 +155,9 @@ class Source(ABC):
 
 def source_of(program: Program) -> Source:
     """Make the source of a program, of the class that its settings name."""
-    module, _, name = program.source.behaviour.partition(":")
+    pairs = any(policy.algorithm.needs_pairs for policy in learning(program).values())
+    named = program.source.of_pairs if pairs else ""
+    module, _, name = (named or program.source.behaviour).partition(":")
     made = vars(importlib.import_module(module)).get(name)
     if not (inspect.isclass(made) and issubclass(made, Source)):
         raise TypeError(

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from equipoise import foreign, phases
+from equipoise.actors import generator as judging
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
@@ -17,12 +20,13 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
+from equipoise.language import reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
-from equipoise.sources.source import Source
+from equipoise.sources.source import Exam, Source, source_of
 from equipoise.tree import ArraySpec
 from equipoise.types import (
     Algorithm,
@@ -88,8 +92,8 @@ class Texts(Source):
         if size is not None and place.envs_per_actor != size:
             problems.append(
                 f"placement.envs_per_actor: expected the {size} samples of a group "
-                "(algorithm.num_generations), got "
-                f"{place.envs_per_actor}"
+                f"({'a pair' if policy.algorithm.needs_pairs else 'algorithm.num_generations'}), "
+                f"got {place.envs_per_actor}"
             )
         groups = policy.batch // place.envs_per_actor // place.learners
         if policy.algorithm.minibatches > groups:
@@ -139,6 +143,11 @@ class Texts(Source):
             else ()
         ):
             # refuse before the run's directory exists
+            if one.name in source.judges:
+                reward_models.check(
+                    one.name, text.tokenizer, text.spec.prompt + text.spec.completion
+                )
+                continue
             check_columns(one.name, load(one.name), text.train.examples[0].columns)
         if not reads:
             self.reciter(text)
@@ -189,7 +198,7 @@ class Texts(Source):
         version: int = 0,
         again: bool = False,
         failures: Failures | None = None,
-    ) -> Examiner:
+    ) -> Exam:
         """Held-out prompts, or if there are none the training prompts, answered greedily."""
         text = self.text()
         prompts = text.held_out if len(text.held_out) else text.train
@@ -283,7 +292,12 @@ class Texts(Source):
                     f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
                 )
         order = text.order(self.program.schedule.seed)
-        return Reciter(lambda group: found[order(group, 0)])
+        recited = [(np.asarray(one, np.int64), np.zeros(len(one), np.float32)) for one in found]
+        return Reciter(lambda group, index: recited[order(group, 0)])
+
+    def unjudged(self, text: Text) -> judging.Judge:
+        """The judge of samples that are recited."""
+        return Unjudged()
 
     def judge(self, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
         source = self.settings
@@ -302,6 +316,14 @@ class Texts(Source):
             prompts,
             text.tokenizer,
         )
+
+
+def texts_of(program: Program) -> Texts:
+    """The source of a run on text; TypeError for one of another kind."""
+    source = source_of(program)
+    if not isinstance(source, Texts):
+        raise TypeError(f"source: must be one of text, got {type(source).__name__}")
+    return source
 
 
 def sample_row(spec: TextSpec) -> RowSpec:

@@ -25,10 +25,16 @@ class Job:
     source_steps: int = 0  # env steps at which the clone was taken
     keep_cut: bool = False  # may another trial be cloned from the end of this stretch?
     trust: tuple[str, ...] = ()  # code that the user vouched for
+    url: str = ""  # of the study, to which the trial is copied while it trains
 
     @property
     def directory(self) -> Path:
         return self.study / "trials" / self.trial
+
+    @property
+    def remote(self) -> str | None:
+        """The URL of the trial."""
+        return f"{self.url.rstrip('/')}/trials/{self.trial}" if self.url else None
 
     @property
     def log(self) -> Path:

@@ -5,13 +5,18 @@ sees, and the decisions that a strategy makes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal
 
+from equipoise.hints import shortened
 from equipoise.studies.space import Settings
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+LONGEST_TEXT = 20_000  # letters of a reason
+WORDS: Mapping[type, str] = {str: "a text", Integral: "a whole number", Mapping: "a mapping"}
 
 # training: up to ``target``, whether or not a process runs it. paused: at ``steps``, may go on.
 # done: the run ended itself (its goal, an alarm). stopped: by a decision. failed: with an error.
@@ -89,6 +94,42 @@ class End:
 Entry = Decision | Result | End
 
 
+def check_decisions(found: object, where: str) -> None:
+    """ValueError if ``found``, which a strategy returned, is no list of decisions."""
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"{where}: must return a list of decisions, got {shortened(repr(found))}")
+    for one in found:
+        if not isinstance(one, Decision):
+            raise ValueError(
+                f"{where}: must return Start, GoOn, Stop and Clone, got {shortened(repr(one))}"
+            )
+        given: list[tuple[str, object, type]] = [
+            ("trial", one.trial, str),
+            ("reason", one.reason, str),
+        ]
+        if not isinstance(one, Stop):
+            given.append(("to", one.to, Integral))
+        if isinstance(one, Start | Clone):
+            given.append(("settings", one.settings, Mapping))
+        if isinstance(one, Clone):
+            given.append(("source", one.source, str))
+        if isinstance(one, Start) and one.seed is not None:
+            given.append(("seed", one.seed, Integral))
+        for name, value, kind in given:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise ValueError(
+                    f"{where}: {type(one).__name__}.{name} must be {WORDS[kind]}, got "
+                    f"{shortened(repr(value))}"
+                )
+        if len(one.reason) > LONGEST_TEXT:
+            raise ValueError(
+                f"{where}: {type(one).__name__}.reason must be at most {LONGEST_TEXT:,} letters, "
+                f"got {len(one.reason):,}"
+            )
+        if isinstance(one, Start) and one.seed is not None and not 0 <= one.seed < 1 << 63:
+            raise ValueError(f"{where}: Start.seed must be from 0 to 2**63 - 1, got {one.seed}")
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """A score that was measured after so many env steps."""
@@ -131,6 +172,7 @@ class History:
 
     trials: dict[str, Trial] = field(default_factory=dict)
     jobs: int = 1
+    whole: int = 0  # env steps of a whole trial; 0: unknown
     now: int = 0  # virtual time: env steps of one job, so that decisions do not depend on seconds
     end: End | None = None
 
@@ -146,6 +188,10 @@ class History:
     def training(self) -> list[Trial]:
         return [one for one in self if one.state == "training"]
 
+    def is_whole(self, trial: Trial) -> bool:
+        """Has a trial come to its end, so that it cannot go on?"""
+        return trial.state == "paused" and 0 < self.whole <= trial.steps
+
     def of(self, *states: State, role: Role = "search") -> list[Trial]:
         return [one for one in self if one.role == role and (not states or one.state in states)]
 
@@ -154,6 +200,8 @@ class History:
         if self.end is not None:
             raise ValueError("must be followed by nothing, since the study has ended")
         if isinstance(entry, End):
+            if entry.best is not None:
+                self._known(entry.best)
             self.end = entry
             return
         if isinstance(entry, Result):
@@ -204,7 +252,8 @@ class History:
         trial = self._known(result.trial)
         if trial.state != "training":
             raise ValueError(f"{trial.name}: must be training to have a result, got {trial.state}")
-        trial.state, trial.steps, trial.error = result.state, result.steps, result.error
+        trial.state, trial.error = result.state, result.error
+        trial.steps = max(trial.steps, result.steps)  # one that fails as it goes on reports 0
         if result.score is not None:
             trial.points.append(Point(result.steps, result.score))
         trial.alarms += result.alarms

@@ -13,7 +13,29 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from equipoise.files import append_whole, parse_json, plain, read_bounded, sync_directory
-from equipoise.studies.history import Clone, End, Entry, GoOn, History, Result, Start, Stop
+from equipoise.schema import (
+    Anything,
+    Each,
+    Either,
+    Flag,
+    Items,
+    Maybe,
+    Number,
+    Schema,
+    Text,
+    check,
+    described,
+)
+from equipoise.studies.history import (
+    Clone,
+    End,
+    Entry,
+    GoOn,
+    History,
+    Result,
+    Start,
+    Stop,
+)
 
 JOURNAL = "journal.jsonl"
 LARGEST = 256 << 20  # bytes
@@ -26,6 +48,38 @@ KINDS: dict[str, type[Entry]] = {
     "end": End,
 }
 NAMES = {cls: name for name, cls in KINDS.items()}
+STEPS, WORDS, NAMED = Number(0, 1 << 62, whole=True), Text(1 << 20), Text(100)
+LINE: Schema = {
+    "n": Anything(),
+    "kind": Anything(),
+    "left?": Number(0, 1 << 20, whole=True),
+    "measured?": {"*": Number()},
+    "*": Anything(),  # of a later version
+}
+DECIDED: Schema = {"trial": NAMED, "reason": WORDS} | LINE
+SETTINGS = Each(Either((Number(), Text(1000), Flag())), 64)
+SCHEMAS: dict[type[Entry], Schema] = {
+    Start: {
+        "settings": SETTINGS,
+        "to": STEPS,
+        "seed?": Maybe(Number(0, (1 << 63) - 1, whole=True)),
+        "role?": Text(among=("search", "confirm")),
+    }
+    | DECIDED,
+    GoOn: {"to": STEPS} | DECIDED,
+    Stop: DECIDED,
+    Clone: {"source": NAMED, "settings": SETTINGS, "to": STEPS} | DECIDED,
+    Result: {
+        "trial": NAMED,
+        "steps": STEPS,
+        "state": Text(among=("paused", "done", "failed")),
+        "score?": Maybe(Number()),
+        "alarms?": Items(Text(1000), 1000),
+        "error?": WORDS,
+    }
+    | LINE,
+    End: {"best": Maybe(NAMED), "reason": WORDS} | LINE,
+}
 MEASURED = ("seconds", "core_seconds")  # they differ between two runs of the same study
 
 
@@ -74,11 +128,13 @@ def read_journal(folder: Path) -> list[Entry]:
     return _read(folder / JOURNAL)[0]
 
 
-def replayed(entries: Iterable[Entry], jobs: int, where: Path | str = JOURNAL) -> History:
+def replayed(
+    entries: Iterable[Entry], jobs: int, where: Path | str = JOURNAL, *, whole: int = 0
+) -> History:
     """Return the history that the entries make; ValueError with the line for one that cannot
-    follow those before it.
+    follow those before it. ``whole``: the env steps of a whole trial, if they are known.
     """
-    history = History(jobs=jobs)
+    history = History(jobs=jobs, whole=whole)
     for number, entry in enumerate(entries, 1):
         try:
             history.add(entry)
@@ -135,6 +191,8 @@ def _entry(line: bytes, number: int, path: Path) -> tuple[Entry, int]:
             f"or cut it before this line, and the study goes on from there"
         )
     data = parse_json(text + b"}", path, number)
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: must be an object, got {described(data)}")
     kind = data.get("kind")
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None or data.get("n") != number - 1:
@@ -142,12 +200,9 @@ def _entry(line: bytes, number: int, path: Path) -> tuple[Entry, int]:
             f"{where}: must be entry {number - 1} of a kind in {', '.join(KINDS)}, got entry "
             f"{data.get('n')} of kind {kind!r}"
         )
-    known = {one.name for one in fields(cls)}
-    try:
-        given = {**data, **data.get("measured", {})}
-        given = {name: value for name, value in given.items() if name in known}
-        if "alarms" in given:
-            given["alarms"] = tuple(given["alarms"])
-        return cls(**given), int(data.get("left", 0))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: must have the fields of {cls.__name__}, got {error}") from None
+    check(data, SCHEMAS[cls], where)
+    given = {**data, **data.get("measured", {})}
+    given = {one.name: given[one.name] for one in fields(cls) if one.name in given}
+    if "alarms" in given:
+        given["alarms"] = tuple(given["alarms"])
+    return cls(**given), int(data.get("left", 0))

@@ -1,5 +1,6 @@
 """Trials on the machines of a Ray cluster: a Ray actor for each job, which has one process for
-trials, as on one machine. The study's folder must be one that all machines have.
+trials, as on one machine. The study's folder must be one that all machines have, unless the study
+has a URL.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from equipoise.programs.cluster import Cluster
 from equipoise.runtime.cluster.on_ray import NOT_MADE, connect
+from equipoise.studies.at_url import OwnFolder, SmallFiles, files_of
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.local import END_S, Command, LocalExecutor
@@ -36,15 +38,24 @@ class TrialActor:
         # Ray gives its workers the module path of the study, which their children do not inherit.
         os.environ["PYTHONPATH"] = os.pathsep.join(one for one in sys.path if one)
         self._executor = LocalExecutor(command, 1)
+        self._own: OwnFolder | None = None
         self._error = ""
 
-    def begin(self, job: Job) -> None:
-        if (job.study / STUDY).is_file():
+    def begin(self, job: Job, files: Mapping[str, bytes]) -> None:
+        """``files``: those of the study, for one with a URL."""
+        if job.url:
+            try:
+                self._own = self._own or OwnFolder()
+                self._own.write(files)
+                self._executor.begin(replace(job, study=self._own.path))
+            except OSError as error:  # ``poll`` is what the study hears
+                self._error = f"{socket.gethostname()}: must have room for trials, got: {error}"
+        elif (job.study / STUDY).is_file():
             self._executor.begin(job)
         else:
             self._error = (
                 f"{job.study}: must be a folder that all machines of the cluster share, got none "
-                f"on {socket.gethostname()}"
+                f"on {socket.gethostname()}; try a study with --url URL"
             )
 
     def stop(self, trial: str) -> None:
@@ -57,6 +68,8 @@ class TrialActor:
 
     def close(self) -> None:
         self._executor.close()
+        if self._own is not None:
+            self._own.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +109,7 @@ class RayExecutor:
         self._slots: list[_Slot] = []
         self._waiting: list[Job] = []
         self._losses = Losses()
+        self._small: SmallFiles | None = None  # of the trials of a study with a URL
 
     def begin(self, job: Job) -> None:
         self._losses.begin(job.trial)
@@ -134,17 +148,23 @@ class RayExecutor:
                 if isinstance(event, Progress):
                     self._losses.reach(event.trial, event.steps)
                 else:
+                    self._fetch(slot.job)
                     slot.job = None
                     event = replace(
                         event, core_seconds=round(event.seconds * self._cores, 3)
                     )  # they are held for as long
                 found.append(event)
         self._assign()
+        if self._small is not None:
+            self._small.warn()
         return found
 
     def close(self) -> None:
         self._waiting.clear()
         slots, self._slots = self._slots, []
+        if self._small is not None:
+            self._small.close()
+            self._small = None
         if not ray.is_initialized():
             return
         if slots:
@@ -170,7 +190,7 @@ class RayExecutor:
                 slot = _Slot(actor, actor.poll.remote())
                 self._slots.append(slot)
             slot.job = self._waiting.pop(0)
-            slot.actor.begin.remote(slot.job)
+            slot.actor.begin.remote(slot.job, files_of(slot.job) if slot.job.url else {})
 
     def _lost(self, slot: _Slot, error: Exception) -> list[Result]:
         """An actor is gone, with its machine or alone: its job begins again elsewhere."""
@@ -188,6 +208,12 @@ class RayExecutor:
             return [result]
         self._waiting.append(slot.job)
         return []
+
+    def _fetch(self, job: Job) -> None:
+        """Fetch the small files of a trial of a study with a URL into the study's directory."""
+        if job.remote is not None:
+            self._small = self._small or SmallFiles()
+            self._small.fetch(job.remote, job.directory)
 
     def _disconnect(self) -> None:
         if self._ours:

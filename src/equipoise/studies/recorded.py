@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from equipoise.studies.pareto import cost, front
 from equipoise.studies.settings import STUDY, TRIALS, StudySettings, read_study
 from equipoise.studies.space import Space, Value
 
+HASHED = re.compile(r"\.[0-9a-f]{8}$")  # the end of a cell's name that had to change
 StudyState = Literal["training", "interrupted", "ended"]
 
 
@@ -65,7 +67,8 @@ class RecordedStudy:
 
     @cached_property
     def best(self) -> Trial | None:
-        return best(self.history)
+        """The best trial; None for a suite, since scores of two envs cannot be compared."""
+        return None if self.settings.suite else best(self.history)
 
     @property
     def steps(self) -> int:
@@ -79,7 +82,7 @@ class RecordedStudy:
 
     @cached_property
     def ranked(self) -> list[Trial]:
-        return ranked(self.history)
+        return ranked(self.history, by_env=bool(self.settings.suite))
 
     @cached_property
     def scored(self) -> list[Trial]:
@@ -132,7 +135,7 @@ class RecordedStudy:
         return found
 
     def state_of(self, trial: Trial) -> str:
-        return state_text(trial, at_work=self.state == "training")
+        return state_text(trial, self.history, at_work=self.state == "training")
 
 
 def read_recorded(folder: Path) -> RecordedStudy:
@@ -141,14 +144,18 @@ def read_recorded(folder: Path) -> RecordedStudy:
     """
     settings, file = read_study(folder), folder / STUDY
     try:
+        steps = 0
         if settings.suite:  # each trial has a program of its own
             env, algorithm = settings.suite, ""
         else:
             table = _plain(parse_toml(read_bounded(file, LARGEST_JSON), file).get("program"))
             program = checked(table, file)
             env, algorithm = env_of(program), algorithm_of(program)
+            given = program["schedule"].get("steps")
+            steps = given if isinstance(given, int) else 0
         entries = read_journal(folder)
-        history = replayed(entries, settings.jobs, folder / JOURNAL)
+        whole = settings.whole(steps)
+        history = replayed(entries, settings.jobs, folder / JOURNAL, whole=whole)
     except (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(
             f"{folder}: must be a study that Equipoise wrote, got a damaged one ({error}); restore "
@@ -165,17 +172,23 @@ def recorded_state(folder: Path, history: History) -> StudyState:
     return "training" if _is_written(folder, history, time.time()) else "interrupted"
 
 
-def ranked(history: History) -> list[Trial]:
+def env_of_cell(name: str) -> str:
+    """Return the env of a suite's cell, by the cell's name (``suite.cell_name``)."""
+    return HASHED.sub("", name).rsplit(".", 2)[0]
+
+
+def ranked(history: History, *, by_env: bool = False) -> list[Trial]:
     """Return all trials, the best of the search first; trials without a score and failed ones
-    come last.
+    come last. ``by_env``: the cells of a suite, ranked within each env.
     """
-    winner = best(history)
+    winner = None if by_env else best(history)
     most = max((reached(one) for one in history), default=0)
 
-    def order(one: Trial) -> tuple[bool, bool, bool, int, float]:
+    def order(one: Trial) -> tuple[str, bool, bool, bool, int, float]:
         far = most if one.state == "done" else reached(one)
         has_none = worth(one) == -math.inf
-        return one is not winner, has_none, one.role != "search", -far, -worth(one)
+        env = env_of_cell(one.name) if by_env else ""
+        return env, one is not winner, has_none, one.role != "search", -far, -worth(one)
 
     return sorted(history, key=order)
 
@@ -187,9 +200,11 @@ def changed(trial: Trial, parent: Trial) -> dict[str, tuple[Value | None, Value 
     return {key: (before, after) for key, (before, after) in pairs.items() if before != after}
 
 
-def state_text(trial: Trial, *, at_work: bool) -> str:
+def state_text(trial: Trial, history: History, *, at_work: bool) -> str:
     """Return the state of a trial in a word; ``at_work``: does a process write the study?"""
-    state = "interrupted" if trial.state == "training" and not at_work else trial.state
+    state: str = "completed" if history.is_whole(trial) else trial.state
+    if state == "training" and not at_work:
+        state = "interrupted"
     return state if trial.role == "search" else f"{state}, {trial.role}"
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from equipoise import trust
 from equipoise.facts import Flag, Help, Range
-from equipoise.files import LARGEST_JSON, json_bytes, parse_toml, read_bounded, write_atomic
+from equipoise.files import (
+    LARGEST_JSON,
+    is_url,
+    json_bytes,
+    parse_toml,
+    read_bounded,
+    write_atomic,
+)
 from equipoise.hints import hint
 from equipoise.types import WHAT, WHERE, On
 
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
+PROOF = "space_signature"  # that this user wrote a space which names code
 PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS, MOST_CONFIRMED = 100_000, 1024, 100
 
@@ -61,6 +69,11 @@ class StudySettings:
         Help("Trials on this machine, or on a Ray cluster"),
         Flag(WHERE, "local|ray"),
     ] = "local"
+    url: Annotated[
+        str,
+        Help("URL that trials are copied to; with it --executor ray needs no shared folder"),
+        Flag(WHERE, "URL"),
+    ] = ""
     seed: Annotated[int, Range(0, (1 << 63) - 1)] = 0
     cluster: tuple[str, ...] = ()  # settings of a Ray cluster, such as "address=auto"
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
@@ -69,11 +82,20 @@ class StudySettings:
     wandb: str = ""
     suite: str = ""  # the name of the suite that the trials are cells of
 
+    def whole(self, steps: int) -> int:
+        """Return the env steps of a whole trial; those of cells differ, and one stretch is all."""
+        return 1 if self.suite else steps
+
     def __post_init__(self) -> None:
         from equipoise.programs.ranges import out_of_range
 
         if wrong := out_of_range(self):
             raise ValueError(wrong[0])
+        if self.url and not is_url(self.url):
+            raise ValueError(f"url: must be a URL such as s3://bucket/study, got {self.url!r}")
+        runs = max(self.trials, self.confirm)  # with seeds of their own, from this one on
+        if self.seed >= (1 << 63) - runs:
+            raise ValueError(f"seed: must be at most 2**63 - 1 - {runs}, got {self.seed}")
         self.parsed()  # an error in the space is found at once
 
     def parsed(self) -> Space:
@@ -103,8 +125,35 @@ def write_study(
         data = written["program"] = for_toml(to_json(program))
         if (signature := trust.signature(data)) is not None:  # of what a reader finds
             written["signature"] = signature
+    if (names := settings.parsed().named) and (
+        proof := trust.sign(names, space_of(settings), make=True)
+    ):
+        written[PROOF] = proof
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
+
+
+def write_cluster(folder: Path, cluster: Sequence[str]) -> None:
+    """Write other settings of the Ray cluster into ``study.toml``."""
+    import tomli_w
+
+    data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
+    data["study"]["cluster"] = list(cluster)
+    write_atomic(folder / STUDY, tomli_w.dumps(data).encode())
+
+
+def space_of(settings: StudySettings) -> dict[str, object]:
+    """Return what a proof of a study's space is about."""
+    return {"space": [*settings.space]}
+
+
+def check_trust(folder: Path, settings: StudySettings, trusted: Sequence[str]) -> None:
+    """Raise ``Untrusted`` if the space of a study names code, and neither a proof in its file nor
+    ``trusted`` allows it.
+    """
+    if names := settings.parsed().named:
+        data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
+        trust.check(names, space_of(settings), data.get(PROOF), trusted, folder / STUDY)
 
 
 def read_study(folder: Path) -> StudySettings:

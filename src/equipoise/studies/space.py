@@ -123,6 +123,17 @@ class Space:
     def __len__(self) -> int:
         return len(self.parameters)
 
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """Texts by which a setting may name code or a file (``equipoise.trust``)."""
+        return [
+            ("setting", value)
+            for one in self.parameters
+            if isinstance(one, Choice)
+            for value in one.values
+            if isinstance(value, str) and (":" in value or one.key.startswith("env."))
+        ]
+
     def sample(self, rng: np.random.Generator) -> Settings:
         return self.at(rng.random(len(self)).tolist())
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from equipoise.hints import raised, shortened
 from equipoise.record import paths
 from equipoise.studies.best import best
 from equipoise.studies.executor import Executor, Job, Progress
@@ -21,10 +22,11 @@ from equipoise.studies.history import (
     Start,
     Stop,
     Trial,
+    check_decisions,
 )
 from equipoise.studies.journal import Journal, replayed
-from equipoise.studies.settings import TRIALS, StudySettings
-from equipoise.studies.stopping import write_process
+from equipoise.studies.settings import STUDY, TRIALS, StudySettings
+from equipoise.studies.stopping import to_stop, write_process
 from equipoise.studies.strategy import Strategy
 
 POLL_S = 0.2
@@ -62,13 +64,35 @@ class Study:
         try:
             write_process(folder)
             self._journal = Journal(folder)
-            self.history = replayed(self._journal.entries, settings.jobs, self._journal.path)
         except BaseException:
             self._unlock()
             raise
+        try:
+            self.history = replayed(
+                self._journal.entries,
+                settings.jobs,
+                self._journal.path,
+                whole=settings.whole(strategy.plan.steps),
+            )
+            self._check_settings()
+        except BaseException:
+            self._journal.close()
+            self._unlock()
+            raise
+        self._where = f"strategy {settings.strategy}"  # of errors in decisions
         self._arrived: dict[str, Result] = {}
         self._reached: dict[str, int] = {}  # env steps of trials that are training
         (folder / TRIALS).mkdir(exist_ok=True)
+
+    def _check_settings(self) -> None:
+        """ValueError for settings in the journal that no strategy can have chosen."""
+        space = self.strategy.plan.space
+        for trial in self.history:
+            if trial.settings and not space.holds(trial.settings):
+                raise ValueError(
+                    f"{self._journal.path}: must have settings of the space in {STUDY}, got "
+                    f"{shortened(repr(trial.settings))} of {trial.name}; restore both files"
+                )
 
     def close(self) -> None:
         """Save the trials that are training, and end; the study can go on later."""
@@ -82,14 +106,16 @@ class Study:
             self._lock = None
 
     def run(self) -> History:
-        """Go on to the end of the study -> its history."""
+        """Go on to the end of the study -> its history. KeyboardInterrupt if ``stop_study`` of
+        another process asks it to end.
+        """
         for trial in self.history.training:
             self._executor.begin(self._job(trial))
         while self.history.end is None:
             if self._to_ask():
                 decisions = self._asked()
                 if decisions:
-                    self._note(decisions)
+                    self._note(decisions, self._where)
                     self._carry_out(decisions)
                     continue
                 if not self.history.training:
@@ -108,34 +134,46 @@ class Study:
 
     def _asked(self) -> list[Decision]:
         history = self.history
-        decisions = self.strategy.ask(history)
+        try:
+            decisions = self.strategy.ask(history)
+        except Exception as error:
+            if ":" not in self.settings.strategy:
+                raise
+            raise ValueError(f"{self._where}: {raised(error)}") from error
+        check_decisions(decisions, self._where)
         begun = [one for one in decisions if not isinstance(one, Stop)]
         if len(begun) > history.free:
             raise ValueError(
-                f"strategy {self.settings.strategy}: must begin at most {history.free} trials now, "
-                f"got {len(begun)}"
+                f"{self._where}: must begin at most {history.free} trials now, got {len(begun)}"
             )
         space, steps = self.strategy.plan.space, self.strategy.plan.steps
         for one in begun:
             if one.to > steps:
                 raise ValueError(
-                    f"strategy {self.settings.strategy}: must train to at most {steps:,} env "
+                    f"{self._where}: must train to at most {steps:,} env "
                     f"steps, got {one.to:,} for {one.trial}"
                 )
             if isinstance(one, Start | Clone) and one.settings and not space.holds(one.settings):
                 raise ValueError(
-                    f"strategy {self.settings.strategy}: must choose settings of the space, got "
+                    f"{self._where}: must choose settings of the space, got "
                     f"{one.settings} for {one.trial}"
                 )
         # Stops come last, so that a batch that ends with one began nothing after it.
         stops = [one for one in decisions if isinstance(one, Stop)]
         known = history.trials
+        if unknown := next((one.trial for one in stops if one.trial not in known), None):
+            raise ValueError(
+                f"{self._where}: must stop a trial that has begun, got {shortened(repr(unknown))}"
+            )
         return [*(one for one in stops if known[one.trial].state in ("training", "paused")), *begun]
 
-    def _note(self, entries: Sequence[Entry]) -> None:
+    def _note(self, entries: Sequence[Entry], where: str = "study") -> None:
         """Apply entries, which refuses those that cannot follow, and write them down."""
-        for entry in entries:
-            self.history.add(entry)
+        try:
+            for entry in entries:
+                self.history.add(entry)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
         self._journal.append(entries)
         for entry in entries:
             self._on_entry(entry, self.history)
@@ -159,6 +197,7 @@ class Study:
             source=trial.parent,
             source_steps=trial.parent_steps,
             keep_cut=self.strategy.changes_settings,
+            url=self.settings.url,
         )
 
     def _next_result(self) -> Result:
@@ -171,6 +210,8 @@ class Study:
                 return replace(
                     result, score=score if score is not None and math.isfinite(score) else None
                 )
+            if to_stop(self.folder):
+                raise KeyboardInterrupt
             for event in self._executor.poll(POLL_S):
                 trial = self.history.trials.get(event.trial)
                 if trial is None or trial.state != "training":
@@ -208,10 +249,14 @@ class Study:
         return min(arrived)[1]
 
     def _hopeless(self) -> bool:
+        if self.settings.suite:  # its trials have programs of their own
+            return False
         trials = [one for one in self.history if one.state != "training"]
         return len(trials) >= HOPELESS and all(one.state == "failed" for one in trials)
 
     def _ended(self) -> End:
+        if self.settings.suite:
+            return End(best=None, reason="each cell has been trained")
         winner = best(self.history)
         if winner is None:
             return End(best=None, reason="no trial has a score")

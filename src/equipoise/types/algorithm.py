@@ -167,6 +167,8 @@ class Learns(ABC):
     needs_replay: ClassVar[bool] = False
     needs_dataset: ClassVar[bool] = False  # does it learn from recorded rows alone
     needs_task: ClassVar[bool] = False  # does it learn from text that a model writes
+    # does it learn from preferences in a file: given completions, in groups that stay whole
+    needs_pairs: ClassVar[bool] = False
     reads_rewards: ClassVar[bool] = True  # does it learn from rewards
     # settings of a run with this algorithm, by their --set keys
     defaults: ClassVar[Mapping[str, object]] = {}

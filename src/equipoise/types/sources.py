@@ -16,12 +16,14 @@ from equipoise.facts import (
     Range,
     Read,
 )
+from equipoise.sums import codes
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
+RUN_REWARD = "run:"  # begins a reward that is a reward model: a run, or the folder of an export
 # the sections of ``train --help``
 SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -66,6 +68,8 @@ class SourceSettings:
     """Settings of every source. The class that ``behaviour`` names does the work."""
 
     behaviour: ClassVar[str]  # a subclass of ``sources.source.Source``, as module:Class
+    # the same for an algorithm that learns from pairs; "": it is no other one
+    of_pairs: ClassVar[str] = ""
 
     on_nonfinite: Annotated[
         OnNonfinite,
@@ -94,6 +98,11 @@ class SourceSettings:
     @property
     def reported(self) -> tuple[str, ...]:
         """The numbers of the env's info that are reported."""
+        return ()
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The reward models that judge it, as ``run:DIR``."""
         return ()
 
     def stored(self) -> Stored:
@@ -158,6 +167,7 @@ class TaskSource(SourceSettings):
     """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
+    of_pairs: ClassVar[str] = "equipoise.sources.preferences:Preferences"
 
     task: Annotated[
         str,
@@ -186,7 +196,8 @@ class TaskSource(SourceSettings):
         str,
         Help(
             "Reward functions, as module:function[,...]",
-            "Empty uses the task's own functions. A weighted sum is 0.5*my:f+my:g.",
+            "Empty uses the task's own functions. A weighted sum is 0.5*my:f+my:g. run:DIR is a "
+            "reward model: a run of reward_model, or its export.",
         ),
     ] = ""
     reward_weights: Annotated[
@@ -257,6 +268,10 @@ class TaskSource(SourceSettings):
     @property
     def title(self) -> str:
         return self.task
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        return tuple(name for name in codes(self.reward) if name.startswith(RUN_REWARD))
 
     def stored(self) -> Stored:
         return {

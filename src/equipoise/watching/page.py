@@ -5,26 +5,24 @@ versions with the token.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-import starlette.responses
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import equipoise
-from equipoise.files import plain
 from equipoise.hints import hint
+from equipoise.pages import colours
+from equipoise.pages.responses import JSONResponse, Refused, encoded, read_json, refused
+from equipoise.pages.static_files import StaticFiles
 from equipoise.record.paths import VIDEOS
-from equipoise.report.style import DARK, DASHES, LIGHT, STUDY
+from equipoise.report.style import DASHES, STUDY
 from equipoise.watching.guard import Guard
 from equipoise.watching.runs import Folder, Watched
 from equipoise.watching.versions import Versions
@@ -35,12 +33,6 @@ ALIVE_S = 10.0  # between two messages, so that a broken connection is noticed
 MOST_VIEWERS = 64
 MOST_CURVES = 32  # runs in one question
 WRONG_S = 0.5  # that a wrong token waits
-TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
 
 
 class Page:
@@ -65,10 +57,10 @@ class Page:
         self._looked = asyncio.Event()  # set at the end of each look, and replaced
         self._looking: asyncio.Task[None] | None = None
         self._closing = False
-        self._static = _static()
+        self._static = StaticFiles("equipoise.watching", palette())
         routes = [
             Route("/", self._index),
-            Route("/static/{name}", self._file),
+            Route("/static/{name}", self._static.serve),
             Route("/api/events", self._events),
             Route("/api/run", self._run),
             Route("/api/curves", self._curves),
@@ -79,7 +71,7 @@ class Page:
             Route("/api/alias", self._alias, methods=["POST"]),
             Route("/api/rollback", self._rollback, methods=["POST"]),
         ]
-        inside = Starlette(routes=routes, exception_handlers={Refused: _refused})
+        inside = Starlette(routes=routes, exception_handlers={Refused: refused})
         self.app = Guard(inside, host=host, token=token, closed=closed)
 
     def close(self) -> None:
@@ -90,19 +82,7 @@ class Page:
     # ------------------------------------------------------------------------------------- the page
 
     async def _index(self, _: Request) -> Response:
-        return self._served("index.html")
-
-    async def _file(self, request: Request) -> Response:
-        return self._served(request.path_params["name"], request.headers.get("if-none-match"))
-
-    def _served(self, name: str, known: str | None = None) -> Response:
-        if name not in self._static:
-            return JSONResponse({"error": f"no such file{hint(name, list(self._static))}"}, 404)
-        data, mark = self._static[name]
-        headers = {"ETag": mark, "Cache-Control": "no-cache"}
-        if known == mark:
-            return Response(status_code=304, headers=headers)
-        return Response(data, headers=headers, media_type=TYPES[name.rpartition(".")[2]])
+        return self._static.served("index.html")
 
     async def _enter(self, request: Request) -> Response:
         body = await _body(request, {"token"})
@@ -287,25 +267,9 @@ class Page:
         return JSONResponse({"version": to})
 
 
-class Refused(Exception):
-    """A question that cannot be answered, with a status of HTTP."""
-
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
-        self.status = status
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return JSONResponse({"error": str(error)}, error.status)
-
-
 async def _body(request: Request, keys: set[str]) -> dict[str, str]:
     """The texts of a request, exactly these keys."""
-    try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise Refused(400, "body: expected JSON") from None
+    body = await read_json(request)
     if (
         not isinstance(body, dict)
         or set(body) != keys
@@ -319,44 +283,15 @@ def _event(name: str, data: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data))
 
 
-def encoded(data: Any) -> bytes:
-    """JSON that every browser reads, whatever a run's files hold: infinities are null, and half of
-    a letter is "?".
-    """
-    return json.dumps(plain(data), allow_nan=False, ensure_ascii=False).encode(errors="replace")
-
-
-class JSONResponse(starlette.responses.JSONResponse):
-    def render(self, content: Any) -> bytes:
-        return encoded(content)
-
-
-def _static() -> dict[str, tuple[bytes, str]]:
-    """The files of the page by name, each with its ETag."""
-    place = files("equipoise.watching") / "static"
-    found = {
-        file.name: file.read_bytes()
-        for file in place.iterdir()
-        if file.name.rpartition(".")[2] in TYPES
-    }
-    found["palette.css"] = palette().encode()
-    return {
-        name: (data, f'"{hashlib.sha256(data).hexdigest()[:20]}"') for name, data in found.items()
-    }
-
-
 def palette() -> str:
     """The colours of the report, here with a choice of light or dark that a viewer can make."""
     lines = [
         f".s{i} {{ stroke: var(--s{i}); stroke-dasharray: {dash} }} .f{i} {{ fill: var(--s{i}) }}"
         for i, dash in enumerate(DASHES)
     ]
-    dark = f":root:not([data-theme=light]) {{{DARK}}}"
     return "\n".join(
         [
-            f":root {{{LIGHT}}}",
-            f"@media (prefers-color-scheme: dark) {{ {dark} }}",
-            f":root[data-theme=dark] {{{DARK}}}",
+            colours.palette(),
             *lines,
             STUDY,
         ]

@@ -1,21 +1,16 @@
-"""The server of the page: a socket first, so that a taken port is reported in one line; then
-uvicorn until a signal.
-"""
+"""The server of the page: uvicorn until a signal, which ends the streams of the page first."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from equipoise import web
-from equipoise.listening import listen
+from equipoise.pages.server import running
 from equipoise.watching.page import Page
 
 LAST_S = 2  # that open connections have at the end
-START_S = 20.0
 
 
 class Server(web.Server):
@@ -34,17 +29,8 @@ class Server(web.Server):
 @contextmanager
 def serving(page: Page, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
     """Serve a page from a thread of this process -> its port."""
-    listener = listen(host, port)
-    server = Server(page)
-    thread = threading.Thread(target=server.run, args=([listener],), name="page")
-    thread.start()
-    try:
-        end = time.monotonic() + START_S
-        while not server.started and thread.is_alive() and time.monotonic() < end:
-            time.sleep(0.01)
-        yield listener.getsockname()[1]
-    finally:
-        page.close()
-        server.should_exit = True
-        thread.join()
-        listener.close()
+    with running(Server(page), host, port) as served:
+        try:
+            yield served
+        finally:
+            page.close()

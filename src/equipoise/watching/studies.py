@@ -12,7 +12,7 @@ from pathlib import Path
 from equipoise.console.place import printable
 from equipoise.record.described import clipped
 from equipoise.report.study_plots import Plot, plots
-from equipoise.report.study_tables import facts, last_decisions, trial_table
+from equipoise.report.study_tables import facts, last_decisions, rest_text, trial_table
 from equipoise.studies.journal import JOURNAL
 from equipoise.studies.recorded import RecordedStudy, read_recorded, recorded_state
 from equipoise.studies.settings import STUDY
@@ -129,6 +129,7 @@ def _content(study: RecordedStudy) -> dict[str, object]:
         "head": head,
         "rows": rows,
         "trials": len(study.history.trials),
+        "more": rest_text(study, len(rows)),
         "decisions": [printable(one) for one in last_decisions(study)],
     }
 

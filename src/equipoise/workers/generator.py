@@ -9,7 +9,7 @@ from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.source import source_of
-from equipoise.sources.text import Texts, Unjudged
+from equipoise.sources.text import texts_of
 from equipoise.types import stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 
@@ -42,7 +42,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         blue, shared, index = job.blueprint, job.shared, job.index
         name, *_ = blue.learns
         rank, program = blue.learner_of(index), blue.program
-        source = Texts(program)
+        source = texts_of(program)
         text = source.text()
         if text.spec.sha256 != blue.spec.env.sha256:
             raise DifferentPrompts(
@@ -63,7 +63,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
             engine or source.reciter(text),
             Writing(
                 prompts=text.train,
-                judge=judge or Unjudged(),
+                judge=judge or source.unjudged(text),
                 policy=name,
                 at_once=source.at_once(),
                 limit=text.spec.completion,

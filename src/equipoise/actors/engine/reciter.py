@@ -1,4 +1,4 @@
-"""An engine that draws nothing: it recites the wanted completion of each prompt, to be imitated."""
+"""An engine that draws nothing: it recites the given completions of each prompt."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.actors.engine.engine import Sampled
 from equipoise.types import Stop
 
+Recited = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens, and a number for each as its logp
+
 
 class Reciter:
-    """An ``Engine`` with given samples: all samples of a group are alike, and whole after one
-    step.
-    """
+    """An ``Engine`` with given samples, which are whole after one step."""
 
-    def __init__(self, completion: Callable[[int], Sequence[int]]) -> None:
-        """``completion`` of a group: its tokens, the end included."""
+    def __init__(self, completion: Callable[[int, int], Recited]) -> None:
+        """``completion`` of a group and a sample's index: its tokens, the end included, and their
+        log-probabilities: 0, since nothing drew them, or those of a reference.
+        """
         self._completion, self._groups = completion, deque[tuple[int, int]]()
         self.version = 0
 
@@ -30,22 +33,22 @@ class Reciter:
         return len(self._groups)
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
-        if (length := len(self._completion(group))) > limit:
-            raise ValueError(
-                f"group {group}: expected a completion of at most {limit} tokens, got {length}"
-            )
+        for index in range(samples):
+            if (length := len(self._completion(group, index)[0])) > limit:
+                raise ValueError(
+                    f"group {group}: expected a completion of at most {limit} tokens, got {length}"
+                )
         self._groups.append((group, samples))
 
     def step(self) -> list[Sampled]:
-        """The samples of all groups, with log-probability 0: they were not drawn."""
+        """The samples of all groups."""
         done = []
         while self._groups:
             group, samples = self._groups.popleft()
-            token = np.asarray(self._completion(group), np.int64)
-            logp, version = np.zeros(len(token), np.float32), np.full(len(token), self.version)
-            done += [
-                Sampled(group, index, token, logp, version, Stop.EOS) for index in range(samples)
-            ]
+            for index in range(samples):
+                token, logp = self._completion(group, index)
+                version = np.full(len(token), self.version)
+                done.append(Sampled(group, index, token, logp, version, Stop.EOS))
         return done
 
     def take(

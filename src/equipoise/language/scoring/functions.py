@@ -26,6 +26,7 @@ from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
 from equipoise.sums import parsed
 from equipoise.types.packed import Prompt, begun
+from equipoise.types.sources import RUN_REWARD
 
 Part = list[float | None]  # [M] what one function gave
 TOLD = ("prompts", "completions", "completion_ids", "ended")  # besides the columns
@@ -92,7 +93,14 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
 
 
 def load(name: str) -> Callable[..., object]:
-    """Import the function; ValueError names the reward that cannot be imported."""
+    """Import the function; ValueError names the reward that cannot be imported.
+
+    ``run:DIR`` is the reward model there.
+    """
+    if name.startswith(RUN_REWARD):
+        from equipoise.language import reward_models  # it loads torch
+
+        return reward_models.RewardModel.read(reward_models.place(name))
     try:
         return called(name, "reward")
     except ValueError as error:

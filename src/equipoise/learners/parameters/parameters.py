@@ -109,6 +109,10 @@ class Parameters(ABC):
         else:
             self.optimizers[group].step_unless(unless, rate)
 
+    def settings(self) -> list[Optimizer]:
+        """Return the settings that each optimiser has."""
+        return [one.settings for one in self.optimizers.values()]
+
     def tensors(self) -> Mapping[str, Tensor]:
         """Return whole parameters and buffers by name, in the network's memory if they lie here."""
         return tree.named_tensors(self.net)

@@ -201,6 +201,9 @@ class Spread(Parameters):
     def norm(self, group: str) -> Tensor:
         return self.learners.sum(self.optimizers[group].squares(self.learners.size)).sqrt()
 
+    def settings(self) -> list[Optimizer]:
+        return [one.settings for parts in self.optimizers.values() for one in parts.each]
+
     def tensors(self) -> Mapping[str, Tensor]:
         return Gathered(super().tensors())
 

@@ -15,6 +15,7 @@ from equipoise.programs.settings import convert, pairs
 from equipoise.studies.strategy import Plan, Strategy
 
 HERE = "equipoise.studies.strategies"
+NEEDED = ("ask", "needs_results", "changes_settings")
 STRATEGIES = {  # imported with their first use
     "seeds": f"{HERE}.seeds:Seeds",
     "random": f"{HERE}.random_search:RandomSearch",
@@ -58,6 +59,12 @@ def strategy_class(name: str, trusted: Sequence[str] = ()) -> type[Strategy]:
         raise ValueError(
             f"strategy {name!r}: must be a dataclass with a field 'plan', got {found!r}; try "
             f"deriving it from {HERE}.base:Base"
+        )
+    there = {*dir(found), *facts(found)}
+    if lacking := next((one for one in NEEDED if one not in there), None):
+        raise ValueError(
+            f"strategy {name!r}: must have {lacking}, got none; try deriving it from "
+            f"{HERE}.base:Base"
         )
     return cast("type[Strategy]", found)
 

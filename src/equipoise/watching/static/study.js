@@ -44,7 +44,7 @@ export class StudyView {
   }
 
   pictures(told) {
-    const p = this.parts, all = told.plots ?? [], small = all.filter((one) => one.key.startsWith("schedule"));
+    const p = this.parts, all = told.plots ?? [], small = all.filter((one) => one.key.startsWith("schedule "));
     const make = (height) => (one) => {
       const chart = new Chart(one.title, { height, still: true });
       this.charts.set(one.key, chart);
@@ -68,7 +68,7 @@ export class StudyView {
     keyed(p.head, head, (name) => name, (name) => h("th", { scope: "col" }), (node, name, i) => { text(node, name); attr(node, { class: i > 2 ? "num" : null }); });
     keyed(p.rows, rows, (row) => row[0], ([name]) => h("tr", null, h("th", { scope: "row" }, h("a", { href: `#/run/${encodeURIComponent(told.prefix + name)}` }, name)), head.slice(1).map((_, i) => h("td", { class: i > 1 ? "num" : null }))),
       (node, row) => row.slice(1).forEach((said, i) => text(node.children[i + 1], said)));
-    text(p.more, told.trials > rows.length ? `The best ${rows.length} of ${told.trials} trials.` : "");
+    text(p.more, told.more ?? "");
   }
 
   said(told) {

@@ -75,10 +75,10 @@ export const last = (name) => String(name ?? "").split(":").pop();
 
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
-/** Ask the server; an answer that is no success is an Error with what it says. */
-export const ask = async (path, body, headers = {}) => {
+/** Ask the server; an answer that is no success is an Error with what it says. `how`: further options of fetch. */
+export const ask = async (path, body, headers = {}, how = {}) => {
   const asked = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
-  const answer = await fetch(path, { ...asked, headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers } });
+  const answer = await fetch(path, { ...how, ...asked, headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers } });
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) throw Object.assign(new Error(said.error ?? `the server answered ${answer.status}`), { status: answer.status });
   return said;
