@@ -273,3 +273,9 @@ def test_the_effective_sample_size():
     assert effective(1.0, 1.0) == 1.0
     assert effective(0.5, 1.0) == 0.25
     assert effective(math.inf, math.inf) == effective(math.nan, 1.0) == 0.0
+
+
+def test_a_learned_reward_is_exploited_once_its_guard_gives_up() -> None:
+    metrics = {"preferences_win_rate": 0.25}
+    assert contradicted(0.0, metrics) == ""
+    assert contradicted(1.0, metrics).endswith("the last ones let it win 25%")

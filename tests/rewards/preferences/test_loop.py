@@ -106,3 +106,17 @@ def test_with_recorded_labels_the_env_s_rewards_change_nothing(tmp_path: Path) -
         name = f"tests.rewards.preferences.worlds:{env}"
         found.append(train(tmp_path / f"run-{env}", tmp_path / env, 256, env=name))
     assert found[0] == found[1]
+
+
+@pytest.mark.thorough
+def test_people_are_never_waited_for_and_are_heard_later(tmp_path: Path) -> None:
+    train(tmp_path / "run", tmp_path / "store", 256)
+    with Store(tmp_path / "store") as store:
+        assert store.counts().open == len(store.queries()) >= 8
+        store.add_annotator("ann")
+        while (question := store.next_query("ann")) is not None:
+            store.answer(question.query.id, "ann", "left", latency_s=1.0)
+    run = api.start(resume=tmp_path / "run", steps=512)
+    reports = [report.metrics for report in run]
+    assert reports[-1]["preferences_labels"] >= 8
+    assert "preferences_caution" in reports[-1]  # the guard looks at a model from its second round
