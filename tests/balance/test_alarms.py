@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.balance.alarms import Alarms, FirstEpisodes, Limits, Moment, PolicyLimits, effective
+from equipoise.balance.alarms import (
+    Alarms,
+    FirstEpisodes,
+    Limits,
+    Moment,
+    PolicyLimits,
+    contradicted,
+    effective,
+)
 from equipoise.balance.shares import Shares
 
 ACTOR, LEARNER = Shares(worked=1.0, side="sampling"), Shares(worked=1.0, side="learning")
