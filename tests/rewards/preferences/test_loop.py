@@ -10,6 +10,7 @@ import pytest
 
 from equipoise import api
 from equipoise.feedback import Store
+from equipoise.rewards.preferences import guard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -120,3 +121,17 @@ def test_people_are_never_waited_for_and_are_heard_later(tmp_path: Path) -> None
     reports = [report.metrics for report in run]
     assert reports[-1]["preferences_labels"] >= 8
     assert "preferences_caution" in reports[-1]  # the guard looks at a model from its second round
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "status"), [("pull back", "completed"), ("stop", "alarmed")])
+def test_the_guard_lowers_rewards_and_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: guard.Kind, status: str
+) -> None:
+    verdict = guard.Verdict(kind, "planted")
+    monkeypatch.setattr(guard, "judge", lambda state, signs: (state, verdict))
+    settings = (*SYNTHETIC, "evaluation.on_alarm=stop")
+    run = api.start(program(tmp_path / "store", 512, *settings), on="serial", out=tmp_path / "run")
+    last = [report.metrics for report in run][-1]
+    assert run.summary is not None and run.summary["status"] == status
+    assert (last["preferences_caution"] >= 0.5) == (kind == "pull back")
