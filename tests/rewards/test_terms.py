@@ -176,7 +176,7 @@ def test_terms_are_saved_and_go_on_to_the_same_bits(text: str) -> None:
     saved = statefile.parse(statefile.dump(half.state()))
     resumed, taken = (learner(text, normalize=True) for _ in range(2))
     resumed.load(saved)
-    taken.adopt(half.snapshot())
+    taken.adopt(statefile.parse(statefile.dump(half.state())))
     assert [term.version for term in resumed.terms.values()] == [3] * len(half.terms)
     for made in (half, resumed, taken):
         learn(made, given[3:])
