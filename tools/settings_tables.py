@@ -26,6 +26,7 @@ from equipoise.facts import UNSET, Fact, as_text, facts
 from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class
 from equipoise.record import series
+from equipoise.rewards.term import RewardTerm
 from equipoise.types import Learns, Optimizer, Rewards
 
 ROOT = Path(__file__).parents[1]
@@ -109,9 +110,8 @@ def table(cls: type[Any], pattern: str = "*") -> str:
         for name, fact in facts(cls).items()
         if name in own and fact.help and fnmatch(name, pattern)
     ]
-    rows = [
-        row(fact, kept=issubclass(cls, Learns | Optimizer | Rewards | Remembers)) for fact in shown
-    ]
+    kept = issubclass(cls, Learns | Optimizer | Rewards | RewardTerm | Remembers)
+    rows = [row(fact, kept=kept) for fact in shown]
     if issubclass(cls, Learns) and cls is not Learns and "default_optimizer" in vars(cls):
         rows += [row(fact, kept=True) for fact in optimizers(cls)]
     return "\n".join(["| setting | default | values | |", "|---|---|---|---|", *rows, ""])

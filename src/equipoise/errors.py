@@ -36,7 +36,7 @@ class Final(Exception):
 
 
 class RewardsFailed(Final, RuntimeError):
-    """The error of a run whose reward functions, or parts of the rewards, fail."""
+    """The error of a run whose reward functions, or terms of their sum, fail."""
 
 
 class WorkerFailed(RuntimeError):

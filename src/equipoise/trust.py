@@ -34,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from equipoise import sums
 from equipoise.hints import where_modules_lie
 
 OURS = re.compile(
@@ -67,6 +68,7 @@ def of_program(program: object) -> tuple[Names, object]:
     kind = source.get("kind") if isinstance(source, Mapping) else None
     names = [*names, *texts, *([("source", str(kind))] if is_class_name(kind) else [])]
     algorithms: dict[str, object] = {}
+    rewards: dict[str, object] = {}
     for policy, given in policies.items() if isinstance(policies, Mapping) else ():
         algorithm = given.get("algorithm") if isinstance(given, Mapping) else None
         if not isinstance(algorithm, Mapping):
@@ -74,16 +76,12 @@ def of_program(program: object) -> tuple[Names, object]:
         algorithms[policy] = algorithm
         fields = algorithm.get("fields")
         torso = fields.get("torso") if isinstance(fields, Mapping) else None
-        rewards = given.get("rewards")
-        parts = rewards.get("parts") if isinstance(rewards, Mapping) else None
-        several = parts if isinstance(parts, list) else [parts]
-        given_names = (
-            ("algorithm", algorithm.get("name")),
-            ("torso", torso),
-            *(("reward part", one) for one in several),
-        )
-        names = [*names, *((what, str(name)) for what, name in given_names if _outside(name))]
+        of_algorithm = (("algorithm", algorithm.get("name")), ("torso", torso))
+        names = [*names, *((what, str(name)) for what, name in of_algorithm if _outside(name))]
+        if terms := of_rewards(given.get("rewards")):
+            names, rewards[policy] = [*names, *terms], given["rewards"]
     said: dict[str, object] = {"texts": texts} if texts else {}
+    said |= {"rewards": rewards} if rewards else {}
     said |= {} if kind is None else {"source": source}
     if arguments := source.get("arguments") if isinstance(source, Mapping) else None:
         said["arguments"] = arguments
@@ -100,7 +98,7 @@ def of_task(source: object) -> Names:
     if not isinstance(source, Mapping) or "task" not in source:
         return []
     task, model = source["task"], str(source.get("model", ""))
-    rewards = [name.strip() for name in str(source.get("reward", "")).split(",") if name.strip()]
+    rewards = sums.codes(str(source.get("reward", "")))
     paths = [("task", str(task))] if PATH.search(str(task)) else []
     arguments = source.get("arguments")
     texts = (
@@ -121,6 +119,19 @@ def of_task(source: object) -> Names:
         else []
     )
     return [*of_text(task, rewards), *paths]
+
+
+def of_rewards(rewards: object) -> Names:
+    """The code that a sum of rewards names, and the files that its terms would open."""
+    if not isinstance(rewards, Mapping):
+        return []
+    terms = rewards.get("terms")
+    several = terms.values() if isinstance(terms, Mapping) else ()
+    values = [value for one in several if isinstance(one, Mapping) for value in one.values()]
+    return [
+        *(("reward term", name) for name in sums.codes(rewards.get("sum")) if _outside(name)),
+        *(("reward setting", one) for one in values if isinstance(one, str) and PATH.search(one)),
+    ]
 
 
 def of_env(env: object) -> tuple[Names, object]:
@@ -153,7 +164,9 @@ def renamed(data: Any, trusted: Sequence[str]) -> Any:
     for one in trusted:
         if RENAMED.fullmatch(one):
             old, _, new = one.partition("=")
-            data = _with_name(data, re.compile(rf"(python:)?{re.escape(old)}(?=$|:)"), new)
+            # at the begin of a text, or within a sum
+            place = re.compile(rf"(^(?:python:)?|[-+*,]\s*){re.escape(old)}(?=$|[-+*,:\s])")
+            data = _with_name(data, place, new)
     return data
 
 
@@ -162,8 +175,8 @@ def _with_name(value: object, old: re.Pattern[str], new: str) -> object:
         return {key: _with_name(item, old, new) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_name(item, old, new) for item in value]
-    if isinstance(value, str) and ":" in value and (found := old.match(value)):
-        return f"{found[1] or ''}{new}{value[found.end() :]}"
+    if isinstance(value, str) and ":" in value:
+        return old.sub(rf"\g<1>{new}", value)
     return value
 
 

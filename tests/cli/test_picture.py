@@ -106,6 +106,14 @@ def test_frames_are_shown_where_they_are_not_steps():
     )
 
 
+def test_terms_of_the_reward_are_shown_apart():
+    metrics = {"policy_loss": 0.1, "reward_env": 1.0, "main/reward_rnd": 0.00534}
+    given = (report(metrics=metrics), program(), history())
+    for text in (rendered(pages.view(*given, on="process")), compact(*given)):
+        assert "reward_env 1 " in f"{text} " and "main/reward_rnd 0.00534" in text
+    assert "reward" not in compact(report(metrics={"policy_loss": 0.1}), program(), history())
+
+
 def test_numbers_of_info_are_shown_everywhere():
     info = {"won/last": 0.75, "won/mean": 0.0125, "episode/r/last": None, "episode/r/mean": None}
     text = rendered(pages.view(report(info=info), program(), history(), on="process"))

@@ -21,6 +21,7 @@ from equipoise.facts import facts
 from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.record.report import Report
+from equipoise.rewards import terms
 from equipoise.types import Frozen
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,8 @@ BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 START = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:\.venv/bin/)?equipoise(?= )")
 END = re.compile(r"^(?:&&|\|\|?|&|;|>>?|<|2>|2>&1|#.*|&>)$")  # of a command, in a line of a shell
 PROCESSES = {"actor", "shard"}  # "equipoise actor 3" is what ps shows of a worker
-OF_EXAMPLES = {"algorithm.bend", "KEY"}  # fields of a class that a page defines, and a placeholder
+# fields of classes that pages define, and placeholders
+OF_EXAMPLES = {"algorithm.bend", "KEY", "reward.bonus.cells", "reward.cells"}
 # Options of npm, Ray and PufferLib, and a setting of verl.
 OF_OTHERS = {"--ignore-scripts", "--node-id", "--env", "--neptune", "algorithm.adv_estimator"}
 OF_OTHERS |= {"--with_pbt"}  # Sample Factory
@@ -118,6 +120,10 @@ def known_settings() -> frozenset[str]:
         found |= {room + name for name in facts(cls)}
     for name in algorithm_names():
         found |= {f"algorithm.{field}" for field in facts(algorithm_class(name))}
+    for name, cls in terms.term_classes("+".join(terms.BUILT_IN)).items():
+        found |= {
+            f"reward.{room}{key}" for key in terms.settings_of(cls) for room in ("", f"{name}.")
+        }
     return frozenset({*found, *fields.shorts()})
 
 

@@ -114,6 +114,7 @@ def test_every_setting_has_help(cls: type[Any]) -> None:
         "route",
         "target",
         "kwargs",
+        "terms",
         "algorithm",
         "optimizer",
         "rewards",

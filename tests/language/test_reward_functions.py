@@ -102,10 +102,14 @@ def test_the_sum_is_weighted_and_leaves_none_out() -> None:
 def test_names_and_weights() -> None:
     assert functions("m:a, n.o:b") == [RewardFunction("m:a"), RewardFunction("n.o:b")]
     assert functions("m:a,m:b", (1, 0.5))[1] == RewardFunction("m:b", 0.5)
+    assert functions("m:a + 0.5*m:b") == functions("m:a,m:b", (1, 0.5))
     for names, weights, said in (
         ("m", (), "expected module:function.*got 'm'"),
-        ("m:a,", (), "got ''"),
+        ("m:a,", (), "got 'nothing'"),
         ("m:a,m:a", (), "got 'm:a' twice"),
+        ("2*m:a", (3,), "reward_weights: must be empty .*, got 2[*]m:a"),
+        ("m:a*m:b", (), "expected module:function.*got 'm:a[*]m:b'"),
+        ("env+m:a", (), "expected module:function.*got 'env'"),
         ("m:a", (1, 2), "expected 1 numbers, one for each reward function, got 2"),
         ("m:a", (float("nan"),), "expected finite numbers, got nan"),
     ):

@@ -98,8 +98,8 @@ ATTACKS: dict[str, Callable[[Any], Any]] = {
     "GymV26Environment-v0": env("GymV26Environment-v0", env_id="evil:Env-v0"),
     "algorithm evil:Algorithm": algorithm(name="evil:Algorithm"),
     "torso evil:Torso": torso("evil:Torso"),
-    "reward part evil:Part": lambda p: (
-        p["policies"]["main"].get("rewards", {}).update(parts=["evil:Part"])
+    "reward term evil:Part": lambda p: (
+        p["policies"]["main"].get("rewards", {}).update(sum="env+0.5*evil:Part")
     ),
 }
 COMMANDS: dict[str, Callable[[Path], Any]] = {
@@ -140,7 +140,7 @@ def test_a_run_from_elsewhere_runs_no_code(command: str, how: str, run: Path) ->
         how.rpartition(" ")[2].removeprefix("python:"),
         how.rpartition(" ")[0] if " " in how else "env",
     )
-    if command == "load" and what in ("env", "reward part"):  # which needs none
+    if command == "load" and what in ("env", "reward term"):  # which needs none
         eq.load(run)
     else:
         with pytest.raises(trust.Untrusted) as caught:

@@ -102,6 +102,11 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
         Read("normalize_obs", why="observations stay as they are"),
     ] = 10.0
 
+    @property
+    def values(self) -> int:
+        """Outputs of the value."""
+        return 1
+
     def network(self, spec: EnvSpec) -> ActorCritic:
         return ActorCritic(
             spec,
@@ -112,6 +117,7 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
             head=HeadOptions(squash=self.squash, log_std=self.log_std, by_state=self.sde_every > 0),
             clip_obs=self.clip_obs if self.normalize_obs else None,
             core=self.memory,
+            values=self.values,
         )
 
     def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:

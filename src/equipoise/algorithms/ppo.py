@@ -12,7 +12,7 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -26,7 +26,7 @@ from equipoise.algorithms._actor_critic import (
     standardized,
     unrolled,
 )
-from equipoise.facts import Help
+from equipoise.facts import KEPT, Help
 from equipoise.nets import ActorCritic
 from equipoise.returns import gae
 from equipoise.types import (
@@ -41,6 +41,7 @@ from equipoise.types import (
     Trajectory,
     Tree,
     UnitInterval,
+    ValueHead,
 )
 
 
@@ -77,8 +78,20 @@ class PPO(ActorCriticAlgorithm):
         NonNegativeInt,
         Help("First updates that train only the value", "Try 10 when you start from a bc run."),
     ] = 0
+    value_heads: Annotated[
+        PositiveInt,
+        Help(
+            "Value outputs: one, and one for each term with a head",
+            "`reward.TERM.head` sets it.",
+        ),
+        KEPT,
+    ] = 1
     epochs: PositiveInt = 10
     minibatches: PositiveInt = 4
+
+    @property
+    def values(self) -> int:
+        return self.value_heads
 
     def held(self, net: ActorCritic, version: int) -> list[nn.Parameter]:
         """Until the warm-up is over: all but the value's own layers."""
@@ -94,21 +107,35 @@ class PPO(ActorCriticAlgorithm):
         *,
         rng: torch.Generator,
         pool: Pool,
+        heads: Sequence[ValueHead] = (),
     ) -> Tree:
+        """``heads``: of terms of the rewards; their advantages are added with their weights."""
         value = net.unroll(data.obs, data.first, data.state)[0].value
         out = gae(
             reward=data.reward,
             discount=data.discount(self.gamma),
-            value=value,
+            value=value[..., 0] if heads else value,
             lambda_=self.lambda_,
             mask=data.mask,
         )
-        advantage = (
-            standardized(out.advantage, data.mask, pool)
-            if self.normalize_advantage
-            else out.advantage
-        )
-        return {"advantage": advantage, "target": out.target, "value": value[:-1]}
+        advantage, target = out.advantage, out.target
+        if heads:
+            outs = [
+                gae(
+                    reward=head.reward,
+                    discount=head.discount,
+                    value=value[..., number],
+                    lambda_=self.lambda_,
+                    mask=head.mask,
+                )
+                for number, head in enumerate(heads, 1)
+            ]
+            for head, its in zip(heads, outs, strict=True):
+                advantage = advantage + head.weight * its.advantage
+            target = torch.stack([target, *(its.target for its in outs)], -1)
+        if self.normalize_advantage:
+            advantage = standardized(advantage, data.mask, pool)
+        return {"advantage": advantage, "target": target, "value": value[:-1]}
 
     def loss(
         self,
@@ -133,6 +160,8 @@ class PPO(ActorCriticAlgorithm):
                 -self.value_clip, self.value_clip
             )
             error = torch.maximum(error, (near - targets["target"]).square())
+        if self.value_heads > 1:
+            error = error.sum(-1)
         entropy = policy.entropy()
         terms = policy_loss + (0.5 * self.value) * error - self.entropy * entropy
         kl = (ratio - 1.0) - log_ratio

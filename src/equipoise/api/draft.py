@@ -60,6 +60,7 @@ Fields = Mapping[str, object]  # by the names of options
 Given = str | Algorithm | Policy | Frozen
 
 OF_POLICY = ("unroll", "batch", "publish_every")
+REWARD = "rewards.sum"  # the setting of the option reward, unless the run is on text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ def options(draft: Draft) -> Draft:
             raise ValueError(
                 f"{wrong[0]}: expected none with {name}, which learns from a task and steps no env"
             )
+    summed = None if tasks else run.pop("reward", None)
     made = alter(base, **run)
     if draft.env_kwargs:
         made = replaced(made, {"source.env.kwargs": {**made.env.kwargs, **draft.env_kwargs}})
@@ -172,9 +174,10 @@ def options(draft: Draft) -> Draft:
         _check_algorithm(draft)
         like = next(one for one in policies.values() if isinstance(one, Policy))
         policies = {name: _policy(one, like) for name, one in draft.policies.items()}
-    return dataclasses.replace(
-        draft, program=dataclasses.replace(made, policies=policies), fields=given
-    )
+    program = dataclasses.replace(made, policies=policies)
+    if summed is not None:
+        program = apply_settings(program, {REWARD: summed})
+    return dataclasses.replace(draft, program=program, fields=given)
 
 
 def settings(draft: Draft) -> Draft:
@@ -187,12 +190,14 @@ def agreement(draft: Draft) -> Draft:
     """Refuse an option and a setting that say different things of one field."""
     given, base = draft.fields, draft.program
     of_policy = values_of(first_learning(base))
-    named = {key: name for name, (key, _) in shorts().items()}
+    named = {key: name for name, (key, _) in shorts().items()} | {REWARD: "reward"}
+    of_policy[REWARD] = first_learning(base).rewards.sum
     for key in draft.keys:
         name = named.get(key, key.removeprefix("policy."))
         if name not in given or (given[name] == AUTO.word and name in base.placement.auto):
             continue
-        if (now := of_policy[name] if name in OF_POLICY else valued(base, key)) != given[name]:
+        place = key if key == REWARD else name
+        if (now := of_policy[place] if place in of_policy else valued(base, key)) != given[name]:
             raise ValueError(
                 f"{name}: expected to be given once, got {given[name]!r} and, by the setting "
                 f"{key}, {now!r}"

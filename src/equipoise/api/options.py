@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Place = str | os.PathLike[str]
-# functions that judge completions: module:function, a function, or several of both
+# rewards to learn from: a sum as text, a term or a function of your own, or several
 Reward = str | Callable[..., object] | Sequence[str | Callable[..., object]]
 # a policy: the name of its algorithm, a class, an instance, or the whole policy
 Given = str | type[Algorithm] | Algorithm | Policy | Frozen
@@ -69,8 +69,9 @@ class Fields(TypedDict, total=False):
     """Language model: tiny, a directory or a hub id (default: tiny). llama:hidden_size=48,... is
     a new model of that size. A directory has config.json and safetensors."""
     reward: Reward | None
-    """Reward functions, as module:function[,...] (default: none). Empty uses the task's own
-    functions."""
+    """Rewards to learn from, such as env+0.5*rnd (default: env). env: the env's own. Others are
+    built in, or module:Class of your own. Scale, clip and normalisation act on the sum. On text:
+    module:function[,...]."""
     max_completion_length: int | None
     """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
     has 256."""

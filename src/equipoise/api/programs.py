@@ -126,7 +126,7 @@ def given_policy(one: Given) -> str | Algorithm | Policy | Frozen:
 
 
 def _rewards(given: object) -> str | None:
-    """Reward functions as the setting names them: ``module:function``, with commas between."""
+    """Rewards as the setting names them: ``module:name``, with commas between."""
     if given is None or isinstance(given, str):
         return given
     several = given if isinstance(given, Sequence) else [given]

@@ -7,7 +7,7 @@ from dataclasses import MISSING
 
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.fields import shorts
-from equipoise.types import SECTIONS, Policy, ReplaySettings
+from equipoise.types import SECTIONS, Policy, ReplaySettings, Rewards
 
 __all__ = ["OF_POLICY", "REPLAY_MEMORY", "described", "fields_of_python"]
 
@@ -22,6 +22,7 @@ def fields_of_python() -> Mapping[str, Fact]:
     """
     found = {name: fact for name, (_, fact) in shorts().items()}
     found |= {name: facts(Policy)[name] for name in OF_POLICY}
+    found["reward"] = facts(Rewards)["sum"]
     found[REPLAY_MEMORY] = facts(ReplaySettings)["memory"]
     return dict(sorted(found.items(), key=lambda item: _place(*item)))
 

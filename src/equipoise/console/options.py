@@ -23,6 +23,7 @@ from equipoise.console.typed import Context
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.cluster import Cluster
 from equipoise.programs.fields import rooms
+from equipoise.sums import ENV
 from equipoise.types import SECTIONS, Algorithm, Optimizer, ReplaySettings
 
 __all__ = [
@@ -345,9 +346,10 @@ class TrainHelp(OwnOptions):
     """Help of ``train``: the short one, and with ``--help-all`` each option and each setting."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        from equipoise.console.own_options import named_algorithms
+        from equipoise.console.own_options import after, named_algorithms
 
         ctx.meta["all"] = HELP_ALL in args
+        ctx.meta["reward"] = "+".join(after("--reward", args)) or ENV
         named = {"--algorithm", "--policy", "--config"} & {one.partition("=")[0] for one in args}
         ctx.meta["algorithms"] = named_algorithms("train", args, ()) if named else []
         return super().parse_args(ctx, ["--help" if one == HELP_ALL else one for one in args])
@@ -379,13 +381,18 @@ class TrainHelp(OwnOptions):
                             for name, text in some.items()
                         ]
                     )
-        for title, records in _records(classes, on_text=on_text, whole=whole).items():
+        records = _records(classes, on_text=on_text, whole=whole)
+        if whole and not on_text:
+            records |= _of_terms(ctx.meta["reward"])
+        for title, several in records.items():
             with formatter.section(title):
-                formatter.write_dl(records, col_max=28)
+                formatter.write_dl(several, col_max=28)
 
     def format_epilog(self, ctx: Context, formatter: Formatter) -> None:
         if ctx.meta["all"]:
             if "hidden" in ctx.meta:
+                if ctx.meta["reward"] == ENV:
+                    formatter.write("\nWith --reward env+rnd, --help-all lists those of rnd.\n")
                 formatter.write("\nWith --algorithm grpo, --help-all lists the settings of text.\n")
             super().format_epilog(ctx, formatter)
         else:
@@ -419,6 +426,7 @@ SHORT: Short = {  # the commonest options, a line each; "": the option's own hel
         "--gamma X": "Discount factor (default: the algorithm's)",
         "--unroll T": "",
         "--batch B": "",
+        "--reward SUM": "",
         "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
         "--no-recipe": "Use no tuned settings for this env",
     },
@@ -439,9 +447,11 @@ SHORT: Short = {  # the commonest options, a line each; "": the option's own hel
     },
 }
 TEXT = {
-    "Text": dict.fromkeys(
-        ("--model MODEL", "--reward MODULE:FUNCTION", "--max-completion-length N"), ""
-    )
+    "Text": {
+        "--model MODEL": "",
+        "--reward MODULE:FUNCTION": "Reward functions (default: the task's own)",
+        "--max-completion-length N": "",
+    }
 }
 SHORT_END = """With --algorithm NAME, --help lists its fields, which are options.
 --help-all lists each option and each setting.
@@ -513,6 +523,23 @@ def _records(
             (key, described(fact)) for key, fact in facts(Cluster).items() if fact.flag is None
         ]
     return found
+
+
+def _of_terms(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The settings of the terms of a sum of rewards, by the title of their section."""
+    if text == ENV:
+        return {}  # without the import, which loads torch
+    from equipoise.rewards.terms import name_of, settings_of, term_classes
+
+    with plain_errors("equipoise train", debug=False):
+        found = {name_of(word, cls): settings_of(cls) for word, cls in term_classes(text).items()}
+    return {
+        f"Settings of {name} in the reward, by --set KEY=VALUE": [
+            (f"reward.{name}.{key}", described(fact)) for key, fact in several.items()
+        ]
+        for name, several in found.items()
+        if several
+    }
 
 
 def _is_of_text(key: str) -> bool:

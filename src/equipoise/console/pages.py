@@ -29,6 +29,7 @@ from equipoise.console.picture import (
     return_lines,
     speed_lines,
     starting,
+    term_lines,
     text_lines,
     title_lines,
 )
@@ -167,6 +168,7 @@ def _numbers(
         *return_lines(report, history, width, drawn=drawn),
         *evaluation_lines(history.evaluation, report, width),
         *info_lines(report, width),
+        *term_lines(report, width),
         *speed_lines(report, program, width),
         *(line for one in moment for line in text_lines(one, width)),
         *text_lines(history.verdict or report.verdict, width, "bold", indent="  "),

@@ -243,6 +243,20 @@ def info_lines(report: Report, width: int) -> list[Text]:
     return [line for name, said in rows for line in text_lines(f"{name} {said}", width)]
 
 
+def term_rows(metrics: Mapping[str, float]) -> list[str]:
+    """The mean per step of each term of the sum of rewards, as ``reward_rnd 0.0123``."""
+    return [
+        f"{name} {mean:.3g}"
+        for name, mean in metrics.items()
+        if name.rpartition("/")[2].startswith("reward_")
+    ]
+
+
+def term_lines(report: Report, width: int) -> list[Text]:
+    rows = term_rows(report.metrics)
+    return part_lines(rows, width) if rows else []
+
+
 ACTING = {  # the effect of rounded weights (actors/forward/rounding.py)
     "p_error": "|p - p of fp32|",
     "logp_error": "|log p - log p of fp32|",
@@ -374,6 +388,7 @@ def line_parts(report: Report, program: Program, history: History) -> list[str]:
         for name, x in report.info.items()
         if name.endswith("/last")
     ]
+    found += term_rows(report.metrics)
     if report.evaluating is not None:
         found.append(evaluating(report.evaluating))
     if report.phases:

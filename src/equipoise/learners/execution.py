@@ -20,7 +20,7 @@ from equipoise import tree
 from equipoise.learners.steps import Numbers, StepInProgress
 from equipoise.nets.capture import CudaGraphs, Graphs, Note, Record, compiled
 from equipoise.nets.compiled import NOTHING, pays
-from equipoise.rewards.part import RewardPart
+from equipoise.rewards.terms import Terms
 from equipoise.types import Batch, Learns, LossOutput, Placement, by_field
 
 Work = Callable[[], StepInProgress]
@@ -32,7 +32,7 @@ class Execution(Protocol):
     loss: Callable[..., LossOutput | None]  # the algorithm's, or the same function made quicker
 
     # ValueError if that cannot be
-    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None: ...
+    def follow(self, algorithm: Learns, terms: Terms | None = None) -> None: ...
     def numbers(self, now: Numbers) -> Numbers: ...  # in the form that an update takes them
     def update(self, batch: Batch, due: Sequence[str], work: Work) -> StepInProgress: ...
 
@@ -42,7 +42,7 @@ class Eager:
 
     loss: Callable[..., LossOutput | None]
 
-    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
+    def follow(self, algorithm: Learns, terms: Terms | None = None) -> None:
         self.loss = algorithm.loss
 
     def numbers(self, now: Numbers) -> Numbers:
@@ -59,7 +59,7 @@ class Compiled(Eager):
         """``note`` is called once if the loss cannot be compiled."""
         self._note, self._progress = note, torch.zeros((), device=device)
 
-    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
+    def follow(self, algorithm: Learns, terms: Terms | None = None) -> None:
         self.loss = compiled(algorithm.loss, self._note, "losses")
 
     def numbers(self, now: Numbers) -> Numbers:
@@ -77,9 +77,9 @@ class Graph(Eager):
         self._losses: Execution = Eager() if losses is None else losses
         self._progress, self._rates = torch.zeros((), device=device), dict[str, Tensor]()
 
-    def follow(self, algorithm: Learns, parts: Sequence[RewardPart] = ()) -> None:
+    def follow(self, algorithm: Learns, terms: Terms | None = None) -> None:
         """Forget every graph: each was recorded with the old settings."""
-        if why := not_recorded(algorithm, parts):
+        if why := not_recorded(algorithm, terms):
             raise ValueError(f"graphs: expected an algorithm whose updates can be recorded, {why}")
         self._losses.follow(algorithm)
         self.loss, self._graphs = self._losses.loss, Graphs(self._note, self._record, "updates")
@@ -116,12 +116,12 @@ class _Packed:
         )
 
 
-def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
+def not_recorded(algorithm: Learns, terms: Terms | None) -> str:
     """Return why such updates cannot be recorded as graphs; "" if they can."""
     if algorithm.needs_task:
         return "since every batch of text has another size"
-    if parts:
-        return "since a part of the rewards may run Python code"
+    if terms:
+        return "since a term of the rewards may run Python code"
     return (
         "since the first ones change the value alone"
         if getattr(algorithm, "value_warmup", 0) > 0
@@ -131,7 +131,7 @@ def not_recorded(algorithm: Learns, parts: Sequence[RewardPart]) -> str:
 
 def chosen(
     algorithm: Learns,
-    parts: Sequence[RewardPart],
+    terms: Terms | None,
     net: nn.Module,
     rng: torch.Generator,
     place: Placement,
@@ -145,7 +145,7 @@ def chosen(
         note(NOTHING)
     elif place.compile:
         execution = Compiled(rng.device, note)
-    if place.graphs and (why := not_recorded(algorithm, parts)):
+    if place.graphs and (why := not_recorded(algorithm, terms)):
         note(f"graphs: updates are done operation by operation, {why}")
     elif place.graphs:
         execution = Graph(rng.device, note, CudaGraphs([rng]), execution)

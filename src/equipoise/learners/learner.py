@@ -19,15 +19,14 @@ from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import STEPPED
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.parameters.parameters import LossSums, Parameters, added
-from equipoise.learners.reward_parts import RewardParts
+from equipoise.learners.reward_sum import RewardSum
 from equipoise.learners.scaling import scaling
 from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, checked, either
 from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
 from equipoise.nets.precision import autocast, backward
 from equipoise.nets.vision import encoders
-from equipoise.rewards.part import RewardPart
-from equipoise.rewards.step import RewardStep
+from equipoise.rewards.terms import Terms
 from equipoise.seeds import share_seed
 from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
 
@@ -69,7 +68,7 @@ class Learner:
         *,
         optimizer: Optimizer | None = None,
         rewards: Rewards | None = None,
-        parts: Sequence[RewardPart] = (),
+        terms: Terms | None = None,
         device: str = "cpu",
         precision: Precision = "fp32",
         schedule_updates: int,
@@ -80,7 +79,7 @@ class Learner:
         weighted: bool = True,
     ) -> None:
         """``optimizer``: None for the algorithm's default; ``rewards``: None for the env's own;
-        ``parts``: of the rewards, before they are scaled; ``schedule_updates``: versions until the
+        ``terms``: the terms of ``rewards.sum`` by name; ``schedule_updates``: versions until the
         schedules end; ``batch``: windows of a batch (to check the minibatches); ``parameters``:
         None for ``Flat``; ``execution``: None for ``Eager``; ``weighted``: do some items have
         smaller weights than others?
@@ -112,10 +111,10 @@ class Learner:
         )
         self.parameters.hold(self.net, algorithm.groups, self.optimizer)
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
-        self.parts = tuple(parts)
+        self.terms: Terms = terms or {}
         self.set_execution(Eager() if execution is None else execution)
-        self._rewards = RewardParts(
-            (*parts, RewardStep(rewards or Rewards())), algorithm, self.pool, self.device
+        self._rewards = RewardSum(
+            rewards or Rewards(), self.terms, algorithm, self.pool, self.device
         )
         found = encoders(self.net)
         self.encoding = (
@@ -140,7 +139,7 @@ class Learner:
 
     def set_execution(self, execution: Execution) -> None:
         """Compute updates and losses by ``execution`` from the next step on."""
-        execution.follow(self.algorithm, self.parts)
+        execution.follow(self.algorithm, self.terms)
         self._execution = execution
 
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
@@ -163,6 +162,8 @@ class Learner:
             if learned := self._rewards.learn(batch.data, self.progress):
                 done.groups = [*done.groups, *learned]
                 done.unseen = [*done.unseen, *learned.values()]
+            if self.terms:
+                done.metrics = done.metrics | self._rewards.metrics(batch.data)
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
             if self.looks:
@@ -178,7 +179,7 @@ class Learner:
             return Step(metrics=metrics, priority=done.priority)
 
     def check(self) -> None:
-        """RewardsFailed if a part of the rewards has a state that no resume could take."""
+        """RewardsFailed if a term of the rewards has a state that no resume could take."""
         self._rewards.check()
 
     def settle(self) -> None:
@@ -220,9 +221,13 @@ class Learner:
         algorithm = self.algorithm
         with torch.no_grad(), self._autocast:
             data = algorithm.prepare(replace(batch.data, reward=self._rewards(batch.data)))
+            # only algorithms with value_heads take them
+            heads: dict[str, Any] = {}
+            if found := self._rewards.heads(batch.data):
+                heads["heads"] = found
             targets = self.parameters.compute(
                 lambda: algorithm.targets(
-                    self.net, self._target_net, data, rng=self.rng, pool=self.pool
+                    self.net, self._target_net, data, rng=self.rng, pool=self.pool, **heads
                 )
             )
         batch = replace(batch, data=data, targets=targets, version=self.version)

@@ -26,7 +26,7 @@ class ActorCriticOutput(NamedTuple):
     """For rows [...], which are B in ``step`` and T, B in ``unroll``."""
 
     policy: Policy
-    value: Tensor  # [...] float32
+    value: Tensor  # [...] float32; with several value outputs [..., values]
 
 
 class ActorCritic(nn.Module):
@@ -57,6 +57,7 @@ class ActorCritic(nn.Module):
         torso: str = "auto",
         head: HeadOptions = PLAIN,
         clip_obs: float | None = None,
+        values: int = 1,
     ) -> None:
         super().__init__()
         # without the mask, and where in an observation that is
@@ -94,7 +95,7 @@ class ActorCritic(nn.Module):
         if self.head.stds:
             shape = (features, self.head.stds) if head.by_state else (self.head.stds,)
             self.log_std = nn.Parameter(torch.full(shape, float(head.log_std)))
-        self.value_head = linear(features, 1, 1.0)
+        self.value_head = linear(features, values, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
         return {} if self.core is None else self.core.initial_state(batch)
@@ -128,9 +129,10 @@ class ActorCritic(nn.Module):
             policy = self._policy(features, first.shape, obs)
             if value_flat is not None:
                 features = value_flat.float()
-            return ActorCriticOutput(
-                policy, columns(self.value_head, features).view(first.shape)
-            ), state
+            value = columns(self.value_head, features)
+            one = len(value) == 1
+            value = value.view(first.shape if one else (-1, *first.shape))
+            return ActorCriticOutput(policy, value if one else value.movedim(0, -1)), state
 
     def _rows(self, obs: Tree, first: Tensor) -> Array:
         """The torso's N rows of all of ``first``: encoded [N, F] for an MLP, else observations."""

@@ -13,14 +13,16 @@ from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.kinds import parameters_of
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.record import checkpoint, cloned, playable, statefile
-from equipoise.rewards.part import parts_of
-from equipoise.types import Program, learning
+from equipoise.rewards.terms import Terms, built
+from equipoise.seeds import policy_seed
+from equipoise.sums import ENV
+from equipoise.types import Program, RunSpec, learning
 
 MANY = 1 << 30  # more windows than a batch has
 
 
 def take(
-    program: Program, nets: Mapping[str, nn.Module], source: Path, *, learner: bool
+    program: Program, spec: RunSpec, nets: Mapping[str, nn.Module], source: Path, *, learner: bool
 ) -> int | None:
     """Copy the weights of a checkpoint into ``nets`` -> the updates that made them, if all of the
     ``learner`` is to follow.
@@ -29,7 +31,7 @@ def take(
     """
     fill(program, nets, source)
     updates = [
-        begin_from(new_learner(program, name, nets[name]), source, name)
+        begin_from(new_learner(program, spec, name, nets[name]), source, name)
         for name in learning(program)
         if learner
     ]
@@ -45,8 +47,18 @@ def fill(program: Program, nets: Mapping[str, nn.Module], source: Path) -> None:
     )
 
 
+def terms(program: Program, spec: RunSpec, name: str) -> Terms:
+    """The terms of a policy's rewards, with the same networks wherever they are made."""
+    policy = learning(program)[name]
+    if policy.rewards.sum == ENV:
+        return {}
+    seed = policy_seed(program.schedule.seed, "reward", name)
+    return built(policy.rewards, policy.algorithm, spec.policies[name], seed)
+
+
 def new_learner(
     program: Program,
+    spec: RunSpec,
     name: str,
     net: nn.Module,
     *,
@@ -69,7 +81,7 @@ def new_learner(
         net,
         optimizer=policy.optimizer,
         rewards=policy.rewards,
-        parts=parts_of(policy.rewards.parts, policy.algorithm),
+        terms=terms(program, spec, name),
         device=device,
         precision=program.placement.precision,
         schedule_updates=schedule_updates,

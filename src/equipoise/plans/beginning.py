@@ -12,7 +12,7 @@ from equipoise.plans import begin
 from equipoise.record import playable
 from equipoise.record.checkpoint import Source
 from equipoise.record.directory import RunDirectory
-from equipoise.types import Program
+from equipoise.types import Program, RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Fresh:
     weights: None = None
     source: None = None
 
-    def fill(self, program: Program, nets: Mapping[str, nn.Module]) -> int | None:
+    def fill(self, program: Program, spec: RunSpec, nets: Mapping[str, nn.Module]) -> int | None:
         """Copy the weights that the run begins with into ``nets`` -> the updates of a learner that
         it takes over, or None.
         """
@@ -41,9 +41,9 @@ class FromWeights:
     out: Path | None = None
     source: None = None
 
-    def fill(self, program: Program, nets: Mapping[str, nn.Module]) -> int | None:
+    def fill(self, program: Program, spec: RunSpec, nets: Mapping[str, nn.Module]) -> int | None:
         """As ``Fresh.fill``; ValueError if something of the checkpoint does not fit."""
-        return begin.take(program, nets, self.weights, learner=self.learner)
+        return begin.take(program, spec, nets, self.weights, learner=self.learner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Resumed:
     source: Source
     weights: None = None
 
-    def fill(self, program: Program, nets: Mapping[str, nn.Module]) -> int | None:
+    def fill(self, program: Program, spec: RunSpec, nets: Mapping[str, nn.Module]) -> int | None:
         """As ``Fresh.fill``; the workers load the rest."""
         playable.fill(nets, self.source.params(), str(self.source.path))
         return None

@@ -120,6 +120,7 @@ class Blueprint:
             recompute(net)
         made = begin.new_learner(
             self.program,
+            self.spec,
             name,
             net,
             schedule_updates=self.schedule_updates,

@@ -12,6 +12,7 @@ from equipoise import phases
 from equipoise.experience.recorded import offline
 from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
+from equipoise.plans import begin
 from equipoise.plans import memory_needed as memory
 from equipoise.plans.beginning import FRESH, Beginning
 from equipoise.plans.blueprint import Blueprint
@@ -43,7 +44,9 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
     }
     phases.say("laying out the run")
     roles = {name: role_of(program, spec, name, net) for name, net in nets.items()}
-    before = beginning.fill(program, nets)  # refused now, before there is a directory
+    before = beginning.fill(program, spec, nets)  # refused now, before there is a directory
+    for name in learning(program):
+        begin.terms(program, spec, name)  # likewise
     if dataset is not None:
         one = next(role for role in roles.values() if role.frozen is None)
         offline.look(dataset, one.row, one.spec.stacks)

@@ -53,7 +53,7 @@ def changes(tensor: Tensor) -> int:
     """How often a tensor, or another view of its memory, was changed in place.
 
     Tried: 2.13. If it is gone: a part of the rewards that changes its data is not found out
-    (``unchanged`` in learners/reward_parts.py).
+    (``unchanged`` in learners/reward_sum.py).
     """
     return tensor._version
 

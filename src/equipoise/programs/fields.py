@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
 from equipoise.facts import AUTO, Fact, Read, as_text, facts, values_of
 from equipoise.hints import hint
+from equipoise.sums import ENV
 from equipoise.types import (
     SOURCES,
     Frozen,
@@ -36,6 +38,7 @@ __all__ = [
     "measurable",
     "named",
     "of",
+    "of_terms",
     "parts",
     "replaced",
     "rooms",
@@ -217,9 +220,39 @@ def settings(program: Program) -> Iterator[Setting]:
             continue
         yield from _of(policy.algorithm, f"{room}algorithm.", ("algorithm.",), otherwise="free")
         yield from _of(policy.optimizer, f"{room}optimizer.", ("optimizer.",), otherwise="free")
-        yield from _of(policy.rewards, f"{room}rewards.", ("rewards.",), otherwise="free")
+        yield from _of(
+            policy.rewards, f"{room}rewards.", ("rewards.",), skip=("terms",), otherwise="free"
+        )
+        for one in of_terms(policy):
+            names = dict.fromkeys((room + one.key, *one.names))
+            yield replace(one, key=room + one.key, names=tuple(names), room=room + one.room)
         if policy.replay is not None:
             yield from _of(policy.replay, f"{room}replay.", ("replay.",))
+
+
+def of_terms(policy: Policy) -> Iterator[Setting]:
+    """The settings of the terms of a policy's rewards; a name without the term's, if one term
+    alone has it.
+    """
+    if policy.rewards.sum == ENV:
+        return
+    from equipoise.rewards.terms import made, settings_of  # it loads torch
+
+    terms = made(policy.rewards)
+    found = {name: settings_of(type(term)) for name, term in terms.items()}
+    counts = Counter(field for one in found.values() for field in one)
+    for name, several in found.items():
+        for field, fact in several.items():
+            key = f"reward.{name}.{field}"
+            short = (f"reward.{field}",) if counts[field] == 1 else ()
+            yield Setting(
+                key=key,
+                names=(key, *short),
+                fact=fact,
+                part=terms[name],
+                room=f"reward.{name}.",
+                rule=fact.rule or "free",
+            )
 
 
 def of(part: object, room: str) -> Iterator[Setting]:

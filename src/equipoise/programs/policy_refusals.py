@@ -8,6 +8,7 @@ from equipoise.facts import as_text, values_of
 from equipoise.programs.limits import block_problems
 from equipoise.programs.ranges import out_of_range
 from equipoise.sources.source import source_of
+from equipoise.sums import ENV, parsed
 from equipoise.types import Policy, Program, ReplaySettings, Rewards, learning
 
 __all__ = ["policy_problems"]
@@ -58,13 +59,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
 def _rewards_problems(policy: Policy) -> list[str]:
     rewards, name = policy.rewards, type(policy.algorithm).__name__
     problems = out_of_range(rewards, "rewards.")
-    if rewards.parts:
-        from equipoise.rewards.part import parts_of  # it loads torch
-
-        try:
-            parts_of(rewards.parts, policy.algorithm)
-        except ValueError as error:
-            problems.append(str(error))
+    problems += _sum_problems(policy)
     if not policy.algorithm.reads_rewards and rewards != Rewards():
         problems.append(
             f"rewards: expected the defaults, since {name} learns from no rewards, got {rewards}"
@@ -80,6 +75,56 @@ def _rewards_problems(policy: Policy) -> list[str]:
             f"rewards.normalize: expected false with {name}, which has no gamma, got true"
         )
     return problems
+
+
+def _sum_problems(policy: Policy) -> list[str]:
+    rewards, algorithm = policy.rewards, policy.algorithm
+    if rewards.sum == ENV and not rewards.terms:
+        outputs = values_of(algorithm).get("value_heads", 1)
+        return [
+            f"algorithm.value_heads: must be 1 without a term that has a head, got {outputs}; try "
+            "reward.TERM.head=true"
+        ] * (outputs != 1)
+    if algorithm.needs_task:
+        return [
+            "rewards.sum: must be env on text, whose rewards are functions, got "
+            f"{rewards.sum!r}; try --reward module:function"
+        ]
+    from equipoise.rewards.terms import following  # it loads torch
+
+    try:
+        terms = following(rewards, algorithm)
+    except ValueError as error:
+        return [str(error)]
+    problems = [
+        problem for name, term in terms.items() for problem in out_of_range(term, f"reward.{name}.")
+    ]
+    return problems + _head_problems(policy, [name for name, term in terms.items() if term.head])
+
+
+def _head_problems(policy: Policy, headed: list[str]) -> list[str]:
+    """Problems with terms that have a value output of their own."""
+    from equipoise.rewards.terms import names_of
+
+    algorithm, text = policy.algorithm, policy.rewards.sum
+    outputs, wanted = values_of(algorithm).get("value_heads"), len(headed) + 1
+    problems = []
+    if headed and outputs is None:
+        problems.append(
+            f"reward.{headed[0]}.head: must be false with {type(algorithm).__name__}, whose value "
+            "has one output, got true; try ppo"
+        )
+    elif outputs not in (None, wanted):
+        problems.append(
+            f"algorithm.value_heads: must be {wanted}, one more than the terms with a head, got "
+            f"{outputs}"
+        )
+    factors = {name for one in parsed(text, "reward") if len(one.names) > 1 for name in one.names}
+    return problems + [
+        f"reward.{name}.head: must be false for a factor of a product, got true"
+        for word, name in names_of(text).items()
+        if word in factors and name in headed
+    ]
 
 
 def _replay_problems(program: Program, policy: Policy, replay: ReplaySettings) -> list[str]:

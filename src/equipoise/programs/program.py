@@ -16,9 +16,10 @@ from equipoise.envs.hints import hidden
 from equipoise.facts import AUTO, Fact, facts, values_of
 from equipoise.hints import hint, raised, shortened, where_modules_lie
 from equipoise.naming import called
-from equipoise.programs.fields import PARTS, classes
+from equipoise.programs.fields import PARTS, classes, of_terms
 from equipoise.programs.peer_names import algorithm_of_peer
-from equipoise.programs.settings import asked, convert, field_types
+from equipoise.programs.settings import asked, convert, field_types, with_terms
+from equipoise.sums import ENV
 from equipoise.types import (
     SOURCES,
     Algorithm,
@@ -299,7 +300,7 @@ def _policy(data: object, where: str) -> Policy | Frozen:
         )
     kinds = field_types(Policy)
     data = _known(data, kinds, where, required=("algorithm", "unroll", "batch"))
-    return Policy(
+    made = Policy(
         optimizer=_read(Optimizer, data.get("optimizer"), f"{where}.optimizer"),
         rewards=_read(Rewards, data.get("rewards", {}), f"{where}.rewards"),
         replay=_read(ReplaySettings, data.get("replay"), f"{where}.replay"),
@@ -310,6 +311,25 @@ def _policy(data: object, where: str) -> Policy | Frozen:
             if key not in PARTS
         },
     )
+    return _with_read_terms(made, f"{where}.rewards.terms")
+
+
+def _with_read_terms(policy: Policy, where: str) -> Policy:
+    """The policy with the settings of its terms in their types, and all of them."""
+    given = {
+        f"reward.{term}.{field}": value
+        for term, several in policy.rewards.terms.items()
+        for field, value in several.items()
+    }
+    if policy.rewards.sum == ENV and not given:
+        return policy
+    plain = dataclasses.replace(policy, rewards=dataclasses.replace(policy.rewards, terms={}))
+    kinds = {one.key: one.fact.kind for one in of_terms(plain)}
+    for key in given:
+        if key not in kinds:
+            raise ValueError(f"{where}: unknown setting {key!r}{hint(key, kinds)}")
+    read = {key: convert(value, kinds[key], f"{where}, {key}") for key, value in given.items()}
+    return with_terms(plain, read)
 
 
 def _read(cls: type[object], data: object, where: str) -> Any:
@@ -402,6 +422,8 @@ def _flat(program: Program) -> dict[str, Any]:
         room, algorithm = f"policies.{name}." if several else "", policy.pop("algorithm", None)
         for part in ("optimizer", "rewards", "replay"):
             if (fields := policy.pop(part, None)) is not None:
+                for term, several in fields.pop("terms", {}).items():
+                    flat |= {f"{room}reward.{term}.{key}": one for key, one in several.items()}
                 flat |= {f"{room}{part}.{key}": value for key, value in fields.items()}
         if algorithm is not None:
             flat |= {f"{room}algorithm": algorithm["name"]}

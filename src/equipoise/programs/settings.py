@@ -67,12 +67,18 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     ``route.AGENT`` an agent's policy; ``optimizer.rates.GROUP`` an entry of a mapping.
     ``policies.NAME.*`` sets one of several policies, and a key without it all that learn.
     """
+    given = pairs(settings)
+    # the terms of a sum decide which settings there are
+    sums, given = _parted(given, lambda key: key.endswith("rewards.sum"))
+    if sums and given:
+        program = apply_settings(program, dict(sums))
+    given = given or sums
     kinds, runs = setting_types(program), dict(fields.shorts().values())
     in_policies: dict[str, dict[str, object]] = {name: {} for name in program.policies}
     in_program: dict[str, Any] = {}
     env: dict[str, object] = {}
     route: dict[str, str] = {}
-    for key, text in pairs(settings):
+    for key, text in given:
         room, _, name = key.partition(".")
         if room == "env" and name.isidentifier():
             env[name] = convert(text, Any, key)
@@ -80,8 +86,7 @@ def apply_settings(program: Program, settings: Settings) -> Program:
             route[name] = convert(text, str, key)
         elif (kind := _kind(key, kinds)) is None:
             raise ValueError(
-                "unknown setting "
-                f"{key!r}{_nested_hint(key) or _peer_hint(key, kinds) or hint(key, kinds)}"
+                f"unknown setting {key!r}{_other_hint(key, kinds, program) or hint(key, kinds)}"
             )
         elif targets := _targets(program, key):
             for policy, short in targets:
@@ -104,6 +109,11 @@ def apply_settings(program: Program, settings: Settings) -> Program:
     return fields.replaced(program, in_program) if in_program else program
 
 
+def _other_hint(key: str, kinds: Collection[str], program: Program) -> str:
+    """Words on an unknown key that means something here or elsewhere; "" for others."""
+    return _nested_hint(key) or _term_hint(key, program) or _peer_hint(key, kinds)
+
+
 def _nested_hint(key: str) -> str:
     """The path of the setting whose option has the name ``key``, in words; "" if there is no such
     setting.
@@ -113,8 +123,29 @@ def _nested_hint(key: str) -> str:
             "; a run begins with its algorithm and keeps it: --algorithm NAME, and --set "
             "algorithm.KEY=VALUE for its settings"
         )
+    if key == "reward":
+        return "; it is 'rewards.sum', and of a run on text 'source.reward'"
     path, _ = fields.shorts().get(key.replace("-", "_"), ("", None))
     return f"; it is {path!r}" if path else ""
+
+
+def _parted(
+    given: Sequence[tuple[str, object]], first: Callable[[str], bool]
+) -> tuple[list[tuple[str, object]], list[tuple[str, object]]]:
+    """The settings whose keys are ``first``, and the others."""
+    return [one for one in given if first(one[0])], [one for one in given if not first(one[0])]
+
+
+def _term_hint(key: str, program: Program) -> str:
+    """How to have the term that a key names, in words; "" for another key, or if it is there."""
+    room, _, name = key.partition(".")
+    name, _, field = name.partition(".")
+    if room != "reward" or not field:
+        return ""
+    sums = [policy.rewards.sum for policy in learning(program).values()]
+    if any(name in text for text in sums):
+        return ""
+    return f"; {name!r} is no term of the reward {sums[0]!r}: try --reward {sums[0]}+{name}"
 
 
 def _peer_hint(key: str, known: Collection[str]) -> str:
@@ -169,7 +200,28 @@ def _with(policy: Policy | Frozen, changes: Mapping[str, Any]) -> Policy | Froze
             if room == "replay" and "capacity" in deep:
                 deep = {"memory": 0} | deep
             plain[room] = dataclasses.replace(parts[room], **deep)
-    return dataclasses.replace(policy, **plain)
+    made = dataclasses.replace(policy, **plain)
+    terms = {key: value for key, value in changes.items() if key.startswith("reward.")}
+    if isinstance(made, Policy) and (terms or "rewards" in plain):
+        made = with_terms(made, terms)
+    return made
+
+
+def with_terms(policy: Policy, changes: Mapping[str, object]) -> Policy:
+    """The policy with all settings of its terms: those of ``changes`` by their keys, those that it
+    has, else the defaults.
+    """
+    terms: dict[str, dict[str, object]] = {}
+    for one in fields.of_terms(policy):
+        _, term, field = one.key.split(".")
+        given = [changes[name] for name in one.names if name in changes]
+        terms.setdefault(term, {})[field] = given[-1] if given else one.value
+    made = dataclasses.replace(policy, rewards=dataclasses.replace(policy.rewards, terms=terms))
+    heads = 1 + sum(bool(one.get("head")) for one in terms.values())
+    if values_of(made.algorithm).get("value_heads", heads) == heads:
+        return made
+    algorithm = dataclasses.replace(made.algorithm, value_heads=heads)  # type: ignore[call-arg]
+    return dataclasses.replace(made, algorithm=algorithm)
 
 
 def check_env_given_once(settings: Settings, kwargs: Mapping[str, object] | None) -> None:
@@ -240,6 +292,7 @@ def policy_types(policy: Policy | Frozen) -> dict[str, object]:
         if (settings := parts[room]) is not None
         for name, kind in field_types(type(settings)).items()
     }
+    kinds |= {name: one.fact.kind for one in fields.of_terms(policy) for name in one.names}
     return kinds | {name: kind for name, kind in field_types(Policy).items() if name in POLICY_KEYS}
 
 

@@ -1,6 +1,5 @@
-"""Rewards: an env's rewards become the rewards that an algorithm learns from, by parts that follow
-each other (``part``).
+"""Rewards: the terms of the sum that an algorithm learns from, one file each (``term``, ``terms``).
 
-The last part (``step``) scales and normalises. The data keeps the env's own rewards, so reports
-stay raw.
+The last step (``step``) scales and normalises the sum. The data keeps the env's own rewards, so
+reports stay raw.
 """

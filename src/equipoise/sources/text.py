@@ -200,9 +200,9 @@ class Texts(Source):
         engine = self.engine(
             text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
         )
-        weights = self.settings.reward_weights
+        named = self.settings.reward or text.task.reward
         # the reward of a perfect answer
-        full = sum(weights) if weights else float(self.settings.reward.count(",") + 1)
+        full = sum(one.weight for one in functions(named, self.settings.reward_weights))
         judge = self.judge(text, prompts, None)
         return Examiner(
             engine,

@@ -10,7 +10,15 @@ from equipoise.facts import (
     Rate,
     UnitInterval,
 )
-from equipoise.types.algorithm import Acts, Algorithm, Learns, LossOutput, Optimizer, Rewards
+from equipoise.types.algorithm import (
+    Acts,
+    Algorithm,
+    Learns,
+    LossOutput,
+    Optimizer,
+    Rewards,
+    ValueHead,
+)
 from equipoise.types.packed import (
     PACKED_SAMPLES,
     PACKED_TOKENS,
@@ -180,6 +188,7 @@ __all__ = [
     "Trajectory",
     "Tree",
     "UnitInterval",
+    "ValueHead",
     "WeightStore",
     "Worker",
     "agent_streams",

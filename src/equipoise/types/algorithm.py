@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from equipoise.facts import (
     KEPT,
+    Flag,
     Fraction,
     Help,
     NonNegativeFloat,
@@ -20,8 +21,10 @@ from equipoise.facts import (
     Read,
     UnitInterval,
 )
+from equipoise.sums import ENV
 from equipoise.types.protocols import Pool
 from equipoise.types.rows import Array, Batch, Trajectory, Tree
+from equipoise.types.sources import WHAT
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +43,16 @@ class LossOutput:
     priority: Tensor | None = None  # [B]
     # [] sum over valid rows; if above 0, skip this step and the rest of the batch
     excess: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueHead:
+    """The rewards of a term that has a value output of its own, and the weight of its advantage."""
+
+    reward: Tensor  # [T, B]
+    discount: Tensor  # [T, B] of the next observation's value; 0: its value may not be used
+    mask: Tensor  # [T, B] rows that count; of a term that is not episodic all do
+    weight: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +138,18 @@ class Rewards:
         ),
         KEPT,
     ] = False
-    parts: Annotated[
-        tuple[str, ...],
+    sum: Annotated[
+        str,
         Help(
-            "Reward parts of your own, as module:Class[,...]",
-            "Each part changes the rewards before they are scaled.",
+            "Rewards to learn from, such as env+0.5*rnd",
+            "env: the env's own. Others are built in, or module:Class of your own. Scale, clip "
+            "and normalisation act on the sum. On text: module:function[,...].",
         ),
+        Flag(WHAT, "SUM", name="reward"),
         KEPT,
-    ] = ()
+    ] = ENV
+    # settings of the terms by their names; set by reward.TERM.KEY
+    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

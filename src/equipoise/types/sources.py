@@ -184,8 +184,10 @@ class TaskSource(SourceSettings):
     ] = "tiny"
     reward: Annotated[
         str,
-        Help("Reward functions, as module:function[,...]", "Empty uses the task's own functions."),
-        Flag(WHAT, "MODULE:FUNCTION"),
+        Help(
+            "Reward functions, as module:function[,...]",
+            "Empty uses the task's own functions. A weighted sum is 0.5*my:f+my:g.",
+        ),
     ] = ""
     reward_weights: Annotated[
         tuple[float, ...], Help("Weights of the rewards, in order; empty weighs each by 1")

@@ -24,6 +24,7 @@ from equipoise.publishing import publish
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
+from equipoise.sums import ENV, parsed
 from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
 from equipoise.workers.kind import (
     Job,
@@ -106,7 +107,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
             learner.pulse, learner.clock = site.pulse, site.clock  # a tick may last for minutes
             execution = chosen(
                 learner.algorithm,
-                learner.parts,
+                learner.terms,
                 learner.net,
                 learner.rng,
                 blue.program.placement,
@@ -284,6 +285,11 @@ def first_priority(blue: Blueprint, name: str) -> Callable[[Trajectory], Array |
     says = type(algorithm).priority is not Algorithm.priority
     if not says or settings is None or settings.selector != "prioritized":
         return None
+    if any(product.names != (ENV,) for product in parsed(rewards.sum, "reward")):
+        return None  # an actor does not know the other terms
     if rewards == Rewards():
         return algorithm.priority
-    return lambda data: algorithm.priority(replace(data, reward=scaled(rewards, data.reward)))
+    (product,) = parsed(rewards.sum, "reward")
+    return lambda data: algorithm.priority(
+        replace(data, reward=scaled(rewards, product.weight * data.reward))
+    )

@@ -24,6 +24,7 @@ from itertools import islice
 from equipoise import foreign
 from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
+from equipoise.sums import parsed
 from equipoise.types.packed import Prompt, begun
 
 Part = list[float | None]  # [M] what one function gave
@@ -64,14 +65,20 @@ class Samples:
 
 
 def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]:
-    """The functions in ``module:function[,...]``; ``weights``: one for each, default 1."""
-    found = [name.strip() for name in names.split(",")]
+    """The functions in ``module:function[,...]``, or in a sum of them; ``weights``: one for each,
+    default 1.
+    """
+    products = parsed(names, "reward")
+    found = [product.name for product in products]
     for name in found:
-        module, _, function = name.partition(":")
-        if not module or not function:
+        if not name.partition(":")[2] or "*" in name:
             raise ValueError(f"reward: expected module:function[,...], got {name!r}")
-    if twice := [name for i, name in enumerate(found) if name in found[:i]]:
-        raise ValueError(f"reward: expected each function once, got {twice[0]!r} twice")
+    if weights and (weighed := [one for one in products if one.weight != 1.0]):
+        raise ValueError(
+            "reward_weights: must be empty if the sum has weights, got "
+            f"{weighed[0].weight:g}*{weighed[0].name}; remove one of them"
+        )
+    weights = weights or [product.weight for product in products]
     if weights and len(weights) != len(found):
         raise ValueError(
             f"reward_weights: expected {len(found)} numbers, one for each reward function, got "
@@ -80,8 +87,7 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
     if wrong := [weight for weight in weights if not math.isfinite(weight)]:
         raise ValueError(f"reward_weights: expected finite numbers, got {wrong[0]}")
     return [
-        RewardFunction(name, float(weight))
-        for name, weight in zip(found, weights or [1.0] * len(found), strict=True)
+        RewardFunction(name, float(weight)) for name, weight in zip(found, weights, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Parts of the rewards that a user may write by mistake: each is refused in one sentence, before
+"""Terms of the rewards that a user may write by mistake: each is refused in one sentence, before
 the run or at its first batch, and none leaves a checkpoint that cannot be resumed.
 """
 
@@ -15,18 +15,24 @@ from torch import nn
 from equipoise.algorithms.ppo import PPO
 from equipoise.errors import RewardsFailed
 from equipoise.record import statefile
-from equipoise.rewards.part import RewardPart, parts_of
-from equipoise.types import LossOutput, Trajectory
-from tests.rewards.test_parts import batches, learner
+from equipoise.rewards.term import RewardTerm
+from equipoise.rewards.terms import built
+from equipoise.types import LossOutput, Rewards, Trajectory
+from tests.algorithms.items import DISCRETE
+from tests.rewards.test_terms import batches, learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def part(**members: Any) -> RewardPart:
-    """A part named b that returns the env's rewards, with other members."""
-    body = {"name": "b", "rewards": lambda self, data: data.reward, **members}
-    made: RewardPart = type("Odd", (RewardPart,), body)()
-    return made
+def odd(**members: Any) -> type[RewardTerm]:
+    """A term that returns the env's rewards, with other members."""
+    body = {"rewards": lambda self, data: data.reward, "__module__": __name__, **members}
+    return type("Odd", (RewardTerm,), body)
+
+
+def made(**members: Any) -> Any:
+    """A learner with such a term."""
+    return learner("odd", terms={"odd": odd(**members)()})
 
 
 def state(found: object) -> dict[str, Any]:
@@ -70,7 +76,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a state with nan": (state({"n": torch.tensor(float("nan"))}), "finite numbers"),
     "a state by numbers": (state({1: torch.zeros(2)}), "expected keys that are strings, got 1"),
     "a state that fails": ({"state": fails, "load": fails}, "KeyError: 'x'"),
-    "a schema that is a text": (state({}) | {"schema": lambda self: "x"}, "Odd: "),
+    "a schema that is a text": (state({}) | {"schema": lambda self: "x"}, "odd: "),
     "an algorithm that it cannot follow": (dict(follow=lambda self, of: of.no_such), "no_such"),
 }
 
@@ -103,43 +109,43 @@ FAILS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_odd_part_is_refused_before_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_odd_term_is_refused_before_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     members, said = REFUSED[name]
-    monkeypatch.setitem(globals(), "Odd", lambda: part(**members))
-    with pytest.raises(ValueError, match=f"rewards.parts: .*{said}"):
-        parts_of([f"{__name__}:Odd"], PPO())
+    monkeypatch.setitem(globals(), "Odd", odd(**members))
+    with pytest.raises(ValueError, match=f"reward: .*{said}"):
+        built(Rewards(sum=f"{__name__}:Odd"), PPO(), DISCRETE, 0)
 
 
 @pytest.mark.parametrize("name", FAILS)
-def test_an_odd_answer_ends_the_run_with_the_part_named(name: str) -> None:
+def test_an_odd_answer_ends_the_run_with_the_term_named(name: str) -> None:
     members, said = FAILS[name]
-    with pytest.raises(RewardsFailed, match=f"rewards.parts: Odd.*{said}"):
-        learner(part(**members)).step(batches(1)[0])
+    with pytest.raises(RewardsFailed, match=f"reward: Odd.*{said}"):
+        made(**members).step(batches(1)[0])
 
 
 def test_a_state_that_no_resume_could_take_is_not_saved() -> None:
     """It is told at the checkpoint that holds it, not at the resume."""
     seen: list[float] = [0.0]
-    made = learner(part(**state(None) | {"state": lambda self: {"seen": torch.tensor(seen)}}))
-    made.check()
+    one = made(**state(None) | {"state": lambda self: {"seen": torch.tensor(seen)}})
+    one.check()
     seen.append(1.0)
     with pytest.raises(RewardsFailed, match=r"Odd.state failed: .*seen.* \[1\], got .* \[2\]"):
-        made.check()
+        one.check()
 
 
 def test_frozen_parameters_of_a_net_stay() -> None:
     net = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 1))
     before = net[0].weight.clone()  # type: ignore[operator]
-    odd = part(
+    members = dict(
         net=net,
         loss=lambda self, data: LossOutput(loss=net(data.obs).square().sum(), count=count(data)),
     )
-    made, last = learner(odd), net[1].weight.clone()  # type: ignore[operator]
-    for one in batches(2):
-        made.step(one)
+    one, last = made(**members), net[1].weight.clone()  # type: ignore[operator]
+    for given in batches(2):
+        one.step(given)
     assert torch.equal(net[0].weight, before) and not torch.equal(net[1].weight, last)  # type: ignore[arg-type]
 
-    saved = statefile.parse(statefile.dump(made.state()))
+    saved = statefile.parse(statefile.dump(one.state()))
     nn.init.ones_(net[0].weight)  # type: ignore[arg-type]  # a resumed process draws another
-    learner(odd).load(saved)
+    made(**members).load(saved)
     assert torch.equal(net[0].weight, before), "the state has them as well"  # type: ignore[arg-type]

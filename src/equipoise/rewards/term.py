@@ -1,0 +1,168 @@
+"""The interface of a reward to learn from, beside the env's: a bonus, or a learned reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise import schema
+from equipoise.facts import KEPT, Help, Read, UnitInterval
+from equipoise.types import EnvSpec, Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
+
+NET = Optimizer(schedule="constant")
+
+
+@dataclass(kw_only=True, eq=False)
+class RewardTerm:
+    """A term of the sum of rewards. A subclass is a dataclass, whose annotated fields are its
+    settings, and overrides the methods that it needs.
+
+    =====================  ====================================================================
+    once, at the start     ``follow``, ``build``
+    before the targets     ``rewards``, which the learner weighs and adds to the other terms'
+    after the last step    ``loss``, one step of the optimiser of ``net``, then ``absorb``
+    at a checkpoint        ``state``
+    =====================  ====================================================================
+
+    In ``data``, ``reward`` is the env's own. Every learner of a run has its own copy of a term.
+    """
+
+    name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
+
+    head: Annotated[
+        bool,
+        Help(
+            "A value output of its own, with algorithms that have value_heads",
+            "Without it the term is part of the sum that the value predicts.",
+        ),
+        KEPT,
+    ] = False
+    gamma: Annotated[
+        UnitInterval | None,
+        Help("Discount of the term's value; none uses the algorithm's"),
+        Read("head", why="the term has no value output of its own"),
+    ] = None
+    episodic: Annotated[
+        bool,
+        Help(
+            "End the term's return with the episode",
+            "Otherwise the return goes on into the next episode, and the row between the two "
+            "has a reward of 0.",
+        ),
+        Read("head", why="the term has no value output of its own"),
+    ] = True
+    version: int = field(default=0, init=False, repr=False)  # batches that it has learned from
+    # moved by an optimiser of its own, with these settings:
+    net: nn.Module | None = field(default=None, init=False, repr=False)
+    optimizer: Optimizer = field(default=NET, init=False, repr=False)
+
+    def follow(self, algorithm: Learns) -> None:
+        """Read what the term needs of the algorithm; ValueError if it is missing."""
+        return
+
+    def build(self, spec: EnvSpec, seed: int) -> None:
+        """Make networks and statistics for a policy with these observations and actions.
+
+        torch is seeded, so that all learners make the same; ``seed`` is for other generators.
+        """
+        return
+
+    def to(self, device: torch.device) -> None:
+        """Move tensors to the device of the learner; ``net`` is moved by the learner."""
+        return
+
+    def rewards(self, data: Trajectory) -> Tensor:
+        """Return this term's rewards [T, B], without the weight. No gradient is recorded.
+
+        Rows that are no step (``data.mask`` False) count as 0.
+        """
+        raise NotImplementedError
+
+    def loss(self, data: Trajectory) -> LossOutput | None:
+        """Return the loss of ``net``; None: no step now. All learners return one, or no learner
+        does.
+        """
+        return None
+
+    def absorb(self, data: Trajectory, pool: Pool) -> None:
+        """Add a batch to statistics over ``pool``."""
+        return
+
+    def state(self) -> Tree:
+        """Return what ``rewards`` depends on besides ``net`` and ``version``."""
+        return {}
+
+    def schema(self) -> schema.Schema:
+        """Return the schema of a saved state."""
+        return schema.like(self.state(), finite=True)
+
+    def load(self, state: Tree) -> None:
+        """Take what ``state`` returned, once it fits ``schema``."""
+        return
+
+
+class Refused(ValueError):
+    """The error of a term whose sentence is whole."""
+
+
+def check_term(term: RewardTerm, name: str) -> None:
+    """Refused if a learner cannot work with the attributes of a term."""
+    net: object = term.net  # a user's attributes, whatever the annotations are
+    optimizer: object = term.optimizer
+    version: object = term.version
+    if net is not None and not (
+        isinstance(net, nn.Module) and any(one.requires_grad for one in net.parameters())
+    ):
+        raise Refused(
+            f"reward: expected {name}.net to be a torch.nn.Module with parameters that require "
+            f"gradients, got {type(net).__name__}"
+        )
+    if net is not None and len(kinds := {one.dtype for one in net.parameters()}) > 1:
+        raise Refused(
+            f"reward: expected {name}.net to have parameters of one dtype, got "
+            f"{', '.join(sorted(map(str, kinds)))}"
+        )
+    if (net is not None) != (type(term).loss is not RewardTerm.loss):
+        raise Refused(
+            f"reward: expected {name} to have a net and a method loss, or neither, got only "
+            f"{'a loss' if net is None else 'a net'}"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise Refused(
+            f"reward: expected {name}.optimizer to be an equipoise.types.Optimizer, got "
+            f"{type(optimizer).__name__}"
+        )
+    if type(version) is not int:
+        raise Refused(
+            f"reward: expected {name}.version to be a whole number, which the learner counts up, "
+            f"got {type(version).__name__}"
+        )
+    if type(term).state is not RewardTerm.state and type(term).load is RewardTerm.load:
+        raise Refused(
+            f"reward: expected {name} to have a method load, since it has a state, got none: a "
+            "resume would begin with another state"
+        )
+
+
+def check_state(state: object, where: str = "state") -> None:
+    """TypeError if a checkpoint cannot hold the state of a term."""
+    leaf = isinstance(state, str | bool | int | float | None) or (
+        isinstance(state, np.ndarray) and state.dtype.kind in "biuf"
+    )
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{where}: expected keys that are strings, got {key!r}")
+            check_state(value, f"{where}.{key}")
+    elif where == "state" or not (
+        leaf or (isinstance(state, Tensor) and state.layout is torch.strided)
+    ):
+        raise TypeError(
+            f"{where}: expected a dict of tensors, arrays, numbers and texts, got "
+            f"{type(state).__name__}"
+        )
