@@ -54,7 +54,7 @@ def learner(algorithm: Any, *, optimizer: Optimizer = ADAM, **options: Any) -> L
 
 
 def quicken(one: Learner, place: Placement, note: Callable[[str], object]) -> None:
-    one.set_execution(chosen(one.algorithm, one.parts, one.net, one.rng, place, note))
+    one.set_execution(chosen(one.algorithm, one.terms, one.net, one.rng, place, note))
 
 
 def made(algorithm: Any) -> Batch:

@@ -13,7 +13,7 @@ import torch
 
 from equipoise import api
 from equipoise.record import checkpoint, statefile
-from equipoise.rewards.step import carry
+from equipoise.rewards.return_norm import carry
 from equipoise.types import Trajectory
 from tests.learners import recording
 

@@ -154,7 +154,7 @@ def test_there_is_no_bonus_before_the_first_statistics_and_the_first_step() -> N
         step = made.step(one)
         total, _ = step.metrics["reward_rnd"]
         bonus.append(float(total))
-    assert bonus[:2] == [0.0, 0.0] and min(bonus[2:]) > 0.0 and rnd._steps == 5
+    assert bonus[:2] == [0.0, 0.0] and min(bonus[2:]) > 0.0 and rnd._taken == 20
     late: Any = term("rnd", warmup=10**6)
     late.absorb(given[0].data, ALONE)
     assert late.loss(given[0].data) is None and not late.rewards(given[0].data).any()
@@ -164,10 +164,10 @@ def test_observations_are_whitened_and_clipped() -> None:
     made = term("rnd", warmup=0)
     data = replace(drawn(DISCRETE, 64, 8, 0), obs=torch.randn(65, 8, 3) * 40 + 1000)
     made.absorb(data, ALONE)
-    found = made._rows(data)
+    found = made._norm(made._observed.rows(data.obs)[1:])
     assert abs(float(found.mean())) < 0.1 and float(found.std()) == pytest.approx(1.0, abs=0.1)
     far = replace(data, obs=data.obs + 1e6)
-    assert float(made._rows(far).max()) == CLIP == 5.0
+    assert float(made._norm(far.obs[1:]).max()) == CLIP == 5.0
 
 
 def test_the_bonus_of_what_is_seen_again_falls() -> None:
@@ -175,9 +175,9 @@ def test_the_bonus_of_what_is_seen_again_falls() -> None:
     made = learner("env+rnd")
     rnd: Any = made.terms["rnd"]
     learn(made, given * 3)
-    before = rnd.net(rnd._rows(given[0].data)).mean()
+    before = rnd.net(rnd._norm(given[0].data.obs[1:])).mean()
     learn(made, given * 60)
-    assert rnd.net(rnd._rows(given[0].data)).mean() < 0.8 * before
+    assert rnd.net(rnd._norm(given[0].data.obs[1:])).mean() < 0.8 * before
     assert torch.equal(
         rnd.net.target[1].weight, term("rnd", features=4, hidden=(8,)).net.target[1].weight
     ), "the target stays"

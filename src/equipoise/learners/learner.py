@@ -160,8 +160,8 @@ class Learner:
             numbers = self._execution.numbers(Numbers(progress=self.progress, rates=rates))
             done = self._execution.update(batch, due, lambda: self._update(batch, due, numbers))
             if learned := self._rewards.learn(batch.data, self.progress):
-                done.groups = [*done.groups, *learned]
-                done.unseen = [*done.unseen, *learned.values()]
+                done.groups = [*done.groups, *(name for name, _ in learned)]
+                done.unseen = [*done.unseen, *(seen for _, seen in learned)]
             if self.terms:
                 done.metrics = done.metrics | self._rewards.metrics(batch.data)
             if done.unseen:

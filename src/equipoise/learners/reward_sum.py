@@ -133,17 +133,18 @@ class RewardSum:
                 )
         return found
 
-    def learn(self, data: Trajectory, progress: float) -> dict[str, Tensor]:
+    def learn(self, data: Trajectory, progress: float) -> list[tuple[str, Tensor]]:
         """Let each term learn from the batch of the last call -> [2] loss and gradient norm of each
-        network that moved.
+        step that a network took.
 
         A step whose numbers are not finite is undone.
         """
-        seen: dict[str, Tensor] = {}
+        seen: list[tuple[str, Tensor]] = []
         with torch.no_grad():
             for name, term in self._terms.items():
                 if (network := self._networks.get(name)) is not None:
-                    seen |= self._descend(name, term, network, data, progress)
+                    for _ in range(term.steps):
+                        seen += self._descend(name, term, network, data, progress)
                 with _told(term, "absorb"), unchanged(data):
                     term.absorb(data, self._pool)
                 term.version += 1
@@ -154,19 +155,19 @@ class RewardSum:
 
     def _descend(
         self, name: str, term: RewardTerm, network: Flat, data: Trajectory, progress: float
-    ) -> dict[str, Tensor]:
+    ) -> list[tuple[str, Tensor]]:
         with torch.enable_grad():
             network.begin("net", 1)
             with _told(term, "loss"), unchanged(data):
                 out = checked(term.loss(data), term)
             if out is None:
-                return {}
+                return []
             loss = network.backward("net", out, None, lambda loss: loss.backward())  # type: ignore[no-untyped-call]
         seen = torch.stack(
             [loss.float(), network.clip("net", term.optimizer.max_grad_norm).float()]
         )
         network.step("net", term.optimizer.rate("net", progress), ~seen.isfinite().all())
-        return {name: seen}
+        return [(name, seen)]
 
     def state(self) -> dict[str, Tree]:
         """Return the state of the last step, and by name the terms' with net and version."""

@@ -64,10 +64,14 @@ class RND(RewardTerm):
         KEPT,
     ] = (64, 64)
     learning_rate: Annotated[Rate, Help("Learning rate of the predictor")] = 1e-3
+    steps: Annotated[
+        PositiveInt,
+        Help("Steps of the predictor after each batch", "More steps end the bonus sooner."),
+    ] = 4
     share: Annotated[
         Fraction,
         Help(
-            "Share of the rows that the predictor learns from", "Fewer rows keep the bonus longer."
+            "Share of the rows of a batch in each of these steps", "The rows are drawn at random."
         ),
     ] = 0.25
     warmup: Annotated[
@@ -90,8 +94,9 @@ class RND(RewardTerm):
         self.optimizer = Optimizer(learning_rate=self.learning_rate, schedule="constant")
         self._norm = RunningNorm(self._observed.size, clip=CLIP)
         self._scale = ReturnNorm(clip=UNCLIPPED, episodic=False)
-        self._steps, self._is_warm = 0, False  # steps: of the predictor
-        self._errors: Tensor | None = None  # [T, B] of the batch at hand
+        self._taken, self._is_warm = 0, False  # taken: steps of the predictor
+        # of the batch at hand: whitened observations [T, B, F] that were reached, errors [T, B]
+        self._rows, self._errors = torch.empty(0), torch.empty(0)
 
     def to(self, device: torch.device) -> None:
         self._norm.to(device)
@@ -100,29 +105,30 @@ class RND(RewardTerm):
     def rewards(self, data: Trajectory) -> Tensor:
         if not self._warm():
             return torch.zeros_like(data.reward)
-        self._errors = self.net(self._rows(data)) * reached(data)
-        return self._scale.scale(self._errors) if self._steps else torch.zeros_like(data.reward)
+        self._rows = self._norm(self._observed.rows(data.obs)[1:])
+        self._errors = self.net(self._rows) * reached(data)
+        return self._scale.scale(self._errors) if self._taken else torch.zeros_like(data.reward)
 
     def loss(self, data: Trajectory) -> LossOutput | None:
         if not self._warm():
             return None
-        self._steps += 1
-        chosen = some_rows(data, self.share, self._seed) & reached(data)
+        self._taken += 1
+        chosen = some_rows(data, self.share, self._seed + self._taken) & reached(data)
         return LossOutput(
-            loss=(self.net(self._rows(data)) * chosen).sum(),
+            loss=self.net(self._rows[chosen]).sum(),
             count=chosen.sum() + 1e-9,  # above 0 also if no row is chosen
         )
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        if self._errors is not None:
+        if self._warm():
             self._scale.absorb(replace(data, reward=self._errors), self._discount, pool)
-            self._errors = None
+            self._rows = self._errors = torch.empty(0)
         every = min(-(-self._observed.size // WIDE), data.shape[0])
         self._norm.absorb(self._observed.rows(data.obs)[1:][::every], reached(data)[::every], pool)
 
     def state(self) -> Tree:
         norm = dict(self._norm.named_buffers())
-        return {"observations": norm, "scale": self._scale.state(), "steps": self._steps}
+        return {"observations": norm, "scale": self._scale.state(), "steps": self._taken}
 
     def schema(self) -> Schema:
         norm = like(dict(self._norm.named_buffers()), finite=True)
@@ -132,15 +138,10 @@ class RND(RewardTerm):
         for name, buffer in self._norm.named_buffers():
             buffer.copy_(state["observations"][name])
         self._scale.load(state["scale"])
-        self._steps, self._is_warm = state["steps"], False
+        self._taken, self._is_warm = state["steps"], False
 
     def _warm(self) -> bool:
         """Are there statistics of observations?"""
         if not self._is_warm:  # else a look at a device would wait
             self._is_warm = int(self._norm.count) >= max(self.warmup, 1)
         return self._is_warm
-
-    def _rows(self, data: Trajectory) -> Tensor:
-        """Return the whitened observations [T, B, F] that actions led to."""
-        whitened: Tensor = self._norm(self._observed.rows(data.obs)[1:])
-        return whitened

@@ -25,7 +25,8 @@ class RewardTerm:
     =====================  ====================================================================
     once, at the start     ``follow``, ``build``
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
-    after the last step    ``loss``, one step of the optimiser of ``net``, then ``absorb``
+    after the last step    ``loss`` and a step of the optimiser of ``net``, ``steps`` times, then
+                           ``absorb``
     at a checkpoint        ``state``
     =====================  ====================================================================
 
@@ -60,6 +61,7 @@ class RewardTerm:
     # moved by an optimiser of its own, with these settings:
     net: nn.Module | None = field(default=None, init=False, repr=False)
     optimizer: Optimizer = field(default=NET, init=False, repr=False)
+    steps: int = field(default=1, init=False, repr=False)  # of the optimiser after each batch
 
     def follow(self, algorithm: Learns) -> None:
         """Read what the term needs of the algorithm; ValueError if it is missing."""
