@@ -318,7 +318,9 @@ def test_a_run_with_every_term_is_resumed_to_the_same_bits(tmp_path: Path) -> No
     for settings in (["rewards.sum=env"], ["reward.rnd.features=3"]):
         with pytest.raises(ValueError, match=settings[0].partition("=")[0]):
             api.start(resume=tmp_path / "half", steps=1024, settings=settings)
-    free = api.start(resume=tmp_path / "half", steps=576, settings=["reward.learning_rate=1e-4"])
+    free = api.start(
+        resume=tmp_path / "half", steps=576, settings=["reward.rnd.learning_rate=1e-4"]
+    )
     assert [None for _ in free] and free.summary is not None
 
 
