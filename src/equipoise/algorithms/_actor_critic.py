@@ -114,10 +114,14 @@ class ActorCriticAlgorithm(PolicyAlgorithm, Remembers):
             activation=self.activation,
             shared=self.shared,
             torso=self.torso,
-            head=HeadOptions(squash=self.squash, log_std=self.log_std, by_state=self.sde_every > 0),
+            head=HeadOptions(
+                squash=self.squash,
+                log_std=self.log_std,
+                by_state=self.sde_every > 0,
+                values=self.values,
+            ),
             clip_obs=self.clip_obs if self.normalize_obs else None,
             core=self.memory,
-            values=self.values,
         )
 
     def absorb(self, net: ActorCritic, data: Trajectory, *, pool: Pool) -> None:

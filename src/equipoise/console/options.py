@@ -391,8 +391,7 @@ class TrainHelp(OwnOptions):
     def format_epilog(self, ctx: Context, formatter: Formatter) -> None:
         if ctx.meta["all"]:
             if "hidden" in ctx.meta:
-                if ctx.meta["reward"] == ENV:
-                    formatter.write("\nWith --reward env+rnd, --help-all lists those of rnd.\n")
+                formatter.write("\nWith --reward env+rnd it lists the settings of rnd.\n")
                 formatter.write("\nWith --algorithm grpo, --help-all lists the settings of text.\n")
             super().format_epilog(ctx, formatter)
         else:

@@ -57,7 +57,6 @@ class ActorCritic(nn.Module):
         torso: str = "auto",
         head: HeadOptions = PLAIN,
         clip_obs: float | None = None,
-        values: int = 1,
     ) -> None:
         super().__init__()
         # without the mask, and where in an observation that is
@@ -95,7 +94,7 @@ class ActorCritic(nn.Module):
         if self.head.stds:
             shape = (features, self.head.stds) if head.by_state else (self.head.stds,)
             self.log_std = nn.Parameter(torch.full(shape, float(head.log_std)))
-        self.value_head = linear(features, values, 1.0)
+        self.value_head = linear(features, head.values, 1.0)
 
     def initial_state(self, batch: int) -> Tree:
         return {} if self.core is None else self.core.initial_state(batch)

@@ -34,7 +34,7 @@ from equipoise.types import Array, EnvSpec, Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOptions:
-    """How a policy's head starts, and how it draws Box actions."""
+    """How a policy's head starts, how it draws Box actions, and how many values stand beside it."""
 
     gain: float = 0.01  # of its first weights: near uniform
     squash: bool = False  # bends Box actions into their bounds
@@ -43,6 +43,7 @@ class HeadOptions:
     # The noise of Box actions is a linear function of what the head reads (gSDE), into which no
     # gradient flows from there, and ``log_std`` [features, d] is of its weights.
     by_state: bool = False
+    values: int = 1  # outputs of the value
 
 
 PLAIN = HeadOptions()

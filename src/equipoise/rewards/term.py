@@ -38,7 +38,7 @@ class RewardTerm:
     head: Annotated[
         bool,
         Help(
-            "A value output of its own, with algorithms that have value_heads",
+            "A value output of its own (algorithms with value_heads)",
             "Without it the term is part of the sum that the value predicts.",
         ),
         KEPT,
