@@ -28,8 +28,9 @@ class KeyCorridor(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Dict(
             {
                 "view": spaces.MultiDiscrete([6] * (2 * VIEW + 1) ** 2),
-                # row, column, direction, has the key
-                "place": spaces.MultiDiscrete([self.height, self.width, 4, 2]),
+                "way": spaces.Discrete(4),  # the direction that the agent faces
+                # row, column, has the key
+                "place": spaces.MultiDiscrete([self.height, self.width, 2]),
             }
         )
         self.action_space = spaces.Discrete(6)
@@ -73,8 +74,8 @@ class KeyCorridor(gymnasium.Env[Any, Any]):
     def _seen(self) -> dict[str, Any]:
         side = 2 * VIEW + 1
         view = self._grid[self._row : self._row + side, self._column : self._column + side]
-        place = np.array([self._row, self._column, self._way, self._has_key])
-        return {"view": view.ravel().copy(), "place": place}
+        place = np.array([self._row, self._column, self._has_key])
+        return {"view": view.ravel().copy(), "way": self._way, "place": place}
 
 
 class NoisyTV(gymnasium.Env[Any, Any]):

@@ -49,7 +49,7 @@ class ICM(RewardTerm):
 
     The features are learned by telling the action between two observations, so what no action
     changes, such as noise, has no part in them. The sizes, ``beta`` and the learning rate are the
-    paper's. Its eta is the weight in the sum.
+    paper's. The paper's eta is the weight in the sum.
     """
 
     name: ClassVar[str] = "icm"

@@ -98,7 +98,7 @@ class RND(RewardTerm):
     modulator: Annotated[
         NonNegativeFloat,
         Help(
-            "Largest factor of another bonus in a product; 0 pays the error",
+            "Largest factor in a product; 0 returns the error itself",
             "The factor is 1 + the error in deviations from its mean, at least 1 (Badia et al. "
             "2020, arXiv:2002.06038, section 2, where the largest is 5).",
         ),
