@@ -21,6 +21,9 @@ from equipoise.types import EnvSpec, Learns, Rewards
 
 BUILT_IN = {
     "counts": "equipoise.rewards.counts:Counts",
+    "e3b": "equipoise.rewards.e3b:E3B",
+    "episodic": "equipoise.rewards.episodic:Episodic",
+    "icm": "equipoise.rewards.icm:ICM",
     "rnd": "equipoise.rewards.rnd:RND",
 }
 
@@ -84,6 +87,8 @@ def following(rewards: Rewards, algorithm: Learns) -> dict[str, RewardTerm]:
     for name, term in terms.items():
         try:
             term.follow(algorithm)
+        except Refused:
+            raise
         except Exception as error:
             raise ValueError(f"reward: {name}: {raised(error)}") from error
     return terms
