@@ -48,6 +48,7 @@ REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of
 # tasks without a module
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
+OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
@@ -127,10 +128,20 @@ def of_rewards(rewards: object) -> Names:
         return []
     terms = rewards.get("terms")
     several = terms.values() if isinstance(terms, Mapping) else ()
-    values = [value for one in several if isinstance(one, Mapping) for value in one.values()]
+    values = [
+        (key, value)
+        for one in several
+        if isinstance(one, Mapping)
+        for key, value in one.items()
+        if isinstance(value, str)
+    ]
     return [
         *(("reward term", name) for name in sums.codes(rewards.get("sum")) if _outside(name)),
-        *(("reward setting", one) for one in values if isinstance(one, str) and PATH.search(one)),
+        *(
+            ("reward setting", value)
+            for key, value in values
+            if PATH.search(value) or (key in OPENED and value)
+        ),
     ]
 
 

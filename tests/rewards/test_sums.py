@@ -100,7 +100,7 @@ def test_the_settings_of_terms_are_settings_of_the_run(tmp_path: Path) -> None:
     assert list(rewards(other).terms) == ["rnd"] and rewards(other).terms["rnd"] == terms["rnd"]
     assert differences(
         program(reward="env+rnd"), program("reward.share=0.5", reward="env+rnd")
-    ) == {"reward.rnd.share": [1.0, 0.5]}
+    ) == {"reward.rnd.share": [0.25, 0.5]}
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Fields(TypedDict, total=False):
     reward: Reward | None
     """Rewards to learn from, such as env+0.5*rnd (default: env). env: the env's own. Others are
     built in, or module:Class of your own. Scale, clip and normalisation act on the sum. On text:
-    module:function[,...], or run:DIR for a reward model."""
+    module:function[,...]."""
     max_completion_length: int | None
     """Longest completion in tokens; 0 uses the task's limit (default: 0). A task without a limit
     has 256."""

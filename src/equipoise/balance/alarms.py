@@ -171,6 +171,18 @@ def disagreeing(factors: Sequence[float]) -> str:
     )
 
 
+def contradicted(verdict: float, said: Mapping[str, float]) -> str:
+    """The evidence that a policy exploits a reward that was learned from preferences, by the
+    verdict of its guard; "" if it does not.
+    """
+    if verdict <= 0:
+        return ""
+    won = f", of which the last ones let it win {said['preferences_win_rate']:.0%}"
+    return "the answers contradict the learned reward again and again" + (
+        won if "preferences_win_rate" in said else ""
+    )
+
+
 def lagging(lags: Sequence[float], limits: PolicyLimits) -> str:
     """Experience is older than the algorithm's correction bears."""
     if (
@@ -333,6 +345,13 @@ class Alarms:
                     owner,
                     disagreeing(self._add(policy, "gate", said["token_mult_prob_error"])),
                     "source.on_update=recompute, if samples span versions; else look at the engine",
+                )
+            if "preferences_contradicted" in said:
+                yield (
+                    "reward exploited",
+                    owner,
+                    contradicted(said["preferences_contradicted"], said),
+                    "more answers, or a higher reward.caution; the best version is kept",
                 )
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():

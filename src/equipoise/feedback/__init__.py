@@ -14,6 +14,7 @@ returns once it is on the disk. Several processes of one machine may use a store
 from equipoise.feedback.records import (
     CHOICES,
     Answer,
+    Ask,
     Choice,
     Counts,
     DiskFull,
@@ -31,6 +32,7 @@ from equipoise.feedback.store import Store
 __all__ = [
     "CHOICES",
     "Answer",
+    "Ask",
     "Choice",
     "Counts",
     "DiskFull",

@@ -21,7 +21,7 @@ FORMAT = 1
 APPLICATION = 0x65717066  # "eqpf": marks the file as a store
 WAIT_S = 120.0  # for another process that writes, such as a long import
 # Tables whose rows are never changed or removed.
-KEPT = ("plan", "texts", "queries", "leases", "answers", "annotators", "revocations")
+KEPT = ("plan", "texts", "queries", "leases", "answers", "annotators", "revocations", "rounds")
 
 
 def _among(values: tuple[str, ...]) -> str:
@@ -81,6 +81,14 @@ CREATE INDEX annotators_by_name ON annotators (name);
 CREATE TABLE revocations (
     annotator INTEGER PRIMARY KEY REFERENCES annotators,
     time REAL NOT NULL
+) STRICT;
+-- A round of a run that learns from the answers: the row of answers that it read up to.
+CREATE TABLE rounds (
+    run TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    upto INTEGER NOT NULL,
+    time REAL NOT NULL,
+    PRIMARY KEY (run, number)
 ) STRICT;
 -- Queries that need more answers. This table follows from the others, so its rows may go.
 CREATE TABLE open (query INTEGER PRIMARY KEY REFERENCES queries) STRICT;

@@ -146,6 +146,18 @@ class Pair:
     answers: tuple[GivenAnswer, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A pair of stored clips that a run asks about. ``choice``: the answer, if a program gives it
+    at once.
+    """
+
+    left: str
+    right: str
+    purpose: Purpose
+    choice: Choice | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Annotator:
     """A person with a token; ``active`` until revoked."""

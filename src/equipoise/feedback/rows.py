@@ -94,12 +94,16 @@ def same_pair(
 
 
 def has_answer(
-    db: sqlite3.Connection, number: int, annotator: str, choice: Choice, time: float | None
+    db: sqlite3.Connection,
+    number: int,
+    annotator: str,
+    choice: Choice | None = None,
+    time: float | None = None,
 ) -> bool:
-    """Is there an answer that counts with this annotator and choice, and this time if given?"""
+    """Is there an answer that counts of this annotator, with this choice and time if given?"""
     found = db.execute(
-        "SELECT 1 FROM kept WHERE query = ?1 AND annotator = ?2 AND choice = ?3 AND "
-        "(?4 IS NULL OR time = ?4)",
+        "SELECT 1 FROM kept WHERE query = ?1 AND annotator = ?2 AND (?3 IS NULL OR choice = ?3) "
+        "AND (?4 IS NULL OR time = ?4)",
         (number, annotator, choice, time),
     )
     return found.fetchone() is not None
@@ -113,3 +117,18 @@ def active(db: sqlite3.Connection, name: str) -> int | None:
         (name,),
     ).fetchone()
     return None if found is None or found[1] else found[0]
+
+
+def round_of(db: sqlite3.Connection, run: str, number: int) -> int | None:
+    """Return the row of answers that a round of a run read up to; None if it was not asked."""
+    found: tuple[int] | None = db.execute(
+        "SELECT upto FROM rounds WHERE run = ? AND number = ?", (run, number)
+    ).fetchone()
+    return None if found is None else found[0]
+
+
+def put_round(db: sqlite3.Connection, run: str, number: int, now: float) -> int:
+    """Note that a round of a run reads all answers of now, and return the newest row of them."""
+    (upto,) = db.execute("SELECT coalesce(max(row), 0) FROM answers").fetchone()
+    db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", (run, number, upto, now))
+    return int(upto)

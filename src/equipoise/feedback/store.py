@@ -38,6 +38,7 @@ from equipoise.feedback.records import (
     PURPOSES,
     Annotator,
     Answer,
+    Ask,
     Choice,
     Counts,
     DiskFull,
@@ -55,6 +56,7 @@ from equipoise.hints import shortened
 from equipoise.schema import MOST, check
 
 SEGMENTS = "segments"
+SYNTHETIC = "synthetic"  # the annotator of answers that a program gives
 LONGEST_LATENCY_S = 7 * 86_400.0
 NAME = re.compile(r"\S(?:.{0,98}\S)?")
 
@@ -284,6 +286,43 @@ class Store:
             (query.id, annotator, swapped, reason, until),
         )
         return _question(query, swapped, reason, until)
+
+    # ------------------------------------------------------------------------------------- rounds
+
+    def round_of(self, run: str, number: int) -> int | None:
+        """Return the row of answers that a round of a run read up to; None if it was not asked."""
+        with self._db.reading() as db:
+            return rows.round_of(db, run, number)
+
+    def ask(self, run: str, number: int, asks: Sequence[Ask], *, version: int, step: int) -> int:
+        """Add the queries of a round of a run, with the answers of ``asks``, all or none; return
+        the row of answers that the round reads up to.
+
+        A round that is there adds nothing, so a run that does it again reads the same answers. A
+        pair that is there in either order is the same query, and is answered by ``SYNTHETIC`` once.
+        """
+        for one in {hash_ for ask in asks for hash_ in (ask.left, ask.right)}:
+            if not self._segment(check_hash(one, "item")).is_file():
+                raise ValueError(f"item: must be a stored segment, got {one[:12]!r}")
+        now = time.time()
+        with self._db.writing() as db:
+            if (upto := rows.round_of(db, run, number)) is not None:
+                return upto
+            for ask in asks:
+                sides, choice = (ask.left, ask.right), ask.choice
+                if (found := rows.same_pair(db, None, *sides)) is not None:
+                    query, mirrored = found
+                    choice = MIRRORED.get(choice, choice) if choice and mirrored else choice
+                else:
+                    new = Query(0, "clip", None, *sides, ask.purpose, None, version, step, now)
+                    query = rows.put_query(db, new)
+                if choice is None or rows.has_answer(db, query, SYNTHETIC):
+                    continue
+                rows.put_answer(
+                    db, Answer(0, query, SYNTHETIC, choice, None, None, now, False), None
+                )
+                rows.close_answered(db, query, self.plan.answers_per_query)
+            return rows.put_round(db, run, number, now)
 
     # ------------------------------------------------------------------------------------ answers
 

@@ -28,7 +28,16 @@ from equipoise.nets.precision import autocast, backward
 from equipoise.nets.vision import encoders
 from equipoise.rewards.terms import Terms
 from equipoise.seeds import share_seed
-from equipoise.types import Batch, Learns, LossOutput, Optimizer, Precision, Rewards, Tree
+from equipoise.types import (
+    Batch,
+    Learns,
+    LossOutput,
+    Optimizer,
+    Precision,
+    Rewards,
+    Trajectory,
+    Tree,
+)
 
 # The parts of a step. On a GPU they are the time until its kernels are queued, and "look" has the
 # wait for them.
@@ -145,6 +154,10 @@ class Learner:
     def ahead(self, coming: Callable[[], Batch | None]) -> None:
         """Start copying the next step's batch to the device; its rows must stay as they are."""
         self._transfer.ahead(coming)
+
+    def collect(self, data: Trajectory) -> None:
+        """Show new rows [T, B] to the terms of the rewards, each once."""
+        self._rewards.collect(data)
 
     def step(self, batch: Batch) -> Step:
         """Learn from one batch, in all epochs and minibatches; the version rises by one."""

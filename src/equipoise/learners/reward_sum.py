@@ -63,6 +63,12 @@ class RewardSum:
         for term in self._terms.values():
             term.follow(algorithm)
 
+    def collect(self, data: Trajectory) -> None:
+        """Show new rows [T, B] to the terms, each once."""
+        for term in self._terms.values():
+            with _told(term, "collect"):
+                term.collect(data)
+
     def __call__(self, data: Trajectory) -> Tensor:
         """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
         if self._plain:
@@ -95,11 +101,19 @@ class RewardSum:
         return found
 
     def metrics(self, data: Trajectory) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return the sum and the count of each term's rewards in the batch of the last call."""
-        count = data.mask.sum()
-        return {
+        """Return the sum and the count of each term's rewards in the batch of the last call, and of
+        the numbers of its own.
+        """
+        count, one = data.mask.sum(), torch.ones((), device=data.mask.device)
+        found = {
             f"reward_{name}": ((own * data.mask).sum(), count) for name, own in self._own.items()
         }
+        for name, term in self._terms.items():
+            with _told(term, "metrics"):
+                found |= {
+                    f"{name}_{key}": (value * one, one) for key, value in term.metrics().items()
+                }
+        return found
 
     def _asked(self, term: RewardTerm, data: Trajectory) -> Tensor:
         """Return the rewards of a term; RewardsFailed if a user's term raises, or gives other than

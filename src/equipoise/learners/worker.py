@@ -53,6 +53,7 @@ class PolicyLearner:
     weights: WeightStore
     publish_every: int  # versions
     host: WeightStore | None = None  # for workers that do not act, if ``weights`` lie on a device
+    collects: bool = False  # are the rows of a batch new, so that the terms are shown them?
     max_lag: int | None = None  # rows that are older do not count; None: the queue sees to it
 
 
@@ -189,6 +190,8 @@ class LearnerWorker:
             )
             self._lags.used(version, *sums.note_lag(version, acted))
             self._clock.lap("record", "copy")
+            if line.collects:
+                line.learner.collect(data)
             out = line.learner.step(self._batches[name])
             line.learner.ahead(line.experience.coming)
             metrics[name], priority[name] = out.metrics, out.priority

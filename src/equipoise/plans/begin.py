@@ -9,15 +9,22 @@ from pathlib import Path
 
 from torch import nn
 
+from equipoise.envs.spaces import action_spec, observation_spec
+from equipoise.experience.layout import RowSpec
+from equipoise.experience.recorded import dataset as datasets
+from equipoise.experience.recorded import offline
 from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.kinds import parameters_of
 from equipoise.learners.pool import ALONE, Learners
 from equipoise.record import checkpoint, cloned, playable, statefile
+from equipoise.rewards.term import RewardTerm
 from equipoise.rewards.terms import Terms, built
 from equipoise.seeds import policy_seed
 from equipoise.sums import ENV
-from equipoise.types import Program, RunSpec, learning
+from equipoise.tree import ArraySpec
+from equipoise.types import EnvSpec, Program, RunSpec, learning
 
+CHUNK = 1024  # rows of a data set that a term is shown at once
 MANY = 1 << 30  # more windows than a batch has
 
 
@@ -52,8 +59,28 @@ def terms(program: Program, spec: RunSpec, name: str) -> Terms:
     policy = learning(program)[name]
     if policy.rewards.sum == ENV:
         return {}
-    seed = policy_seed(program.schedule.seed, "reward", name)
-    return built(policy.rewards, policy.algorithm, spec.policies[name], seed)
+    seed, mine = policy_seed(program.schedule.seed, "reward", name), spec.policies[name]
+    found = built(policy.rewards, policy.algorithm, mine, seed)
+    for term in found.values():
+        if term.recorded():
+            _demonstrate(term, mine)
+    return found
+
+
+def _demonstrate(term: RewardTerm, spec: EnvSpec) -> None:
+    """Show a term the rows of its data set; ValueError if they do not fit the policy's env."""
+    dataset, number = datasets.find(term.recorded()), ArraySpec((), "int64")
+    dataset.fits(spec.observation, spec.action)
+    row = RowSpec(
+        obs=observation_spec(spec.observation),
+        action=action_spec(spec.action),
+        behaviour={},
+        state={},
+        context={"stream": number, "start": number},
+    )
+    rows = -(-(dataset.steps + dataset.episodes) // CHUNK) * CHUNK
+    for block in offline.blocks(dataset, row, spec.stacks, rows=rows, chunk=CHUNK):
+        term.demonstrate(block)
 
 
 def new_learner(

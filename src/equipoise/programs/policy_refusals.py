@@ -29,6 +29,7 @@ def policy_problems(program: Program, policy: Policy) -> list[str]:
         return problems  # the rest divides by these
     if values_of(policy.algorithm).get("torso") == "vae":
         problems += _latent_problems(program, policy)
+    problems += _collecting_problems(program, policy)
     if policy.replay is not None:
         return problems + _replay_problems(program, policy, policy.replay)
     if policy.algorithm.needs_replay:
@@ -100,6 +101,34 @@ def _sum_problems(policy: Policy) -> list[str]:
         problem for name, term in terms.items() for problem in out_of_range(term, f"reward.{name}.")
     ]
     return problems + _head_problems(policy, [name for name, term in terms.items() if term.head])
+
+
+def _collecting_problems(program: Program, policy: Policy) -> list[str]:
+    """Problems with terms of the rewards that see each new row."""
+    if policy.rewards.sum == ENV or policy.algorithm.needs_task:
+        return []
+    from equipoise.rewards.terms import collecting, made
+
+    terms = {name: one for name, one in made(policy.rewards).items() if collecting(one)}
+    learners, shards = (
+        program.placement.learners,
+        1 if policy.replay is None else policy.replay.shards,
+    )
+    problems = [
+        f"placement.learners: must be 1 with reward {name}, whose state one learner has, got "
+        f"{learners}"
+        for name, term in terms.items()
+        if term.alone and learners > 1
+    ]
+    for name in list(terms)[:1]:
+        why = f"with reward {name}, which sees the rows as they arrive at the learner"
+        if shards > 1:
+            problems.append(f"replay.shards: must be 1 {why}, got {shards}")
+        if not program.actors:
+            problems.append(f"source.dataset: must be none {why}, got one; try without --dataset")
+        if values_of(policy.algorithm).get("torso") == "vae":
+            problems.append(f"algorithm.torso: must not be vae {why}, got vae")
+    return problems
 
 
 def _head_problems(policy: Policy, headed: list[str]) -> list[str]:

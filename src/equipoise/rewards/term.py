@@ -23,7 +23,8 @@ class RewardTerm:
     settings, and overrides the methods that it needs.
 
     =====================  ====================================================================
-    once, at the start     ``follow``, ``build``
+    once, at the start     ``follow``, ``build``, ``demonstrate``
+    as rows arrive         ``collect``
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
     after the last step    ``loss`` and a step of the optimiser of ``net``, ``steps`` times, then
                            ``absorb``
@@ -34,6 +35,7 @@ class RewardTerm:
     """
 
     name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
+    alone: ClassVar[bool] = False  # must it be the only learner's?
 
     head: Annotated[
         bool,
@@ -74,8 +76,22 @@ class RewardTerm:
         """
         return
 
+    def recorded(self) -> str:
+        """Return the name of the data set that ``demonstrate`` is shown; "" for none."""
+        return ""
+
+    def demonstrate(self, data: Trajectory) -> None:
+        """Take in rows [T, 1] of that data set, numpy arrays, in their order."""
+        return
+
     def to(self, device: torch.device) -> None:
         """Move tensors to the device of the learner; ``net`` is moved by the learner."""
+        return
+
+    def collect(self, data: Trajectory) -> None:
+        """Take in new rows [T, B], each once and in the order of its stream, before any batch has
+        them: numpy arrays with a replay, tensors on policy.
+        """
         return
 
     def rewards(self, data: Trajectory) -> Tensor:
@@ -94,6 +110,10 @@ class RewardTerm:
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         """Add a batch to statistics over ``pool``."""
         return
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return numbers for the reports, by name."""
+        return {}
 
     def state(self) -> Tree:
         """Return what ``rewards`` depends on besides ``net`` and ``version``."""

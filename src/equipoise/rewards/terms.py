@@ -24,6 +24,8 @@ BUILT_IN = {
     "e3b": "equipoise.rewards.e3b:E3B",
     "episodic": "equipoise.rewards.episodic:Episodic",
     "icm": "equipoise.rewards.icm:ICM",
+    "gail": "equipoise.rewards.gail:GAIL",
+    "preferences": "equipoise.rewards.preferences.term:Preferences",
     "rnd": "equipoise.rewards.rnd:RND",
 }
 
@@ -113,6 +115,11 @@ def built(rewards: Rewards, algorithm: Learns, spec: EnvSpec, seed: int) -> dict
         except Exception as error:
             raise ValueError(f"reward: {name}: {raised(error)}") from error
     return terms
+
+
+def collecting(term: RewardTerm) -> bool:
+    """Return whether a term sees each new row."""
+    return type(term).collect is not RewardTerm.collect
 
 
 def _class_of(word: str) -> type[RewardTerm]:

@@ -13,7 +13,6 @@ from equipoise.experience.recorded.offline import Offline, RecordedRows
 from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
-from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
@@ -185,6 +184,7 @@ def _line(
         weights=memory.actor_weights,
         publish_every=policy.publish_every * blue.pace.updates,
         host=None if memory.device is None else memory.weights,
+        collects=policy.replay is None and bool(learner.terms),
         max_lag=blue.program.placement.max_lag
         if blue.program.placement.partial_streams and policy.replay is None
         else None,
@@ -199,7 +199,7 @@ def _experiences(
     """
     rounds = ReplayFeed(site.queues[rank], begins=blue.pace.begins, updates=blue.pace.updates)
     return {
-        name: _experience(blue, name, shared, rounds, site, rank, learners[name].encoding)
+        name: _experience(blue, name, shared, rounds, site, rank, learners[name])
         for name in blue.learns
     }
 
@@ -211,10 +211,10 @@ def _experience(
     rounds: ReplayFeed,
     site: Site,
     rank: int,
-    encoding: Encoding | None,
+    learner: Learner,
 ) -> Experience:
-    """The experience of one policy, of learner ``rank``; ``encoding``: makes the rows that a replay
-    keeps.
+    """The experience of one policy, of learner ``rank``; ``learner`` sees the rows that a replay
+    keeps, and its encoder makes them.
     """
     policy, role, program = blue.policies[name], blue.roles[name], blue.program
     if policy.replay is None:
@@ -265,8 +265,14 @@ def _experience(
         recorded=recorded,
         priority=first_priority(blue, name),
         wrote=partial(site.clock.add, "insert"),
-        **({} if encoding is None else {"keep": encoding}),
+        keep=partial(_kept, learner),
     )
+
+
+def _kept(learner: Learner, data: Trajectory) -> Trajectory:
+    """The rows that a replay keeps of new ones [T, B]."""
+    learner.collect(data)
+    return data if learner.encoding is None else learner.encoding(data)
 
 
 def replay_seed(blue: Blueprint, purpose: str, name: str) -> int:

@@ -35,6 +35,11 @@ class Segments:
         )
         return Segments(obs, action, mask[:, :longest], self.episode[index])
 
+    def to(self, device: torch.device) -> Segments:
+        """Return the segments on a device; the numbers of the episodes stay where they are."""
+        obs, action = tree.to(self.obs, device), tree.to(self.action, device)
+        return Segments(obs, action, self.mask.to(device), self.episode)
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -53,6 +58,13 @@ class Answers:
         weight = None if self.weight is None else self.weight[index]
         margin = None if self.margin is None else self.margin[index]
         return Answers(self.left[index], self.right[index], self.share[index], weight, margin)
+
+    def to(self, device: torch.device) -> Answers:
+        """Return the answers on a device."""
+        weight = None if self.weight is None else self.weight.to(device)
+        margin = None if self.margin is None else self.margin.to(device)
+        left, right, share = (x.to(device) for x in (self.left, self.right, self.share))
+        return Answers(left, right, share, weight, margin)
 
 
 def check(answers: Answers, segments: int) -> None:
@@ -121,6 +133,20 @@ def join(parts: Sequence[Segments]) -> Segments:
         for inner in zip(*((one.obs, one.action, one.mask) for one in parts), strict=True)
     )
     return Segments(obs, action, mask, torch.cat([one.episode for one in parts]))
+
+
+def both(one: Answers, other: Answers) -> Answers:
+    """Put answers one after the other."""
+
+    def ones(part: Answers) -> Tensor:
+        return torch.ones_like(part.share) if part.weight is None else part.weight
+
+    return Answers(
+        torch.cat([one.left, other.left]),
+        torch.cat([one.right, other.right]),
+        torch.cat([one.share, other.share]),
+        torch.cat([ones(one), ones(other)]),
+    )
 
 
 # ------------------------------------------------------------------------------------------- split

@@ -1,0 +1,136 @@
+"""The queries of a round: pairs of a run's newest segments, put into a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.feedback import Ask, Choice, Purpose, Query, Store
+from equipoise.feedback.items import digest, segment_bytes
+from equipoise.rewards.preferences.candidates import Rows
+from equipoise.rewards.preferences.clips import Clips
+from equipoise.rewards.preferences.model import RewardModel
+from equipoise.rewards.preferences.queries import chosen_pairs, disagreement, random_pairs
+from equipoise.rewards.preferences.segments import Segments, held_out
+from equipoise.rewards.preferences.teacher import Teacher
+from equipoise.seeds import derive_seed
+
+SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
+HELD_OUT = 0.15  # share of the episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How many queries of which kind a round has."""
+
+    count: int
+    choose: Literal["disagreement", "random"]
+    newest: float  # share that compares segments of the newest round with those of ``best``
+    best: int  # a round
+    teacher: Teacher | None  # None: people answer
+
+
+def asks(
+    store: Store,
+    clips: Clips,
+    rows: Rows,
+    model: RewardModel | None,
+    how: Asking,
+    *,
+    seed: int,
+) -> list[Ask]:
+    """Choose pairs that were not asked, and store their segments; ``model``: None before the first
+    fit, when pairs are at random.
+
+    In a query of purpose "newest" the newest segment is the left one.
+    """
+    if how.count <= 0:
+        return []
+    segments, side = of_rows(rows), held_out(rows.episode, share=HELD_OUT, seed=SPLIT)
+    arrays = [
+        clips.arrays(
+            tree.index(rows.obs, i), tree.index(rows.action, i), int(rows.episode[i]), int(size)
+        )
+        for i, size in enumerate(rows.size)
+    ]
+    hashes = [digest(segment_bytes(one)) for one in arrays]
+    asked = _asked(store.queries(), hashes)
+    purposes, parts = list[Purpose](), list[np.ndarray]()
+    new = rows.round == rows.round.max()
+    best = (rows.round == how.best) & ~new
+    if model is not None and how.newest > 0:
+        count, right = round(how.count * how.newest), best if best.any() else ~new
+        pairs = random_pairs(
+            count, side, seed=derive_seed(seed, "newest"), asked=asked, left=new, right=right
+        )
+        pairs[~new[pairs[:, 0]]] = pairs[~new[pairs[:, 0]], ::-1]
+        parts, purposes = [pairs], ["newest"] * len(pairs)
+    asked, rest = np.concatenate([asked, *parts]), how.count - len(purposes)
+    if model is None or how.choose == "random":
+        parts.append(random_pairs(rest, side, seed=seed, asked=asked))
+        purposes += ["random"] * len(parts[-1])
+    else:
+        returns = model.all_returns(segments.to(model.temperature.device)).cpu()
+
+        def score(pairs: np.ndarray) -> Tensor:
+            left, right = torch.from_numpy(pairs).unbind(1)
+            if len(pairs) == 0:
+                return torch.zeros(0)
+            return disagreement(model.chance(returns[:, left] - returns[:, right]))
+
+        parts.append(chosen_pairs(rest, side, score, seed=seed, asked=asked))
+        purposes += ["disagreement"] * len(parts[-1])
+    pairs = np.concatenate(parts)
+    choices = _answers(how.teacher, rows, pairs, derive_seed(seed, "teacher"))
+    for i in np.unique(pairs):
+        store.add_segment(arrays[i])
+    return [
+        Ask(left=hashes[left], right=hashes[right], purpose=purpose, choice=choice)
+        for (left, right), purpose, choice in zip(pairs, purposes, choices, strict=True)
+    ]
+
+
+def of_rows(rows: Rows) -> Segments:
+    """Return candidates as segments, without a copy."""
+    mask = torch.arange(rows.reward.shape[1]) < torch.from_numpy(rows.size)[:, None]
+    return Segments(
+        tree.torch_views(rows.obs),
+        tree.torch_views(rows.action),
+        mask,
+        torch.from_numpy(rows.episode),
+    )
+
+
+def _asked(queries: list[Query], hashes: list[str]) -> np.ndarray:
+    """Return the pairs of candidates [K, 2] that the store has a query about."""
+    place = {one: i for i, one in enumerate(hashes)}
+    found = [
+        (place[one.left], place[one.right])
+        for one in queries
+        if one.left in place and one.right in place
+    ]
+    return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _answers(
+    teacher: Teacher | None, rows: Rows, pairs: np.ndarray, seed: int
+) -> list[Choice | None]:
+    """Return the teacher's answers; None each if people answer.
+
+    The unit of a return is its deviation over all candidates.
+    """
+    if teacher is None:
+        return [None] * len(pairs)
+    returns = teacher.returns(rows.reward, np.arange(rows.reward.shape[1]) < rows.size[:, None])
+    left, right = (returns / max(float(returns.std()), 1e-9))[pairs].T
+    share, given = teacher.answer(left, right, seed=seed)
+    names: dict[float, Choice] = {1.0: "left", 0.0: "right", 0.5: "equal"}
+    return [
+        names[float(one)] if there else "cannot_tell"
+        for one, there in zip(share, given, strict=True)
+    ]

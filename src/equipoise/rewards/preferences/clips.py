@@ -1,0 +1,142 @@
+"""Segments as clips of a store, and the answers about them as tensors to fit a model to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from equipoise import tree
+from equipoise.feedback import Choice, Purpose, Store
+from equipoise.feedback.items import Arrays
+from equipoise.rewards.preferences.segments import Answers, Segments
+from equipoise.tree import ArraySpec
+from equipoise.types import Tree
+
+SHARES: Mapping[Choice, float] = {"left": 1.0, "equal": 0.5, "right": 0.0}  # without cannot_tell
+EPISODE = "episode"
+
+
+def row_spec(space: spaces.Space[object]) -> Tree:
+    """Return the arrays of one value of a space: bytes of an image, else float32, int64 or bool."""
+
+    def leaf(one: spaces.Space[object]) -> ArraySpec:
+        if isinstance(one, spaces.Box) and one.dtype in (np.uint8, np.bool_):
+            return ArraySpec(one.shape, str(one.dtype))
+        whole = one.dtype is None or np.issubdtype(one.dtype, np.integer)
+        return ArraySpec(one.shape or (), "int64" if whole else "float32")
+
+    return tree.map(leaf, tree.parts(space))
+
+
+class Clips:
+    """The clips of one policy: arrays by name, of its observations and actions."""
+
+    def __init__(self, observation: spaces.Space[object], action: spaces.Space[object]) -> None:
+        self.specs = {"obs": row_spec(observation), "action": row_spec(action)}
+        self._names = {path: _name(path) for path in dict(tree.items(self.specs))}
+
+    def arrays(self, obs: Tree, action: Tree, episode: int, size: int) -> Arrays:
+        """Return a clip of the first ``size`` rows of a segment's arrays [T, ...]."""
+        found = {
+            self._names[path]: leaf[:size]
+            for path, leaf in tree.items({"obs": obs, "action": action})
+        }
+        return found | {EPISODE: np.array([episode], np.int64)}
+
+    def rows(self, arrays: Arrays, where: str) -> tuple[Tree, int, int]:
+        """Return a clip as {"obs", "action"} of rows, their count, and the number of its episode;
+        ValueError if it is of another env.
+        """
+        wanted = dict(tree.items(self.specs))
+        got = {path: arrays.get(name) for path, name in self._names.items()}
+        sizes = {len(one) for one in got.values() if one is not None and one.ndim}
+        episode = arrays.get(EPISODE)
+        fits = len(sizes) == 1 and set(arrays) <= {*self._names.values(), EPISODE, "frames", "fps"}
+        for path, one in got.items():
+            spec = wanted[path]
+            fits &= one is not None and (one.shape[1:], str(one.dtype)) == (spec.shape, spec.dtype)
+        if not fits:
+            raise ValueError(
+                f"{where}: must be of this env, with {_words(wanted, self._names)}, got "
+                f"{', '.join(f'{n} {x.dtype} {list(x.shape[1:])}' for n, x in arrays.items())}; "
+                "try another store"
+            )
+        if episode is None or episode.dtype != np.int64 or episode.shape != (1,):
+            raise ValueError(f"{where}: must have the number of its episode, int64 [1], got none")
+        return tree.nest(got), sizes.pop(), int(episode[0])
+
+
+class Labels:
+    """The answers of a store up to a row, and the segments that they are about."""
+
+    def __init__(self, clips: Clips) -> None:
+        self._clips = clips
+        self._place: dict[str, int] = {}  # of each segment, by its hash
+        self._rows: list[Tree] = []
+        self._sizes: list[int] = []
+        self._episodes: list[int] = []
+
+    def read(
+        self, store: Store, upto: int, after: int = 0, purpose: Purpose | None = None
+    ) -> Answers:
+        """Return the answers in rows ``after`` + 1 to ``upto`` that compare two clips, those to
+        queries of one purpose if it is given.
+        """
+        queries = {
+            one.id: one
+            for one in store.queries()
+            if one.kind == "clip" and purpose in (None, one.purpose)
+        }
+        found = [
+            (queries[one.query], SHARES[one.choice])
+            for one in store.answers(after, upto)
+            if one.query in queries and one.choice in SHARES
+        ]
+        sides = [[self._at(store, one.left), self._at(store, one.right)] for one, _ in found]
+        left, right = torch.tensor(sides, dtype=torch.int64).view(-1, 2).unbind(1)
+        share = torch.tensor([share for _, share in found], dtype=torch.float32)
+        return Answers(left.contiguous(), right.contiguous(), share)
+
+    def segments(self) -> Segments:
+        """Return the segments, as the answers number them."""
+        return stacked(self._rows, self._sizes, self._episodes)
+
+    def _at(self, store: Store, hash_: str) -> int:
+        if hash_ not in self._place:
+            where = f"{store.path}, clip {hash_[:12]}"
+            rows, size, episode = self._clips.rows(store.segment(hash_), where)
+            self._rows.append(rows)
+            self._sizes.append(size)
+            self._episodes.append(episode)
+            self._place[hash_] = len(self._place)
+        return self._place[hash_]
+
+
+def stacked(rows: Sequence[Tree], sizes: Sequence[int], episodes: Sequence[int]) -> Segments:
+    """Return segments of clips, the shorter ones padded."""
+    longest = max(sizes, default=1)
+
+    def padded(*leaves: np.ndarray) -> torch.Tensor:
+        found = np.zeros((len(leaves), longest, *leaves[0].shape[1:]), leaves[0].dtype)
+        for i, leaf in enumerate(leaves):
+            found[i, : len(leaf)] = leaf
+        return torch.from_numpy(found)
+
+    both = tree.map(padded, *rows)
+    mask = torch.arange(longest) < torch.tensor(sizes)[:, None]
+    return Segments(both["obs"], both["action"], mask, torch.tensor(episodes))
+
+
+def _name(path: str) -> str:
+    """Return the name of a clip's array: "observations", or "observations.arm" of a Dict."""
+    part, _, rest = path.partition("/")
+    name = {"obs": "observations", "action": "actions"}[part]
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{name}.{rest}")[:100] if rest else name
+
+
+def _words(specs: Mapping[str, ArraySpec], names: Mapping[str, str]) -> str:
+    return ", ".join(f"{names[path]} {one.dtype} {list(one.shape)}" for path, one in specs.items())

@@ -1,0 +1,453 @@
+"""A reward that is learned from preferences while the policy trains, as a term of the rewards."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise import tree
+from equipoise.facts import (
+    KEPT,
+    Help,
+    NonNegativeFloat,
+    PositiveInt,
+    Range,
+    Read,
+    UnitInterval,
+)
+from equipoise.feedback import Ask, Store
+from equipoise.feedback.database import FILE
+from equipoise.nets.threads import one_thread
+from equipoise.rewards.observed import Observed
+from equipoise.rewards.preferences import guard
+from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, asks, of_rows
+from equipoise.rewards.preferences.candidates import Candidates, Rows
+from equipoise.rewards.preferences.clips import Clips, Labels
+from equipoise.rewards.preferences.demonstrations import demonstration_answers
+from equipoise.rewards.preferences.fit import Fitting, fit
+from equipoise.rewards.preferences.model import RewardModel, RewardNets
+from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
+from equipoise.rewards.preferences.segments import (
+    Answers,
+    Segments,
+    both,
+    held_out,
+    join,
+    split,
+)
+from equipoise.rewards.preferences.teacher import Teacher
+from equipoise.rewards.term import Refused, RewardTerm
+from equipoise.schema import Array, Each, Flag, Number, Schema, Text, count, like
+from equipoise.seeds import derive_seed
+from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
+
+MOST_CAUTION = 8.0  # that the guard adds
+URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
+
+
+@dataclass(kw_only=True, eq=False)
+class Preferences(RewardTerm):
+    """The mean of an ensemble of networks that foretells which of two segments is preferred
+    (Christiano et al. 2017, arXiv:1706.03741; Lee et al. 2021, arXiv:2106.05091), less ``caution``
+    times the deviation of its members.
+
+    Every ``every`` rows the learner has a round: it adds queries about segments of its own rows to
+    the store, reads the answers that are there, fits a new ensemble to all of them, and goes on. It
+    never waits. Until the first fit the reward is novelty. The env's reward is used by the
+    synthetic teacher alone.
+    """
+
+    name: ClassVar[str] = "preferences"
+    alone: ClassVar[bool] = True
+
+    store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
+    labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
+    teacher: Annotated[
+        Literal["people", "synthetic"],
+        Help(
+            "Source of the answers",
+            "`synthetic` answers at once, by the env's rewards; `people` answer on the page.",
+        ),
+    ] = "people"
+    error: Annotated[
+        UnitInterval,
+        Help("Share of answers that the synthetic teacher turns around"),
+        Read("teacher", "synthetic", why="people answer"),
+    ] = 0.0
+    rationality: Annotated[
+        NonNegativeFloat,
+        Help(
+            "How surely the synthetic teacher prefers the better one",
+            "In deviations of a segment's return. 0: always.",
+        ),
+        Read("teacher", "synthetic", why="people answer"),
+    ] = 0.0
+    segment: Annotated[PositiveInt, Help("Rows of a segment"), KEPT] = 25
+    every: Annotated[PositiveInt, Help("Rows between two rounds")] = 500
+    first: Annotated[PositiveInt, Help("Answers that the first fit needs")] = 50
+    queries: Annotated[PositiveInt, Help("New queries of a round")] = 50
+    choose: Annotated[
+        Literal["disagreement", "random"],
+        Help(
+            "Choice of queries",
+            "`disagreement`: those of ten times as many that the members disagree most about.",
+        ),
+    ] = "disagreement"
+    newest: Annotated[
+        UnitInterval,
+        Help("Share of queries about the newest segments beside the best"),
+    ] = 0.2
+    candidates: Annotated[
+        int, Range(2, 100_000), Help("Newest segments that queries are chosen from"), KEPT
+    ] = 500
+    members: Annotated[int, Range(2, 64), Help("Networks of the ensemble"), KEPT] = 3
+    hidden: Annotated[tuple[PositiveInt, ...], Help("Hidden layers of a network"), KEPT] = (64, 64)
+    noise: Annotated[float, Range(0, 0.9), Help("Share of answers expected to be random"), KEPT] = (
+        0.1
+    )
+    demonstrations: Annotated[
+        str,
+        Help(
+            "Data set whose segments are preferred to the policy's",
+            "To its earliest ones: as many pairs as `first`, in each fit (arXiv:1811.06521).",
+        ),
+    ] = ""
+    caution: Annotated[
+        NonNegativeFloat,
+        Help("Deviations of the members that a reward is lowered by"),
+    ] = 0.0
+
+    def follow(self, algorithm: Learns) -> None:
+        if not self.store:
+            raise Refused(
+                "reward.preferences.store: must be a folder, got none; try --set reward.store=DIR"
+            )
+        if not 0 < self.first <= self.labels:
+            raise Refused(
+                f"reward.preferences.first: must be 1 to labels ({self.labels:,}), since there is "
+                f"no reward before a first fit, got {self.first:,}"
+            )
+
+    def build(self, spec: EnvSpec, seed: int) -> None:
+        self._observed, self._action, self._seed = Observed(spec), spec.action, seed
+        self._clips = Clips(self._observed.space, spec.action)
+        self._labels = Labels(self._clips)
+        try:
+            self._found = Candidates(
+                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
+            )
+        except ValueError as error:
+            raise Refused(f"reward.preferences.{error}") from error
+        self._shown: Candidates | None = None  # segments of demonstrations
+        self._device = torch.device("cpu")
+        self._model, self._fitted = self._new_model(), False
+        self._projection = projection(self._observed.size, seed)
+        self._known = torch.zeros(0, self._observed.size)  # states that novelty compares with
+        self._known_at = 0  # candidates so far, when it was made
+        self._run = ""  # the name of the run in the store; "": before its first round
+        self._rounds = 0  # rounds so far
+        self._collected = self._last = 0  # rows so far, and at the last round
+        self._row = 0  # of the answers that were read
+        self._best = 0  # the round whose segments win
+        self._extra = 0.0  # caution that the guard adds
+        self._guard, self._verdict = guard.State(), "ok"
+        self._numbers: dict[str, float] = {}
+        try:
+            self._check_store()
+        except (ValueError, OSError) as error:
+            raise Refused(f"reward.preferences.store: {error}") from error
+
+    def recorded(self) -> str:
+        return self.demonstrations
+
+    def demonstrate(self, data: Trajectory) -> None:
+        if self._shown is None:
+            seed = derive_seed(self._seed, "demonstrations")
+            self._shown = Candidates(
+                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
+            )
+        self._shown.collect(replace(data, obs=self._observed.leaf(data.obs)), 0)
+
+    def to(self, device: torch.device) -> None:
+        self._device, self._model = device, self._model.to(device)
+        self._known = self._known.to(device)
+        if self._projection is not None:
+            self._projection = self._projection.to(device)
+
+    def _is_there(self) -> bool:
+        return (Path(self.store) / FILE).exists() or Path(self.store).is_file()
+
+    def _check_store(self) -> None:
+        """ValueError for a store that is damaged, or whose clips are of another env."""
+        folder = Path(self.store)
+        if not self._is_there():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise ValueError(f"{folder}: must be a store or a new folder, got another one")
+            return
+        with Store(folder) as store:
+            first = next((one.left for one in store.queries() if one.kind == "clip"), None)
+            if first is not None:
+                self._clips.rows(store.segment(first), f"{folder}, clip {first[:12]}")
+
+    def _new_model(self) -> RewardModel:
+        nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
+        return RewardModel(self._observed.space, self._action, nets).to(self._device)
+
+    # ------------------------------------------------------------------------------------ rewards
+
+    def collect(self, data: Trajectory) -> None:
+        rows = replace(data, obs=self._observed.leaf(data.obs), state={}, behaviour={})
+        host = Trajectory(**tree.on_host(rows.fields()))
+        self._found.collect(host, self._rounds)
+        self._collected += host.mask.size
+
+    def rewards(self, data: Trajectory) -> Tensor:
+        obs = self._observed.leaf(data.obs)
+        if not self._fitted:
+            states = self._states(tree.index(obs, slice(1, None)))
+            return novelty(states, self._seen(), data.mask)
+        mean, deviation = self._model.rewards(tree.index(obs, slice(None, -1)), data.action)
+        return guard.paid(mean, deviation, self.caution + self._extra)
+
+    def _seen(self) -> Tensor:
+        """Return states [N, F] of the candidates."""
+        if self._known_at != self._found.count:
+            rows = self._found.segments()
+            segment, row = (np.arange(self.segment) < rows.size[:, None]).nonzero()
+            some = np.unique(np.linspace(0, len(row) - 1, KNOWN).astype(np.int64))
+            obs = tree.torch_views(tree.index(rows.obs, (segment[some], row[some])))
+            self._known = self._states(tree.to(obs, self._device))
+            self._known_at = self._found.count
+        return self._known
+
+    def _states(self, obs: Tree) -> Tensor:
+        """Return observations as numbers [..., F], projected if they are many."""
+        found = self._observed.rows(obs)
+        return found if self._projection is None else found @ self._projection
+
+    # ------------------------------------------------------------------------------------- rounds
+
+    def absorb(self, data: Trajectory, pool: Pool) -> None:
+        if self._collected - self._last >= self.every and len(self._found) >= 2:
+            self._last = self._collected
+            with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed := derive_seed(self._seed, f"round {self._rounds}"))
+                self._round(int(data.version.max()), seed)
+
+    def _round(self, version: int, seed: int) -> None:
+        """Ask, read the answers that are there, judge the model by the new ones, and fit."""
+        self._run = self._run or secrets.token_hex(8)
+        with Store(self.store) if self._is_there() else Store.create(self.store) as store:
+            upto = store.round_of(self._run, self._rounds)
+            if upto is None:
+                new = self._asks(store, seed)
+                upto = store.ask(
+                    self._run, self._rounds, new, version=version, step=self._collected
+                )
+            answers = self._labels.read(store, upto)
+            fresh = self._labels.read(store, upto, self._row)
+            compared = self._labels.read(store, upto, self._row, "newest")
+            waits = self._waits(store, upto)
+        self._numbers["labels"] = len(answers)
+        changed, self._row = upto != self._row or not self._fitted, upto
+        if self._fitted and (len(fresh) or waits):
+            segments = self._labels.segments().to(self._device)
+            self._judge(segments, fresh.to(self._device), compared.to(self._device))
+        if changed and (len(answers) >= self.first or self._shown is not None):
+            self._fit(answers, seed)
+        self._rounds += 1
+
+    def _waits(self, store: Store, upto: int) -> bool:
+        """Are there queries up to now without an answer?"""
+        answered = {one.query for one in store.answers(upto=upto)}
+        return any(
+            one.id not in answered
+            for one in store.queries()
+            if one.kind == "clip" and one.step is not None and one.step <= self._collected
+        )
+
+    def _asks(self, store: Store, seed: int) -> list[Ask]:
+        there = sum(one.kind == "clip" for one in store.queries())
+        wanted = self.queries if self._fitted else max(self.queries, self.first - there)
+        how = Asking(
+            count=min(wanted, self.labels - there),
+            choose=self.choose,
+            newest=self.newest if self._verdict == "ok" else max(self.newest, URGENT),
+            best=self._best,
+            teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
+            if self.teacher == "synthetic"
+            else None,
+        )
+        model = self._model if self._fitted else None
+        return asks(store, self._clips, self._found.segments(), model, how, seed=seed)
+
+    def _fit(self, answers: Answers, seed: int) -> None:
+        """Fit a new ensemble to all answers, and to those that demonstrations give."""
+        parts = [self._labels.segments()] if len(answers) else []
+        if self._shown is not None:
+            answers = self._with_demonstrations(self._shown.segments(), parts, answers, seed)
+        segments = join(parts).to(self._device)
+        answers = answers.to(self._device)
+        train, _, _ = split(answers, segments.episode, share=HELD_OUT, seed=SPLIT)
+        settings = Fitting(held_out=HELD_OUT if len(train) else 0.0)
+        self._model, self._fitted = self._new_model(), True
+        held = fit(self._model, segments, answers, settings, seed=SPLIT)
+        self._numbers |= {"held_out_accuracy": held.accuracy, "held_out_ece": held.ece}
+
+    def _with_demonstrations(
+        self, shown: Rows, parts: list[Segments], answers: Answers, seed: int
+    ) -> Answers:
+        """Add demonstrations and the policy's earliest segments to ``parts``; return the answers
+        with those that prefer the demonstrations.
+        """
+        rows = self._found.segments()
+        early = Rows(**tree.index(rows.fields(), rows.round == rows.round.min()))
+        before = sum(map(len, parts))
+        parts += [of_rows(shown), of_rows(early)]
+        episode = torch.cat([one.episode for one in parts]).numpy()
+        place = np.arange(len(episode)) - before
+        more = demonstration_answers(
+            (place >= 0) & (place < len(shown.size)),
+            held_out(episode, share=HELD_OUT, seed=SPLIT),
+            count=self.first,
+            seed=seed,
+            policy=place >= len(shown.size),
+        )
+        return both(answers, more)
+
+    def _judge(self, segments: Segments, fresh: Answers, compared: Answers) -> None:
+        """Let the guard look at the answers since the last round."""
+        rows = self._found.segments()
+        newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
+        chance = self._chance(segments, fresh)
+        decided = fresh.share != 0.5
+        foretold = ((chance > 0.5) == (fresh.share > 0.5))[decided].float()
+        signs = guard.Signs(
+            answers=int(decided.sum()),
+            accuracy=float(foretold.mean()),
+            expected=guard.expected_by(chance[decided]) if len(foretold) else math.nan,
+            compared=len(compared),
+            win_answers=float(compared.share.mean()),
+            win_model=float(self._chance(segments, compared).mean()),
+            deviation=self._deviation(newest.to(self._device)),
+            deviation_labelled=self._deviation(segments),
+        )
+        self._guard, verdict = guard.judge(self._guard, signs)
+        self._verdict = verdict.kind
+        if verdict.best:
+            self._best = self._rounds
+        if verdict.kind == "pull back":
+            self._extra = min(2 * self._extra + 0.5, MOST_CAUTION)
+        self._numbers |= {
+            "accuracy": signs.accuracy,
+            "deviation": signs.deviation,
+            "win_rate": signs.win_answers,
+            "caution": self.caution + self._extra,
+            "contradicted": float(verdict.kind == "stop"),
+        }
+
+    def _chance(self, segments: Segments, answers: Answers) -> Tensor:
+        """Return the model's chances [Q] that the left segments are preferred."""
+        returns = self._model.all_returns(segments).mean(0)
+        return self._model.chance(returns[answers.left] - returns[answers.right])
+
+    def _deviation(self, segments: Segments) -> float:
+        obs, action = (tree.index(one, segments.mask) for one in (segments.obs, segments.action))
+        return float(self._model.rewards(obs, action)[1].mean())
+
+    def metrics(self) -> Mapping[str, float]:
+        return {name: value for name, value in self._numbers.items() if math.isfinite(value)}
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state(self) -> Tree:
+        recent = [astuple(one) for one in self._guard.recent]
+        return {
+            "candidates": self._found.state(),
+            "model": dict(self._model.state_dict()),
+            "fitted": self._fitted,
+            "run": self._run,
+            "rounds": self._rounds,
+            "collected": self._collected,
+            "last": self._last,
+            "row": self._row,
+            "best": self._best,
+            "extra": self._extra,
+            "verdict": self._verdict,
+            "numbers": dict(self.metrics()),
+            "guard": {
+                "look": self._guard.look,
+                "recent": np.array(recent, np.float64).reshape(-1, SIGNS),
+                "unanswered": self._guard.unanswered,
+                "pulled": np.array(self._guard.pulled, np.int64),
+            },
+        }
+
+    def schema(self) -> Schema:
+        counts = ("rounds", "collected", "last", "row", "best")
+        return {
+            "candidates": self._found.schema(),
+            "model": like(dict(self._model.state_dict()), finite=True),
+            "fitted": Flag(),
+            "run": Text(100),
+            **dict.fromkeys(counts, count()),
+            "extra": Number(0, MOST_CAUTION),
+            "verdict": Text(among=get_args(guard.Kind)),
+            "numbers": Each(Number()),
+            "guard": {
+                "look": count(),
+                "recent": Array((None, SIGNS), "float64"),
+                "unanswered": count(),
+                "pulled": Array((None,), "int64"),
+            },
+        }
+
+    def load(self, state: Tree) -> None:
+        self._found.load(state["candidates"])
+        self._model.load_state_dict(state["model"])
+        self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
+        self._collected, self._last, self._row = state["collected"], state["last"], state["row"]
+        self._best, self._extra = state["best"], state["extra"]
+        self._verdict, self._numbers = state["verdict"], dict(state["numbers"])
+        seen = state["guard"]
+        self._guard = guard.State(
+            look=seen["look"],
+            recent=tuple(_signs(one) for one in seen["recent"].tolist()),
+            unanswered=seen["unanswered"],
+            pulled=tuple(seen["pulled"].tolist()),
+        )
+        self._known_at = 0
+        if self._row:
+            with Store(self.store) as store:
+                if (last := store.last_row()) < self._row:
+                    raise ValueError(
+                        f"{store.path}: must have the {self._row:,} rows of answers that this run "
+                        f"has read, got {last:,}; try the store that it began with"
+                    )
+
+
+SIGNS = len(fields(guard.Signs))
+
+
+def _signs(values: list[float]) -> guard.Signs:
+    """Return signs from their numbers in the order of the fields."""
+    answers, accuracy, expected, compared, win_answers, win_model, ours, labelled, kl = values
+    return guard.Signs(
+        answers=int(answers),
+        accuracy=accuracy,
+        expected=expected,
+        compared=int(compared),
+        win_answers=win_answers,
+        win_model=win_model,
+        deviation=ours,
+        deviation_labelled=labelled,
+        kl=kl,
+    )

@@ -1,0 +1,108 @@
+"""The loop of preferences: the same labels and parameters, however a run goes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise import api
+from equipoise.feedback import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = (
+    "reward.segment=8",
+    "reward.every=64",
+    "reward.first=8",
+    "reward.queries=4",
+    "reward.labels=24",
+    "reward.hidden=8",
+    "schedule.schedule_steps=512",
+)
+SYNTHETIC = ("reward.teacher=synthetic", "reward.error=0.1")
+REPLAY = ("replay.capacity=1000", "replay.starts_at=128", "algorithm.hidden=16")
+
+
+def program(store: Path, steps: int, *settings: str, algorithm: str = "ppo", env: str = "") -> Any:
+    return api.program(
+        env or "tests.rewards.preferences.worlds:pendulum",
+        algorithm,
+        recipe=False,
+        reward="preferences",
+        actors=1,
+        envs_per_actor=4,
+        unroll=16,
+        steps=steps,
+        evaluate_episodes=0,
+        max_lag=0,
+        settings=[f"reward.store={store}", *SMALL, *settings],
+    )
+
+
+def finish(run: Any) -> str:
+    for _ in run:
+        pass
+    assert run.summary is not None
+    return str(run.summary["params_sha256"])
+
+
+def train(out: Path, store: Path, steps: int, *settings: str, on: Any = "serial", **of: Any) -> str:
+    return finish(api.start(program(store, steps, *settings, **of), on=on, out=out))
+
+
+def content(folder: Path) -> tuple[list[Any], list[Any]]:
+    """The queries and answers of a store, without their times."""
+    with Store(folder) as store:
+        queries = [
+            (one.id, one.left, one.right, one.purpose, one.version, one.step)
+            for one in store.queries()
+        ]
+        return queries, [(one.query, one.annotator, one.choice) for one in store.answers()]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_a_run_in_processes_has_the_same_store_and_parameters(
+    tmp_path: Path, algorithm: str
+) -> None:
+    settings = (*SYNTHETIC, *(REPLAY if algorithm == "sac" else ()))
+    found = {
+        on: (
+            train(
+                tmp_path / on, tmp_path / f"store-{on}", 320, *settings, on=on, algorithm=algorithm
+            ),
+            content(tmp_path / f"store-{on}"),
+        )
+        for on in ("serial", "process")
+    }
+    assert found["serial"] == found["process"]
+    assert len(found["serial"][1][1]) >= 12
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_a_run_that_goes_on_from_before_a_round_asks_nothing_twice(
+    tmp_path: Path, algorithm: str
+) -> None:
+    settings = (*SYNTHETIC, *(REPLAY if algorithm == "sac" else ()))
+    whole = train(tmp_path / "whole", tmp_path / "one", 512, *settings, algorithm=algorithm)
+    train(tmp_path / "half", tmp_path / "two", 256, *settings, algorithm=algorithm)
+    # as if killed: its later rounds are in the store, and no checkpoint has them
+    shutil.copytree(tmp_path / "half", tmp_path / "killed")
+    for name in ("half", "killed"):
+        run = api.start(resume=tmp_path / name, steps=512)
+        assert finish(run) == whole, name
+        assert content(tmp_path / "two") == content(tmp_path / "one"), name
+
+
+@pytest.mark.thorough
+def test_with_recorded_labels_the_env_s_rewards_change_nothing(tmp_path: Path) -> None:
+    train(tmp_path / "first", tmp_path / "store", 384, *SYNTHETIC)
+    found = []
+    for env in ("pendulum", "noise"):
+        shutil.copytree(tmp_path / "store", tmp_path / env)
+        name = f"tests.rewards.preferences.worlds:{env}"
+        found.append(train(tmp_path / f"run-{env}", tmp_path / env, 256, env=name))
+    assert found[0] == found[1]

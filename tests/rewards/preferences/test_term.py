@@ -1,0 +1,158 @@
+"""The term of preferences: refusals, novelty, clips, and rounds in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from equipoise import api, trust
+from equipoise.feedback import Ask, Store
+from equipoise.feedback.database import FILE
+from equipoise.rewards.preferences.clips import Clips, Labels
+from equipoise.rewards.preferences.novelty import novelty
+from tests.rewards.preferences.test_loop import program
+
+SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "on": spaces.MultiBinary(3)})
+
+
+def clip(seed: int, size: int = 4) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "observations.arm": rng.normal(size=(size, 2)).astype(np.float32),
+        "observations.on": np.ones((size, 3), np.int64),
+        "actions": rng.integers(0, 2, size),
+        "episode": np.array([seed]),
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "store")
+
+
+def hashes(store: Store) -> list[str]:
+    return [store.add_segment(clip(seed, 3 + seed)) for seed in range(3)]
+
+
+def test_a_round_that_is_asked_again_adds_nothing_and_reads_the_same(store: Store) -> None:
+    a, b, c = hashes(store)
+    asks = [Ask(left=a, right=b, purpose="random", choice="left")]
+    upto = store.ask("run", 0, asks, version=1, step=10)
+    more = [Ask(left=b, right=c, purpose="newest")]
+    assert store.ask("run", 1, more, version=1, step=20) == upto
+    assert store.ask("run", 0, more, version=1, step=10) == upto == store.round_of("run", 0)
+    assert store.round_of("run", 2) is None
+    assert [one.purpose for one in store.queries()] == ["random", "newest"]
+
+
+def test_a_pair_that_is_there_is_answered_once_and_from_its_own_side(store: Store) -> None:
+    a, b, _ = hashes(store)
+    store.ask("one", 0, [Ask(left=a, right=b, purpose="random")], version=0, step=0)
+    mirrored = [Ask(left=b, right=a, purpose="random", choice="left")]
+    for run in ("two", "three"):
+        store.ask(run, 0, mirrored, version=0, step=0)
+    assert [one.choice for one in store.answers()] == ["right"]
+    assert store.counts().open == 0
+
+
+def test_a_round_is_all_or_nothing(store: Store) -> None:
+    a, b, _ = hashes(store)
+    asks = [Ask(left=a, right=b, purpose="random"), Ask(left=a, right="0" * 64, purpose="random")]
+    with pytest.raises(ValueError, match="must be a stored segment"):
+        store.ask("run", 0, asks, version=0, step=0)
+    assert not store.queries()
+    assert store.round_of("run", 0) is None
+
+
+def test_clips_of_a_store_are_the_segments_that_were_put(store: Store) -> None:
+    clips, (a, b, c) = Clips(SPACE, spaces.Discrete(2)), hashes(store)
+    asks = [
+        Ask(left=a, right=b, purpose="random", choice="right"),
+        Ask(left=b, right=c, purpose="random", choice="equal"),
+        Ask(left=a, right=c, purpose="random", choice="cannot_tell"),
+    ]
+    upto = store.ask("run", 0, asks, version=0, step=0)
+    labels = Labels(clips)
+    answers = labels.read(store, upto)
+    assert answers.share.tolist() == [0.0, 0.5]
+    segments = labels.segments()
+    assert segments.mask.sum(1).tolist() == [3, 4, 5]
+    assert segments.episode.tolist() == [0, 1, 2]
+    assert torch.equal(segments.obs["arm"][1, :4], torch.tensor(clip(1)["observations.arm"]))
+    made = clips.arrays(
+        {"arm": np.zeros((9, 2), np.float32), "on": np.zeros((9, 3), np.int64)},
+        np.zeros(9, np.int64),
+        7,
+        5,
+    )
+    assert {name: len(array) for name, array in made.items()} == {
+        "observations.arm": 5,
+        "observations.on": 5,
+        "actions": 5,
+        "episode": 1,
+    }
+
+
+def test_a_clip_of_another_env_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(ValueError, match=r"clip x: must be of this env, with observations float32"):
+        Clips(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)).rows(clip(1), "clip x")
+
+
+def test_novelty_is_larger_far_from_what_was_seen() -> None:
+    known = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    states = torch.tensor([[[0.0, 0.0], [5.0, 5.0], [9.0, 9.0]]])
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    found = novelty(states, known, mask)[0]
+    assert found[0] < found[1] < found[2]
+    assert abs(float(found.mean())) < 1e-5
+    assert not novelty(states, known[:2], mask).any()  # too few to compare with
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["reward.labels=0"], "first: must be 1 to labels"),
+        (["reward.labels=7"], "first: must be 1 to labels"),
+        (["reward.segment=9000000"], "reward.preferences.segment: must have at most"),
+        (["placement.learners=2"], "placement.learners: must be 1"),
+        (["reward.members=1"], "members"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_run(
+    tmp_path: Path, settings: list[str], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        api.start(program(tmp_path / "store", 256, *settings), on="serial", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_missing_name_a_damaged_store_and_one_of_another_env_are_refused(tmp_path: Path) -> None:
+    with Store.create(tmp_path / "other") as store:
+        a, b, _ = hashes(store)
+        store.ask("run", 0, [Ask(left=a, right=b, purpose="random")], version=0, step=0)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / FILE).write_bytes(b"no database" * 100)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    said = {
+        "other": "must be of this env",
+        "bad": "must be a",
+        "full": "must be a store or a new folder",
+    }
+    for name, sentence in said.items():
+        with pytest.raises(ValueError, match=rf"reward.preferences.store: .*{sentence}"):
+            api.start(program(tmp_path / name, 256), on="serial", out=tmp_path / "run")
+    with pytest.raises(ValueError, match="store: must be a folder, got none"):
+        api.program("Pendulum-v1", "sac", reward="preferences")
+
+
+def test_a_store_that_a_file_names_is_opened_only_if_the_user_vouches_for_it() -> None:
+    rewards = {"sum": "preferences", "terms": {"preferences": {"store": "labels", "labels": 3}}}
+    names = trust.of_rewards(rewards)
+    assert names == [("reward setting", "labels")]
+    assert not trust.of_rewards({"sum": "preferences", "terms": {"preferences": {"store": ""}}})
