@@ -73,7 +73,7 @@ def slots(rows: list[dict[str, str]]) -> Batch:
         prompt[number, : len(asked)] = torch.tensor(asked)
     length = torch.tensor([len(one) for one in texts])
     chosen = torch.arange(most) < length[:, None]
-    zero, number = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+    zero, place = torch.zeros(count, dtype=torch.int64), torch.arange(count)
     data = Trajectory(
         obs={},
         first=torch.ones(2, count, dtype=torch.bool),
@@ -85,7 +85,7 @@ def slots(rows: list[dict[str, str]]) -> Batch:
             "stop": zero[None] + 1,
             "chosen": chosen[None],
         },
-        reward=(1.0 - number % 2)[None],
+        reward=(1.0 - place % 2)[None],
         mask=torch.ones(1, count, dtype=torch.bool),
         bootstrap=torch.zeros(1, count, dtype=torch.bool),
         version=zero[None],
@@ -183,7 +183,7 @@ def main() -> None:
         params = dict(net.named_parameters())
         files.write(folder, SHAPE, params, eos=LETTERS.eos, special=LETTERS.special)
         LETTERS.save(folder)
-        sides = {
+        sides: dict[str, Ours | Theirs] = {
             "equipoise": Ours(batches, folder),
             "trl": Theirs(batches, folder, precomputed=not given.reference),
         }

@@ -69,7 +69,7 @@ class Timed:
         self.learner = blue.learner(name, blue.network(name))
         one = self.learner
         one.set_execution(
-            chosen(one.algorithm, one.parts, one.net, one.rng, made.placement, self.said.append)
+            chosen(one.algorithm, one.terms, one.net, one.rng, made.placement, self.said.append)
         )
         self.batch: Batch = random_batch(blue, name, self.learner.net)
         began = time.perf_counter()

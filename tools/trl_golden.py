@@ -27,13 +27,19 @@ from tests.algorithms.pairs import SHAPE, filled, measured
 FILE = Path(__file__).parents[1] / "tests/algorithms/trl_golden.json"
 LETTERS = CharTokenizer("abcdefgh")
 ROWS = 6
-DPO = {
+DPO: dict[str, dict[str, object]] = {
     "sigmoid": {"loss_type": ["sigmoid"], "beta": 0.3},
     "ipo": {"loss_type": ["ipo"], "beta": 0.3},
     "sigmoid_norm": {"loss_type": ["sigmoid_norm"], "beta": 2.0},
 }
-REWARD = {"plain": {}, "margin": {}, "center": {"center_rewards_coefficient": 0.05}}
-KTO = {"kto": {"beta": 0.3, "desirable_weight": 1.3, "undesirable_weight": 0.7}}
+REWARD: dict[str, dict[str, object]] = {
+    "plain": {},
+    "margin": {},
+    "center": {"center_rewards_coefficient": 0.05},
+}
+KTO: dict[str, dict[str, object]] = {
+    "kto": {"beta": 0.3, "desirable_weight": 1.3, "undesirable_weight": 0.7}
+}
 
 
 def batches(seed: int) -> list[dict[str, Any]]:
@@ -57,7 +63,7 @@ def batches(seed: int) -> list[dict[str, Any]]:
 def step(trainer: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer.model.zero_grad()
     loss: Tensor = trainer.compute_loss(trainer.model, dict(inputs))
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     grads = {name: x.grad for name, x in trainer.model.named_parameters() if x.grad is not None}
     return {"loss": loss.item(), "gradient": measured(grads)}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rewards.test_parts import batches
 from torch import Tensor, nn
 
 from equipoise.algorithms.a3c import A3C
@@ -15,6 +14,7 @@ from equipoise.algorithms.impala import IMPALA
 from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
 from tests.algorithms.items import DISCRETE, network
+from tests.rewards.test_terms import batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

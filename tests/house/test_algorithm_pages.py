@@ -16,6 +16,7 @@ import pytest
 from equipoise import api, recipes
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.programs.program import algorithm_class, algorithm_names
+from tests.sources.test_preferences import file_of
 
 PAGES = Path(__file__).parents[2] / "docs/reference/algorithms"
 SHOW_ALL = {  # settings under which every metric is logged
@@ -93,7 +94,7 @@ def test_a_page_knows_every_metric(name: str, tmp_path: Path) -> None:
         settings = [*settings, "replay.starts_at=0", "replay.updates=4"]
     if cls.needs_task:
         made = api.program(
-            pairs_file(tmp_path) if cls.needs_pairs else "sort",
+            str(file_of(tmp_path)) if cls.needs_pairs else "sort",
             name,
             recipe=False,
             batch=64,

@@ -21,7 +21,14 @@ class Recording(ActorCriticAlgorithm):
     normalize_obs: bool = True
 
     def targets(
-        self, net: Any, target_net: Any, data: Trajectory, *, rng: torch.Generator, pool: Pool
+        self,
+        net: Any,
+        target_net: Any,
+        data: Trajectory,
+        *,
+        rng: torch.Generator,
+        pool: Pool,
+        **heads: Any,  # of PPO
     ) -> Tree:
         out = net.unroll(data.obs, data.first, data.state)[0]
         gap = out.policy[: data.shape[0]].logp(data.action) - data.behaviour["logp"]
@@ -34,7 +41,7 @@ class Recording(ActorCriticAlgorithm):
         }
         BATCHES.append({name: x.numpy().copy() for name, x in fields.items()})
         BATCHES[-1] |= {"gap": float(gap[data.mask].abs().max()), "counts": {float(net.norm.count)}}
-        return super().targets(net, target_net, data, rng=rng, pool=pool)
+        return super().targets(net, target_net, data, rng=rng, pool=pool, **heads)
 
     def absorb(self, net: Any, data: Trajectory, *, pool: Pool) -> None:
         BATCHES[-1]["reward"] = data.reward.numpy().copy()

@@ -212,7 +212,7 @@ def check(task: TextTask) -> None:
     if mixed != (task.tokenizer is None):
         raise Fault("letters", "a tokenizer of letters is for texts alone")
     notes: list[str] = []
-    tokens = texts._tokens(task.train, task.tokenizer or chat(), 100, {}, notes)
+    tokens = texts.fitting(task.train, task.tokenizer or chat(), 100, {}, notes).tokens
     if len(tokens) < len(task.train) and not any(
         "are left out, the first" in note for note in notes
     ):

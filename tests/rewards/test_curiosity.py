@@ -18,7 +18,7 @@ from equipoise.learners.pool import ALONE
 from equipoise.rewards.observed import reached, some_rows
 from equipoise.rewards.return_norm import ReturnNorm
 from equipoise.rewards.rnd import CLIP
-from equipoise.rewards.terms import built
+from equipoise.rewards.terms import BUILT_IN, built
 from equipoise.types import EnvSpec, Rewards, Trajectory
 from tests.algorithms.items import DISCRETE, drawn, trajectory
 from tests.rewards.test_terms import batches, learn, learner
@@ -215,7 +215,16 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", ["counts", "rnd"])
+SETTINGS: dict[str, dict[str, Any]] = {
+    "counts": {"bits": 4},
+    "episodic": {"bits": 4, "once": False},
+    "rnd": {"warmup": 0},
+    "icm": {"features": 8, "hidden": (8,)},
+    "e3b": {"features": 8},
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("kind", SPACES)
 def test_every_kind_of_observation_has_a_bonus(kind: str, name: str) -> None:
     space: Any = SPACES[kind]
@@ -231,7 +240,7 @@ def test_every_kind_of_observation_has_a_bonus(kind: str, name: str) -> None:
     )
     data = trajectory(obs, torch.zeros(4, 2, dtype=torch.int64), np.zeros((4, 2)))
     spec = EnvSpec(observation=space, action=spaces.Discrete(2))
-    made = term(name, spec, **({"warmup": 0} if name == "rnd" else {"bits": 4}))
+    made = term(name, spec, **SETTINGS.get(name, {}))
     bonus = made.rewards(data)
     for _ in range(3):
         bonus = made.rewards(data)

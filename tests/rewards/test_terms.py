@@ -32,11 +32,22 @@ from tests.nets.recording import Recording
 pytestmark = pytest.mark.usefixtures("one_thread")
 STREAMS, SEEN = 8, list[Tensor]()
 VISITS = "tests.rewards.visits:Visits"
-# a sum with each built-in term, and two of a user
+# a sum with each built-in term, of a user, and products
 BONUSES = [name for name in BUILT_IN if name not in ("preferences", "gail")]  # which need data
-SUMS = [*(f"env+0.5*{name}" for name in BONUSES), f"env+0.5*{VISITS}", f"rnd*{VISITS}-0.1*counts"]
+SUMS = [
+    *(f"env+0.5*{name}" for name in BONUSES),
+    f"env+0.5*{VISITS}",
+    f"rnd*{VISITS}-0.1*counts",
+    "episodic*rnd+e3b*icm",
+]
 # small, and with a bonus from the second batch on
-TERMS = {"rnd": {"warmup": 8, "hidden": (8,), "features": 4, "share": 0.5}}
+SMALL: dict[str, Any] = {"hidden": (8,), "features": 4}
+TERMS: dict[str, dict[str, Any]] = {
+    "rnd": {"warmup": 8, "share": 0.5, **SMALL},
+    "icm": SMALL,
+    "e3b": SMALL,
+    "episodic": {"bits": 4, "once": False},
+}
 
 
 class Noting(PPO):
@@ -291,8 +302,13 @@ def train(
     return run.summary["params_sha256"]
 
 
-EVERY = f"env+0.1*rnd+0.1*counts+0.1*{VISITS}"
-FAST = ("schedule.schedule_steps=512", "reward.warmup=50", "reward.rnd.hidden=16")
+EVERY = f"env+0.1*rnd+0.1*counts+0.1*{VISITS}+0.1*icm+0.1*e3b+0.1*episodic"
+FAST = (
+    "schedule.schedule_steps=512",
+    "reward.warmup=50",
+    "reward.rnd.hidden=16",
+    "reward.e3b.features=8",
+)
 
 
 @pytest.mark.thorough
@@ -303,7 +319,9 @@ def test_a_run_with_every_term_is_resumed_to_the_same_bits(tmp_path: Path) -> No
     for settings in (["rewards.sum=env"], ["reward.rnd.features=3"]):
         with pytest.raises(ValueError, match=settings[0].partition("=")[0]):
             api.start(resume=tmp_path / "half", steps=1024, settings=settings)
-    free = api.start(resume=tmp_path / "half", steps=576, settings=["reward.learning_rate=1e-4"])
+    free = api.start(
+        resume=tmp_path / "half", steps=576, settings=["reward.rnd.learning_rate=1e-4"]
+    )
     assert [None for _ in free] and free.summary is not None
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from equipoise.facts import KEPT, Help, Range
-from equipoise.rewards.observed import Observed, reached, sizes
+from equipoise.rewards.hashes import Hashes
+from equipoise.rewards.observed import reached
 from equipoise.rewards.term import RewardTerm
 from equipoise.types import EnvSpec, Pool, Trajectory, Tree
 
@@ -41,24 +41,12 @@ class Counts(RewardTerm):
     ] = 16
 
     def build(self, spec: EnvSpec, seed: int) -> None:
-        self._observed = Observed(spec)
-        self._sizes = sizes(self._observed.space, EXACT)
-        rng = torch.Generator().manual_seed(seed)
-        if self._sizes is None:
-            self._shift, scale = _bounds(self._observed)
-            self._projection = torch.randn(self._observed.size, self.bits, generator=rng)
-            self._projection *= scale[:, None]
-            self._powers = 2 ** torch.arange(self.bits)
-            values = 1 << self.bits
-        else:
-            values = max(int(torch.tensor(self._sizes).prod()), 1)
-        self.counts = torch.zeros(values, dtype=torch.int64)
+        self._hashes = Hashes(spec, self.bits, seed, exact=EXACT)
+        self.counts = torch.zeros(self._hashes.count, dtype=torch.int64)
 
     def to(self, device: torch.device) -> None:
         self.counts = self.counts.to(device)
-        if self._sizes is None:
-            self._shift, self._projection = self._shift.to(device), self._projection.to(device)
-            self._powers = self._powers.to(device)
+        self._hashes.to(device)
 
     def rewards(self, data: Trajectory) -> Tensor:
         seen = self.counts[self._values(data)].clamp(min=1)
@@ -77,32 +65,4 @@ class Counts(RewardTerm):
 
     def _values(self, data: Trajectory) -> Tensor:
         """Return [T, B], the number of the observation that each row's action led to."""
-        if self._sizes is None:
-            rows = self._observed.rows(data.obs)[1:] - self._shift
-            found: Tensor = ((rows @ self._projection > 0) * self._powers).sum(-1)
-            return found
-        space, obs = self._observed.space, self._observed.leaf(data.obs)[1:]
-        flat = obs.reshape(*data.shape, -1).long()
-        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            flat = flat - torch.as_tensor(space.start, device=flat.device).reshape(-1)
-        total = torch.zeros(data.shape, dtype=torch.int64, device=flat.device)
-        for column, size in enumerate(self._sizes):
-            total = total * size + flat[..., column].clamp(0, size - 1)
-        return total
-
-
-def _bounds(observed: Observed) -> tuple[Tensor, Tensor]:
-    """Return the middle and the inverse of the half width of each number of a bounded Box, so that
-    zero lies within its values; 0 and 1 for other numbers.
-    """
-    shift, scale = torch.zeros(observed.size), torch.ones(observed.size)
-    space = observed.space
-    if isinstance(space, spaces.Box) and observed.size:
-        edges = torch.stack(
-            [torch.as_tensor(edge).unsqueeze(0) for edge in (space.low, space.high)]
-        )
-        low, high = observed.rows(edges).reshape(2, -1)
-        bounded = (high - low).isfinite() & (high > low) & (high - low < 1e6)
-        shift = torch.where(bounded, (low + high) / 2, shift)
-        scale = torch.where(bounded, 2 / (high - low), scale)
-    return shift, scale
+        return self._hashes(data.obs)[1:]

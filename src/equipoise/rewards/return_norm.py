@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.nets.normalize import RunningNorm
 from equipoise.returns import running_returns
+from equipoise.rewards.streams import of_all, turns, with_room
 from equipoise.types import Pool, Trajectory, Tree
 
 
@@ -36,8 +37,13 @@ class ReturnNorm:
         if not self._episodic:
             data = replace(data, first=torch.zeros_like(data.first))
         returns, mine = carry(data, gamma, self._so_far)
-        self._so_far = of_all(mine, data.context["stream"], pool)
+        self._so_far = of_all(mine, data.context["stream"], mine.new_zeros(()), pool)
         self._norm.absorb(returns.unsqueeze(-1), data.mask, pool)
+
+    def centred(self, reward: Tensor) -> Tensor:
+        """Return rewards minus the mean of the returns, divided by their deviation."""
+        found: Tensor = self._norm(reward.unsqueeze(-1)).squeeze(-1)
+        return found
 
     def state(self) -> Tree:
         """The statistics, and the return of each stream so far."""
@@ -59,19 +65,6 @@ class ReturnNorm:
         )
 
 
-def of_all(carried: Tensor, stream: Tensor, pool: Pool) -> Tensor:
-    """Running returns [streams] of all learners; at most one has a stream in its batch."""
-    count = int(pool.max(torch.tensor(len(carried), device=carried.device)))
-    mine = carried.new_zeros(2, count)
-    mine[0, stream], mine[1, stream] = carried[stream], 1.0
-    total = pool.sum(mine)
-    found = total[0]
-    found[: len(carried)] = torch.where(
-        total[1, : len(carried)] > 0, found[: len(carried)], carried
-    )
-    return found
-
-
 def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """Carry running returns through every window, from the end of its stream's last one -> [T, B],
     [streams] for the next batch.
@@ -79,24 +72,19 @@ def carry(data: Trajectory, gamma: float, before: Tensor | None) -> tuple[Tensor
     A batch may hold several windows of a stream; they are taken in the order of their rows, one of
     each stream at a time.
     """
-    stream, start = data.context["stream"], data.context["start"]
-    streams = int(stream.max()) + 1
-    carried = data.reward.new_zeros(max(streams, 0 if before is None else len(before)))
-    if before is not None:
-        carried[: len(before)] = before
-    # [B] windows of its stream before it
-    turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)
+    stream, new = data.context["stream"], data.reward.new_zeros(())
+    before = data.reward.new_zeros(0) if before is None else before
+    carried = with_room(before, int(stream.max()) + 1, new)
     returns = data.reward.new_empty(data.shape)
-    for i in range(int(turn.max()) + 1):
-        now = turn == i
-        ids = stream[now]
+    for windows in turns(data):
+        ids = stream[windows]
         part = running_returns(
-            reward=data.reward[:, now],
-            first=data.first[:-1, now],
+            reward=data.reward[:, windows],
+            first=data.first[:-1, windows],
             gamma=gamma,
             before=carried[ids],
-            mask=data.mask[:, now],
+            mask=data.mask[:, windows],
         )
-        returns[:, now] = part
+        returns[:, windows] = part
         carried[ids] = part[-1]
     return returns, carried

@@ -8,11 +8,21 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.facts import KEPT, Fraction, Help, NonNegativeInt, PositiveInt, Rate, UnitInterval
+from equipoise.facts import (
+    KEPT,
+    Fraction,
+    Help,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    Read,
+    UnitInterval,
+)
 from equipoise.nets.normalize import RunningNorm
 from equipoise.rewards.observed import Observed, reached, some_rows
 from equipoise.rewards.return_norm import ReturnNorm
-from equipoise.rewards.term import RewardTerm
+from equipoise.rewards.term import Refused, RewardTerm
 from equipoise.schema import Schema, count, like
 from equipoise.types import (
     EnvSpec,
@@ -83,10 +93,25 @@ class RND(RewardTerm):
             "Discount of the return whose deviation scales the bonus",
             "With a replay, whose rows come in no order, it is 0.",
         ),
+        Read("modulator", 0.0, why="a modulator is scaled by the deviation of the error itself"),
     ] = 0.99
+    modulator: Annotated[
+        NonNegativeFloat,
+        Help(
+            "Largest factor in a product; 0 returns the error itself",
+            "The factor is 1 + the error in deviations from its mean, at least 1 (Badia et al. "
+            "2020, arXiv:2002.06038, section 2, where the largest is 5).",
+        ),
+        KEPT,
+    ] = 0.0
 
     def follow(self, algorithm: Learns) -> None:
-        self._discount = 0.0 if algorithm.needs_replay else self.discount
+        if 0 < self.modulator < 1:
+            raise Refused(
+                f"reward.rnd.modulator: must be 0 or at least 1, got {self.modulator:g}; try 5"
+            )
+        alone = algorithm.needs_replay or self.modulator > 0
+        self._discount = 0.0 if alone else self.discount
 
     def build(self, spec: EnvSpec, seed: int) -> None:
         self._observed, self._seed = Observed(spec), seed
@@ -103,11 +128,16 @@ class RND(RewardTerm):
         self._scale.to(device)
 
     def rewards(self, data: Trajectory) -> Tensor:
+        none = torch.full_like(data.reward, self.modulator > 0)  # 1 is no modulation
         if not self._warm():
-            return torch.zeros_like(data.reward)
+            return none
         self._rows = self._norm(self._observed.rows(data.obs)[1:])
         self._errors = self.net(self._rows) * reached(data)
-        return self._scale.scale(self._errors) if self._taken else torch.zeros_like(data.reward)
+        if not self._taken:
+            return none
+        if self.modulator:
+            return (1 + self._scale.centred(self._errors)).clamp(1, self.modulator)
+        return self._scale.scale(self._errors)
 
     def loss(self, data: Trajectory) -> LossOutput | None:
         if not self._warm():

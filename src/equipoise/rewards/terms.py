@@ -21,6 +21,9 @@ from equipoise.types import EnvSpec, Learns, Rewards
 
 BUILT_IN = {
     "counts": "equipoise.rewards.counts:Counts",
+    "e3b": "equipoise.rewards.e3b:E3B",
+    "episodic": "equipoise.rewards.episodic:Episodic",
+    "icm": "equipoise.rewards.icm:ICM",
     "gail": "equipoise.rewards.gail:GAIL",
     "preferences": "equipoise.rewards.preferences.term:Preferences",
     "rnd": "equipoise.rewards.rnd:RND",
