@@ -158,7 +158,7 @@ def _split_chat(
     return own, chosen[len(own) :], rejected[len(own) :]
 
 
-ASKING = ("system", "user")  # roles of a prompt
+ASKING = ("system", "developer", "user")  # roles of a prompt
 
 
 def _line(store: Store, query: Query, answer: Answer, format_: Format) -> Json:
@@ -334,7 +334,9 @@ def _time(value: object, where: str) -> float | None:
     try:
         found = datetime.fromisoformat(value if isinstance(value, str) else "")
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        return found.timestamp()
+        seconds = found.timestamp()
+        _iso(seconds)  # at the ends of the calendar another zone may have a time that UTC lacks
+        return seconds
     except (ValueError, OverflowError):
         raise ValueError(
             f"{where}: must be a time such as 2026-01-31T12:00:00Z, got {shortened(repr(value))}"
