@@ -26,6 +26,7 @@ from equipoise.facts import (
 )
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
+from equipoise.feedback.store import in_the_way
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard
@@ -190,7 +191,7 @@ class Preferences(RewardTerm):
         """ValueError for a store that is damaged, or whose clips are of another env."""
         folder = Path(self.store)
         if not self._is_there():
-            if folder.is_dir() and any(folder.iterdir()):
+            if folder.is_dir() and in_the_way(folder):
                 raise ValueError(f"{folder}: must be a store or a new folder, got another one")
             above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
             if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -274,8 +275,8 @@ class Preferences(RewardTerm):
     def _opened(self) -> Store:
         """Open the store; create it before the first round alone."""
         try:
-            if not self._rounds and not self._is_there():
-                return Store.create(self.store)
+            if not self._rounds:
+                return Store.open_or_create(self.store)  # also by several runs at once
             store = Store(self.store)
             try:
                 self._check_rows(store)
