@@ -8,6 +8,7 @@ import math
 import pytest
 
 from equipoise.feedback import Store
+from equipoise.feedback.database import FILE
 from equipoise.feedback.formats import export_file, import_file
 from tests.feedback.made import clips
 
@@ -223,3 +224,18 @@ def test_a_time_that_could_not_be_exported_is_not_imported(store, tmp_path, time
     with pytest.raises(ValueError, match="in.jsonl, line 1: time: must be a time such as"):
         import_file(store, written(tmp_path / "in.jsonl", [TEXTS | {"time": time}]))
     assert store.counts().answers == 0
+
+
+def test_an_export_never_takes_the_place_of_the_store(store, tmp_path):
+    import_file(store, written(tmp_path / "in.jsonl", [TEXTS]))
+    (tmp_path / "link").symlink_to(store.path)
+    before = (store.path / FILE).read_bytes()
+    for place, said in {
+        store.path / FILE: "outside of the store",
+        tmp_path / "link" / FILE: "outside of the store",
+        store.path: "a file to write",
+        tmp_path / "no" / "out": "a folder that exists",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            export_file(store, place, "trl")
+    assert (store.path / FILE).read_bytes() == before

@@ -60,6 +60,7 @@ def export_file(store: Store, path: Path, format_: str) -> tuple[int, int]:
     """
     if format_ not in FORMATS:
         raise ValueError(f"format: must be one of {', '.join(FORMATS)}, got {format_!r}")
+    _check_target(store, path)
     answers: dict[int, list[Answer]] = {}
     for answer in store.answers():
         answers.setdefault(answer.query, []).append(answer)
@@ -82,6 +83,16 @@ def export_file(store: Store, path: Path, format_: str) -> tuple[int, int]:
         said = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines)
     write_atomic(path, said.encode())
     return written, sum(map(len, answers.values())) - written
+
+
+def _check_target(store: Store, path: Path) -> None:
+    """ValueError for a path that is no new or old file, or of the store itself."""
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: must be a file in a folder that exists, got none")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: must be a file to write, got another kind of file")
+    if path.resolve().is_relative_to(store.path.resolve()):
+        raise ValueError(f"{path}: must be outside of the store, got a place in {store.path}")
 
 
 # ----------------------------------------------------------------------------- chosen and rejected
