@@ -214,6 +214,8 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
 
     Without ``synced`` a power cut may lose it; use that for a file that is renewed soon.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path}: must be a file to write, got a device or a pipe")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:

@@ -231,7 +231,7 @@ def check(
     does = (
         "" if not module else (f" would be imported from {_place(module)}, and its code would run")
     )
-    if what in ("argument", "reward model"):
+    if what in ("argument", "reward model", "reward setting"):
         does = " would be opened"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
     raise Untrusted(

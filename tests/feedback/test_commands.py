@@ -78,3 +78,8 @@ def test_wrong_input_is_one_sentence(run, tmp_path):
     assert "format: must be one of" in run("export", "s", "x", "--format", "csv", expected=2)
     assert "must have a token" in run("revoke", "s", "ben", expected=2)
     assert "must be a name of 1 to 100" in run("annotator", "s", " ", expected=2)
+
+
+def test_an_empty_argument_is_named_as_the_help_names_it(tmp_path):
+    done = CliRunner().invoke(app, ["feedback", "annotator", str(tmp_path), ""])
+    assert done.exit_code == 2 and "NAME: must not be empty" in done.output

@@ -182,3 +182,14 @@ def test_a_store_that_is_opened_twice_here_loses_nothing_to_another_process(tmp_
         "with Store.open(sys.argv[1]) as store: store.text(sys.argv[2])"
     )
     subprocess.run([sys.executable, "-c", seen, str(tmp_path / "s"), kept], check=True)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_was_removed_while_open_acknowledges_nothing(tmp_path, replaced):
+    with store_with(tmp_path / "store", 1) as store:
+        store.add_annotator("ann")
+        shutil.rmtree(store.path)
+        if replaced:
+            Store.create(store.path).close()
+        with pytest.raises(OSError, match="nothing was stored, since the store was removed or"):
+            store.next_query("ann")

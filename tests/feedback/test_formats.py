@@ -8,12 +8,14 @@ import math
 import pytest
 
 from equipoise.feedback import Store
+from equipoise.feedback.database import FILE
 from equipoise.feedback.formats import export_file, import_file
 from tests.feedback.made import clips
 
 ASK = [{"role": "user", "content": "What is 2 + 2?"}]
 GOOD, BAD = ({"role": "assistant", "content": text} for text in ("4", "5"))
 TEXTS = {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
+DEVELOPER = [{"role": "developer", "content": "Be short."}, *ASK]
 CHATS = {"prompt": ASK, "chosen": [GOOD], "rejected": [BAD]}
 WHOLE = {"chosen": [*ASK, GOOD], "rejected": [*ASK, BAD]}
 BY = {"annotator": "ann", "time": "2026-01-31T12:00:00.123456+00:00", "latency_s": 3.25}
@@ -208,3 +210,32 @@ def test_answers_about_clips_are_left_out_of_files_of_texts(store, tmp_path):
         assert export_file(store, tmp_path / "out", format_) == (0, 1)
     with pytest.raises(ValueError, match="format: must be one of trl, openrlhf, label-studio"):
         export_file(store, tmp_path / "out", "csv")
+
+
+def test_chats_may_begin_with_a_developer(store, tmp_path):
+    """The name of the system role in newer chats."""
+    import_file(store, written(tmp_path / "in.jsonl", [CHATS | {"prompt": DEVELOPER} | BY]))
+    export_file(store, tmp_path / "out.jsonl", "openrlhf")
+    assert import_file(store, tmp_path / "out.jsonl") == (0, 0)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.9999999-14:00"])
+def test_a_time_that_could_not_be_exported_is_not_imported(store, tmp_path, time):
+    with pytest.raises(ValueError, match="in.jsonl, line 1: time: must be a time such as"):
+        import_file(store, written(tmp_path / "in.jsonl", [TEXTS | {"time": time}]))
+    assert store.counts().answers == 0
+
+
+def test_an_export_never_takes_the_place_of_the_store(store, tmp_path):
+    import_file(store, written(tmp_path / "in.jsonl", [TEXTS]))
+    (tmp_path / "link").symlink_to(store.path)
+    before = (store.path / FILE).read_bytes()
+    for place, said in {
+        store.path / FILE: "outside of the store",
+        tmp_path / "link" / FILE: "outside of the store",
+        store.path: "a file to write",
+        tmp_path / "no" / "out": "a folder that exists",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            export_file(store, place, "trl")
+    assert (store.path / FILE).read_bytes() == before

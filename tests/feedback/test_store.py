@@ -314,3 +314,22 @@ def test_a_full_disk_is_one_sentence_and_no_answer(tmp_path):
     store._db._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
     store.answer(question.query.id, "a", "left", 1)
     assert len(store.answers()) == 1
+
+
+def test_a_creation_that_was_interrupted_or_is_another_process_s_goes_on(tmp_path, monkeypatch):
+    place = tmp_path / "store"
+    (place / "segments").mkdir(parents=True)  # what a creation has before its database
+    Store.create(place).close()
+    other, create = tmp_path / "other", Store.create
+
+    def beaten(path):
+        create(path).close()
+        return create(path)
+
+    monkeypatch.setattr(Store, "create", beaten)
+    with Store.open_or_create(other) as store, Store.open_or_create(other):
+        assert store.counts().answers == 0
+    (tmp_path / "full" / "segments").mkdir(parents=True)
+    (tmp_path / "full" / "segments" / "x").touch()
+    with pytest.raises(ValueError, match="must be a new or an empty folder, got one with segments"):
+        Store.open_or_create(tmp_path / "full")

@@ -358,3 +358,12 @@ def test_equal_sides_are_shown_on_either_side(tmp_path: Path) -> None:
         # 4.5 standard deviations of a fair coin
         assert abs(firsts - 200) < 45
         assert {one.swapped for one in made.answers()} == {True, False}
+
+
+def test_a_body_without_a_length_is_refused_before_it_is_read(port: int) -> None:
+    """With both headers the parts count, so the length bounds nothing."""
+    head = f"POST /api/enter HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 3\r\n"
+    parts = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
+        caller.sendall(f"{head}{parts}".encode())
+        assert caller.recv(12) == b"HTTP/1.1 411"

@@ -173,3 +173,20 @@ def test_a_trained_reward_model_judges_a_run(tmp_path: Path) -> None:
         eq.generate(run, ["210210>"])
     done = eq.train("sort", "grpo", reward=f"run:{run}", steps=32, out=tmp_path / "run", **usual)
     assert done.summary["evaluation"]["episodes"] == 20
+
+
+@pytest.mark.parametrize(
+    ("prompts", "completions", "said"),
+    [
+        (["ab"], [1], "completion 1: must be a text, got int"),
+        (["ab"], [None], "completion 1: must be a text, got NoneType"),
+        (None, ["a"], "must be lists, got NoneType"),
+        ({"ab"}, ["a"], "must be lists, got set"),
+        (["ab"], (one for one in "a"), "must be lists, got generator"),
+    ],
+)
+def test_odd_texts_to_score_are_refused_in_one_sentence(
+    tmp_path: Path, prompts: Any, completions: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        eq.score(folder_of(tmp_path), prompts, completions)

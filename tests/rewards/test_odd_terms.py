@@ -4,6 +4,7 @@ the run or at its first batch, and none leaves a checkpoint that cannot be resum
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from equipoise import tree
 from equipoise.algorithms.ppo import PPO
 from equipoise.errors import RewardsFailed
 from equipoise.record import statefile
@@ -96,6 +98,9 @@ FAILS: dict[str, tuple[dict[str, Any], str]] = {
         dict(absorb=lambda self, data, pool: data.mask.zero_()),
         "absorb failed: .*data.mask changed in place",
     ),
+    "an exit": (dict(rewards=lambda self, data: sys.exit(0)), "rewards failed: SystemExit: 0"),
+    "metrics of texts": (dict(metrics=lambda self: {"a": "x"}), "a number for 'a', got str"),
+    "metrics of two": (dict(metrics=lambda self: {"a": torch.zeros(2)}), "got Tensor"),
     "a loss that is a tensor": (loss(lambda net, data: net(data.obs).sum()), "a LossOutput"),
     "a loss for each row": (
         loss(lambda net, data: LossOutput(loss=net(data.obs), count=count(data))),
@@ -149,3 +154,18 @@ def test_frozen_parameters_of_a_net_stay() -> None:
     nn.init.ones_(net[0].weight)  # type: ignore[arg-type]  # a resumed process draws another
     made(**members).load(saved)
     assert torch.equal(net[0].weight, before), "the state has them as well"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arrays", [False, True], ids=["on policy", "replay"])
+def test_new_rows_stay_as_they_are(arrays: bool) -> None:
+    """A term that changed them would change what the algorithm learns from."""
+
+    def collect(self: Any, data: Trajectory) -> None:
+        data.reward[:] = 99
+
+    data = batches(1)[0].data
+    if arrays:
+        data = Trajectory(**tree.numpy_views(data.fields()))
+    with pytest.raises(RewardsFailed, match="Odd.collect failed: .*(changed in place|read-only)"):
+        made(collect=collect).collect(data)
+    assert arrays is False or not (data.reward == 99).any()

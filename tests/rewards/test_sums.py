@@ -153,3 +153,9 @@ class Nameless(RewardTerm):
 class Forgetful(RewardTerm):
     def state(self) -> Any:
         return {"seen": 1}
+
+
+def test_bytes_are_no_sum() -> None:
+    given: Any = b"env"
+    with pytest.raises(TypeError, match="reward: must be a function or a class .*got b'env'"):
+        program(reward=given)

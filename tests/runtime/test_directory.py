@@ -757,3 +757,12 @@ def test_the_hash_is_of_names_dtypes_shapes_and_bytes_alone():
     assert params_sha256({"a": torch.tensor([0.0])}) != params_sha256({"a": torch.tensor([-0.0])})
     assert params_sha256({}) == params_sha256({})
     assert len(params_sha256(given)) == 64
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path):
+    """A superuser's rename would take the place of /dev/null for every program."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="must be a file to write, got a device or a pipe"):
+        files.write_atomic(pipe, b"text")
+    assert pipe.is_fifo() and [one.name for one in tmp_path.iterdir()] == ["pipe"]

@@ -129,7 +129,7 @@ def _rewards(given: object) -> str | None:
     """Rewards as the setting names them: ``module:name``, with commas between."""
     if given is None or isinstance(given, str):
         return given
-    several = given if isinstance(given, Sequence) else [given]
+    several = given if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     return ",".join(
         one if isinstance(one, str) else reference(one, "reward", main=False) for one in several
     )

@@ -278,6 +278,13 @@ def score(
     """
     if isinstance(prompts, str) or isinstance(completions, str):
         raise ValueError("prompts and completions: must be lists of equal length, got one text")
+    several: tuple[object, object] = (prompts, completions)  # of a caller, whatever the types are
+    if odd := [type(one).__name__ for one in several if not isinstance(one, Sequence)]:
+        raise ValueError(f"prompts and completions: must be lists, got {odd[0]}")
+    for number, text in enumerate(completions, 1):
+        given: object = text
+        if not isinstance(given, str):
+            raise ValueError(f"completion {number}: must be a text, got {type(given).__name__}")
     if len(prompts) != len(completions):
         raise ValueError(
             f"completions: must be one for each of {len(prompts)} prompts, got {len(completions)}"

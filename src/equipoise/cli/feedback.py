@@ -105,7 +105,7 @@ def import_(
         from equipoise.feedback.formats import read_pairs
 
         pairs = read_pairs(file)
-        with Store.open(store) if store.exists() else Store.create(store) as opened:
+        with Store.open_or_create(store) as opened:
             queries, answers = opened.import_pairs(pairs)
         print(f"{store}: {queries:,} new queries, {answers:,} new answers")
 

@@ -139,7 +139,9 @@ def _reason(error: Any) -> str:
             "",
         )
         more = f"; did you mean '{apart}'?" if apart else "; an algorithm is --algorithm NAME"
-    return sentence(message[:1].lower() + message[1:].rstrip("." if more else "") + more)
+    # the metavar of an argument keeps its capitals
+    first = message[:1] if message[1:2].isupper() else message[:1].lower()
+    return sentence(first + message[1:].rstrip("." if more else "") + more)
 
 
 def _meant(name: str, ctx: Context) -> str:

@@ -125,6 +125,7 @@ class Database:
         try:
             with _spoken(self.path):
                 self._check()
+            self._file = self._on_disk()
         except BaseException:
             self._db.close()
             raise
@@ -164,6 +165,11 @@ class Database:
         with self._lock, _spoken(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                if self._on_disk() != self._file:  # SQLite would write on to a removed file
+                    raise OSError(
+                        f"{self.path}: nothing was stored, since the store was removed or replaced "
+                        "while it was open; open it again"
+                    )
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
@@ -181,6 +187,14 @@ class Database:
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        """Return device and number of the file at the path; None if there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         with self._lock:

@@ -60,6 +60,7 @@ def export_file(store: Store, path: Path, format_: str) -> tuple[int, int]:
     """
     if format_ not in FORMATS:
         raise ValueError(f"format: must be one of {', '.join(FORMATS)}, got {format_!r}")
+    _check_target(store, path)
     answers: dict[int, list[Answer]] = {}
     for answer in store.answers():
         answers.setdefault(answer.query, []).append(answer)
@@ -82,6 +83,16 @@ def export_file(store: Store, path: Path, format_: str) -> tuple[int, int]:
         said = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines)
     write_atomic(path, said.encode())
     return written, sum(map(len, answers.values())) - written
+
+
+def _check_target(store: Store, path: Path) -> None:
+    """ValueError for a path that is no new or old file, or of the store itself."""
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: must be a file in a folder that exists, got none")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: must be a file to write, got another kind of file")
+    if path.resolve().is_relative_to(store.path.resolve()):
+        raise ValueError(f"{path}: must be outside of the store, got a place in {store.path}")
 
 
 # ----------------------------------------------------------------------------- chosen and rejected
@@ -158,7 +169,7 @@ def _split_chat(
     return own, chosen[len(own) :], rejected[len(own) :]
 
 
-ASKING = ("system", "user")  # roles of a prompt
+ASKING = ("system", "developer", "user")  # roles of a prompt
 
 
 def _line(store: Store, query: Query, answer: Answer, format_: Format) -> Json:
@@ -334,7 +345,9 @@ def _time(value: object, where: str) -> float | None:
     try:
         found = datetime.fromisoformat(value if isinstance(value, str) else "")
         found = found if found.tzinfo else found.replace(tzinfo=UTC)
-        return found.timestamp()
+        seconds = found.timestamp()
+        _iso(seconds)  # at the ends of the calendar another zone may have a time that UTC lacks
+        return seconds
     except (ValueError, OverflowError):
         raise ValueError(
             f"{where}: must be a time such as 2026-01-31T12:00:00Z, got {shortened(repr(value))}"

@@ -85,8 +85,8 @@ class Store:
         """Create a store in a new or an empty folder, and open it."""
         folder, said = Path(path), check(asdict(plan or Plan()), PLAN, "plan")
         folder.mkdir(parents=True, exist_ok=True)
-        if there := [one.name for one in folder.iterdir() if not one.name.startswith(".")]:
-            raise ValueError(f"{folder}: must be a new or an empty folder, got one with {there[0]}")
+        if there := in_the_way(folder):
+            raise ValueError(f"{folder}: must be a new or an empty folder, got one with {there}")
         (folder / SEGMENTS).mkdir(exist_ok=True)
         try:
             database.create(folder, json.dumps(said))
@@ -94,6 +94,19 @@ class Store:
             raise ValueError(f"{folder}: must be a new folder, got a store") from None
         sync_directory(folder.parent)
         return cls(folder)
+
+    @classmethod
+    def open_or_create(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a store; create it first in a new or an empty folder, as others may do at once."""
+        folder = Path(path)
+        if (folder / database.FILE).exists() or folder.is_file():
+            return cls(folder)
+        try:
+            return cls.create(folder)
+        except ValueError:
+            if not (folder / database.FILE).exists():
+                raise
+            return cls(folder)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -572,3 +585,16 @@ def _check_active(db: sqlite3.Connection, name: str) -> None:
 def _check_among(where: str, value: str, among: Sequence[str]) -> None:
     if value not in among:
         raise ValueError(f"{where}: must be one of {', '.join(among)}, got {value!r}")
+
+
+def in_the_way(folder: Path) -> str:
+    """Return the name of something in a folder that a new store may not lie beside; "" if there is
+    nothing.
+
+    A store that another process is creating, or was killed while creating, has empty segments.
+    """
+    names = [one.name for one in folder.iterdir() if not one.name.startswith(".")]
+    segments = folder / SEGMENTS
+    if names == [SEGMENTS] and segments.is_dir() and not any(segments.iterdir()):
+        return ""
+    return min(names, default="")

@@ -7,19 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from equipoise import schema, tree
 from equipoise.errors import RewardsFailed
 from equipoise.facts import values_of
-from equipoise.hints import raised
+from equipoise.hints import raised, shortened
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import LearnerLost, Learners
 from equipoise.learners.steps import checked
 from equipoise.private.torch import changes
 from equipoise.rewards.step import RewardStep
-from equipoise.rewards.term import RewardTerm, check_state
+from equipoise.rewards.term import Refused, RewardTerm, check_state
 from equipoise.rewards.terms import Terms, names_of
 from equipoise.sums import ENV, parsed
 from equipoise.types import Learns, Rewards, Trajectory, Tree, ValueHead
@@ -64,8 +65,10 @@ class RewardSum:
 
     def collect(self, data: Trajectory) -> None:
         """Show new rows [T, B] to the terms, each once."""
+        if self._terms:
+            data = Trajectory(**tree.map(_kept, data.fields()))
         for term in self._terms.values():
-            with _told(term, "collect"):
+            with _told(term, "collect"), unchanged(data):
                 term.collect(data)
 
     def __call__(self, data: Trajectory) -> Tensor:
@@ -110,7 +113,8 @@ class RewardSum:
         for name, term in self._terms.items():
             with _told(term, "metrics"):
                 found |= {
-                    f"{name}_{key}": (value * one, one) for key, value in term.metrics().items()
+                    f"{name}_{key}": (_number(value, key) * one, one)
+                    for key, value in term.metrics().items()
                 }
         return found
 
@@ -255,7 +259,9 @@ def _told(term: RewardTerm, method: str) -> Iterator[None]:
         yield
     except LearnerLost:
         raise
-    except Exception as error:  # the class of a user may raise anything
+    except Refused as error:
+        raise RewardsFailed(str(error)) from error
+    except (Exception, SystemExit) as error:  # the class of a user may raise anything
         raise RewardsFailed(
             f"reward: {type(term).__name__}.{method} failed: {raised(error)}"
         ) from error
@@ -273,6 +279,23 @@ def unchanged(data: Trajectory) -> Iterator[None]:
                 f"expected data to stay as it is, got data.{path} changed in place; "
                 f"work on a copy: data.{path}.clone()"
             )
+
+
+def _kept(leaf: object) -> object:
+    """Return an array as a view that cannot be written: a replay keeps the rows that it is of."""
+    if isinstance(leaf, np.ndarray):
+        leaf = leaf.view()
+        leaf.flags.writeable = False
+    return leaf
+
+
+def _number(value: object, key: str) -> float | Tensor:
+    """Return a value of a term's metrics; TypeError if it is no number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach().reshape(())
+    if isinstance(value, int | float | np.number):
+        return float(value)
+    raise TypeError(f"expected a number for {shortened(repr(key))}, got {type(value).__name__}")
 
 
 def _fixed(net: nn.Module) -> dict[str, Tensor]:

@@ -67,7 +67,8 @@ class Guard:
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if elsewhere and scope["path"] not in self.entries:
             return 403, "Sec-Fetch-Site: expected a request of this page, got one of another"
-        if scope["method"] == "POST" and "content-length" not in headers:
+        chunked = "transfer-encoding" in headers  # its length would be whatever arrives
+        if chunked or (scope["method"] == "POST" and "content-length" not in headers):
             return 411, "Content-Length: expected the number of bytes, got none"
         if (
             not headers.get("content-length", "0").isdecimal()

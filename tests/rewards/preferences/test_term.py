@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from gymnasium import spaces
 
 from equipoise import api, trust
+from equipoise.errors import RewardsFailed
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.novelty import novelty
+from equipoise.rewards.preferences.term import Preferences
 from tests.rewards.preferences.test_loop import program
 
 SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "on": spaces.MultiBinary(3)})
@@ -156,3 +159,28 @@ def test_a_store_that_a_file_names_is_opened_only_if_the_user_vouches_for_it() -
     names = trust.of_rewards(rewards)
     assert names == [("reward setting", "labels")]
     assert not trust.of_rewards({"sum": "preferences", "terms": {"preferences": {"store": ""}}})
+
+
+def test_a_store_that_cannot_be_made_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="reward.preferences.store: .*folder that can be made"):
+        api.start(program(tmp_path / "file" / "store", 256), on="serial", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_store_that_is_removed_between_two_rounds_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new store would hold none of the answers."""
+    first = Preferences._round
+
+    def then_removed(self: Preferences, version: int, seed: int) -> None:
+        first(self, version, seed)
+        shutil.rmtree(self.store)
+
+    monkeypatch.setattr(Preferences, "_round", then_removed)
+    run = api.start(program(tmp_path / "store", 512), on="serial", out=tmp_path / "run")
+    with pytest.raises(RewardsFailed, match="^reward.preferences.store: .*store: must be a feedba"):
+        for _ in run:
+            pass
+    assert not (tmp_path / "store").exists()

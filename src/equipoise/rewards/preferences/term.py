@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields, replace
@@ -25,6 +26,7 @@ from equipoise.facts import (
 )
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
+from equipoise.feedback.store import in_the_way
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard
@@ -189,8 +191,13 @@ class Preferences(RewardTerm):
         """ValueError for a store that is damaged, or whose clips are of another env."""
         folder = Path(self.store)
         if not self._is_there():
-            if folder.is_dir() and any(folder.iterdir()):
+            if folder.is_dir() and in_the_way(folder):
                 raise ValueError(f"{folder}: must be a store or a new folder, got another one")
+            above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+                raise ValueError(
+                    f"{folder}: must be a folder that can be made, got none in {above}"
+                )
             return
         with Store(folder) as store:
             first = next((one.left for one in store.queries() if one.kind == "clip"), None)
@@ -245,7 +252,7 @@ class Preferences(RewardTerm):
     def _round(self, version: int, seed: int) -> None:
         """Ask, read the answers that are there, judge the model by the new ones, and fit."""
         self._run = self._run or secrets.token_hex(8)
-        with Store(self.store) if self._is_there() else Store.create(self.store) as store:
+        with self._opened() as store:
             upto = store.round_of(self._run, self._rounds)
             if upto is None:
                 new = self._asks(store, seed)
@@ -264,6 +271,29 @@ class Preferences(RewardTerm):
         if changed and (len(answers) >= self.first or self._shown is not None):
             self._fit(answers, seed)
         self._rounds += 1
+
+    def _opened(self) -> Store:
+        """Open the store; create it before the first round alone."""
+        try:
+            if not self._rounds:
+                return Store.open_or_create(self.store)  # also by several runs at once
+            store = Store(self.store)
+            try:
+                self._check_rows(store)
+            except BaseException:
+                store.close()
+                raise
+        except (ValueError, OSError) as error:
+            raise Refused(f"reward.preferences.store: {error}") from error
+        return store
+
+    def _check_rows(self, store: Store) -> None:
+        """ValueError if the store has fewer answers than the run has read."""
+        if (last := store.last_row()) < self._row:
+            raise ValueError(
+                f"{store.path}: must have the {self._row:,} rows of answers that this run has "
+                f"read, got {last:,}; try the store that it began with"
+            )
 
     def _waits(self, store: Store, upto: int) -> bool:
         """Are there queries up to now without an answer?"""
@@ -427,11 +457,7 @@ class Preferences(RewardTerm):
         self._known_at = 0
         if self._row:
             with Store(self.store) as store:
-                if (last := store.last_row()) < self._row:
-                    raise ValueError(
-                        f"{store.path}: must have the {self._row:,} rows of answers that this run "
-                        f"has read, got {last:,}; try the store that it began with"
-                    )
+                self._check_rows(store)
 
 
 SIGNS = len(fields(guard.Signs))
