@@ -78,6 +78,14 @@ def test_a_clip_is_behaviour_without_a_seam_and_its_frames(trained: Path, tmp_pa
     assert len({int(one["episode"][0]) for one in found}) == 4
 
 
+def test_an_episode_shorter_than_a_clip_is_a_clip(trained: Path, tmp_path: Path) -> None:
+    (added,) = add_clips(trained, tmp_path / "store", Asked(clips=5, rows=25))
+    assert added.clips == 5
+    with Store.open(tmp_path / "store") as store:
+        for one in clips_of(store):
+            assert one["observations"][:, 0].tolist() == list(range(11))
+
+
 def test_the_same_command_makes_the_same_clips_and_asks_no_pair_twice(
     trained: Path, tmp_path: Path
 ) -> None:
