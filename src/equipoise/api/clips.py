@@ -175,7 +175,8 @@ def _add(store: Store, found: list[Arrays], version: int, step: int, asked: Aske
 class _Piece:
     """Rows of an episode without a seam."""
 
-    begins: bool  # does the episode begin with them?
+    place: int  # among the pieces that are kept; frames are rendered if it is one of these
+    whole: bool  # does the episode begin with them?
     obs: list[Tree] = field(default_factory=list)
     action: list[Tree] = field(default_factory=list)
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
@@ -230,37 +231,36 @@ def _episode(
     A piece has ``rows`` rows; the last one may be shorter if it has half of them or is the whole
     episode.
     """
-    kept, seen, piece, ts = list[_Piece](), 0, _Piece(bool(made.ts.first[0])), made.ts
-    observed = Observed(spec)
+    kept, seen, ts, observed = dict[int, _Piece](), 0, made.ts, Observed(spec)
 
-    def keep(one: _Piece) -> None:
-        """Keep each of the ``seen`` pieces with the same chance (reservoir sampling)."""
-        nonlocal seen
-        seen += 1
-        if len(kept) < PER_EPISODE:
-            kept.append(one)
-        elif (at := int(draw.integers(seen))) < PER_EPISODE:
-            kept[at] = one
+    def begun(whole: bool) -> _Piece:
+        """Begin a piece, which is kept with the same chance as each other one (reservoir
+        sampling).
+        """
+        return _Piece(seen if seen < PER_EPISODE else int(draw.integers(seen + 1)), whole)
 
+    piece = begun(bool(ts.first[0]))
     for _ in range(LONGEST):
-        obs, frame = tree.map(np.copy, observed.leaf(ts.obs)), small(frame_of(made))
+        shown = [small(frame_of(made))] if piece.place < PER_EPISODE else []
+        obs = tree.map(np.copy, observed.leaf(ts.obs))
         action = tree.map(np.copy, playing(ts.obs, ts.first.copy()))
         made.send(action, ts.stream)
         ts = made.recv()
         if not ts.valid[0]:  # the action was ignored, and the next episode begins
-            piece = _Piece(bool(ts.first[0]))
+            piece = begun(bool(ts.first[0]))
             continue
         piece.obs.append(tree.index(obs, 0))
         piece.action.append(tree.index(action, 0))
-        piece.frames.append(frame)
-        over = bool(ts.terminated[0] or ts.truncated[0])
-        size = len(piece.frames)
-        if size == rows or (over and (piece.begins or 2 * size >= rows)):
-            keep(piece)
-            piece = _Piece(begins=False)
+        piece.frames += shown
+        over, size = bool(ts.terminated[0] or ts.truncated[0]), len(piece.obs)
+        if size == rows or (over and (piece.whole or 2 * size >= rows)):
+            if shown:
+                kept[piece.place] = piece
+            seen += 1
+            piece = begun(whole=False)
         if over:
             break
-    return kept
+    return list(kept.values())
 
 
 def _arrays(piece: _Piece, clips: Clips, episode: int, fps: int) -> Arrays:
@@ -274,13 +274,14 @@ def _arrays(piece: _Piece, clips: Clips, episode: int, fps: int) -> Arrays:
     frames = np.stack(piece.frames)
     every = max(1, -(-frames.nbytes // MOST_BYTES))
     shown = {"frames": frames[::every], "fps": np.array([fps / every])}
-    return {**clips.arrays(obs, action, episode, len(piece.frames)), **shown}
+    return {**clips.arrays(obs, action, episode, len(piece.obs)), **shown}
 
 
 def small(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a frame [H, W, 3], halved by means of 2 x 2 pixels until no side is over 200."""
     while max(frame.shape[:2]) > LARGEST_SIDE and min(frame.shape[:2]) > 1:
-        height, width = (side // 2 for side in frame.shape[:2])
-        squares = frame[: 2 * height, : 2 * width].reshape(height, 2, width, 2, 3)
-        frame = squares.mean((1, 3)).round().astype(np.uint8)
+        height, width = (2 * (side // 2) for side in frame.shape[:2])
+        wide = frame[:height, :width].astype(np.uint16)
+        rows = wide[::2] + wide[1::2]
+        frame = ((rows[:, ::2] + rows[:, 1::2] + 2) // 4).astype(np.uint8)
     return frame

@@ -86,6 +86,17 @@ def test_an_episode_shorter_than_a_clip_is_a_clip(trained: Path, tmp_path: Path)
             assert one["observations"][:, 0].tolist() == list(range(11))
 
 
+def test_a_long_episode_gives_some_of_its_pieces(trained: Path, tmp_path: Path) -> None:
+    list(add_clips(trained, tmp_path / "store", Asked(clips=16, rows=2)))
+    with Store.open(tmp_path / "store") as store:
+        found = clips_of(store)
+    episodes = [int(one["episode"][0]) for one in found]
+    assert max(map(episodes.count, episodes)) == 4
+    assert len({int(one["observations"][0, 0]) for one in found}) > 4  # not only the first ones
+    for one in found:
+        assert (one["frames"][:, 0, 0, 0] == 20 * one["observations"][:, 0]).all()
+
+
 def test_the_same_command_makes_the_same_clips_and_asks_no_pair_twice(
     trained: Path, tmp_path: Path
 ) -> None:
