@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.app import Trust, app
 from equipoise.console.help import Sections, plain_errors
 
 
@@ -44,14 +44,13 @@ def clips(
         typer.Option("--follow", help="Play each newer checkpoint too, until the run ends"),
     ] = False,
     trust: Trust = None,
-    debug: Debug = False,
 ) -> None:
     """Add clips with pictures of a run's policy to a store, and queries about them.
 
     The newest checkpoint plays in an env that renders. 'equipoise label STORE' shows the clips, and
     a training with --reward preferences on this store learns from the answers.
     """
-    with plain_errors("equipoise clips", debug):
+    with plain_errors("equipoise clips", False):
         from equipoise.api.clips import Asked, add_clips
 
         asked = Asked(
