@@ -38,14 +38,14 @@ TASKS: dict[str, tuple[Any, dict[str, Any], int, tuple[str, ...], tuple[str, ...
     "corridor": (
         KeyCorridor,
         {"layout": 0},
-        200_000,
+        160_000,
         ("algorithm.entropy=0.01",),
         ("env", "env+0.1*rnd"),
     ),
     "corridors": (
         KeyCorridor,
         {"layout": None, "rooms": 2},
-        200_000,
+        120_000,
         ("algorithm.entropy=0.05",),
         (
             "env",

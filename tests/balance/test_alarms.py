@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.balance.alarms import Alarms, FirstEpisodes, Limits, Moment, PolicyLimits, effective
+from equipoise.balance.alarms import (
+    Alarms,
+    FirstEpisodes,
+    Limits,
+    Moment,
+    PolicyLimits,
+    contradicted,
+    effective,
+)
 from equipoise.balance.shares import Shares
 
 ACTOR, LEARNER = Shares(worked=1.0, side="sampling"), Shares(worked=1.0, side="learning")
@@ -273,3 +281,9 @@ def test_the_effective_sample_size():
     assert effective(1.0, 1.0) == 1.0
     assert effective(0.5, 1.0) == 0.25
     assert effective(math.inf, math.inf) == effective(math.nan, 1.0) == 0.0
+
+
+def test_a_learned_reward_is_exploited_once_its_guard_gives_up() -> None:
+    metrics = {"preferences_win_rate": 0.25}
+    assert contradicted(0.0, metrics) == ""
+    assert contradicted(1.0, metrics).endswith("the last ones let it win 25%")

@@ -18,6 +18,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded import offline
 from equipoise.learners.learner import Learner
+from equipoise.rewards.gail import GAIL
 from equipoise.rewards.terms import Terms, built
 from equipoise.tree import ArraySpec
 from equipoise.types import EnvSpec, Rewards, Trajectory
@@ -26,17 +27,19 @@ from tests.rewards.preferences.test_loop import SMALL, SYNTHETIC, finish, progra
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EPISODES, LONG = 6, 20
+LAST = 3  # an action of DISCRETE
 
 
 def recorded(folder: Path, spec: EnvSpec, *, seed: int = 0) -> str:
-    """A data set of a policy that always takes the last action, or the greatest."""
-    rng, action = np.random.default_rng(seed), spec.action
+    """A data set of a policy that always takes one action."""
+    rng, action, shape = np.random.default_rng(seed), spec.action, spec.observation.shape
+    assert shape is not None
+    last = action.high if isinstance(action, spaces.Box) else LAST
 
     def episodes() -> Iterator[datasets.Episode]:
         for _ in range(EPISODES):
-            last = action.n - 1 if isinstance(action, spaces.Discrete) else action.high
             yield datasets.Episode(
-                obs=rng.normal(size=(LONG + 1, *spec.observation.shape)).astype(np.float32) * 0.5,
+                obs=rng.normal(size=(LONG + 1, *shape)).astype(np.float32) * 0.5,
                 action=np.array([last] * LONG),
                 reward=np.zeros(LONG),
                 terminated=np.zeros(LONG, np.bool_),
@@ -94,12 +97,13 @@ def test_gail_pays_for_the_actions_of_the_demonstrations(tmp_path: Path) -> None
         made.step(batch(replace(data, behaviour={"logp": logp, "value": logp})))
     data = drawn(DISCRETE, 6, 8, 99)
     paid = made.terms["gail"].rewards(data).detach()
-    last = data.action == DISCRETE.action.n - 1
+    last = data.action == LAST
     assert float(paid[last].mean()) > 1.5 * float(paid[~last].mean())
 
 
 def test_every_row_of_a_data_set_is_shown_once(tmp_path: Path) -> None:
     term = gail(tmp_path)["gail"]
+    assert isinstance(term, GAIL)
     assert len(term._shown) == EPISODES * LONG
 
 

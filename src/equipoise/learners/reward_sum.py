@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -215,7 +214,8 @@ class RewardSum:
     def schema(self) -> dict[str, schema.Schema]:
         terms: dict[str, schema.Schema] = {}
         for name, term in self._terms.items():
-            net: Any = schema.like(self._net(name, term), finite=True)
+            net = schema.like(self._net(name, term), finite=True)
+            assert isinstance(net, dict)
             terms[name] = {"own": self._schemas[name], "version": schema.count(), **net}
         return {"rewards": self._step.schema()} | ({"terms": terms} if terms else {})
 

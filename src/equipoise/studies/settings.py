@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
 from equipoise import trust
 from equipoise.facts import Flag, Help, Range
@@ -71,7 +71,7 @@ class StudySettings:
     ] = "local"
     url: Annotated[
         str,
-        Help("URL that trials are copied to; with it --executor ray needs no shared folder"),
+        Help("URL for copies of the trials; no shared folder is needed"),
         Flag(WHERE, "URL"),
     ] = ""
     seed: Annotated[int, Range(0, (1 << 63) - 1)] = 0
@@ -169,13 +169,14 @@ def read_study(folder: Path) -> StudySettings:
         if key not in known:
             raise ValueError(f"{file}: unknown setting {key!r} in [study]{hint(key, known)}")
     kinds = get_type_hints(StudySettings)
-    typed: dict[str, Any] = {
+    make: Callable[..., StudySettings] = StudySettings
+    typed: dict[str, object] = {
         key: convert(value, kinds[key], f"{file}: {key}") for key, value in given.items()
     }
     if "strategy" not in typed:
         raise ValueError(f"{file}: must name a strategy in [study], got none")
     try:
-        return StudySettings(**typed)
+        return make(**typed)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -10,6 +10,7 @@ import pytest
 
 from equipoise import api
 from equipoise.feedback import Store
+from equipoise.rewards.preferences import guard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -106,3 +107,31 @@ def test_with_recorded_labels_the_env_s_rewards_change_nothing(tmp_path: Path) -
         name = f"tests.rewards.preferences.worlds:{env}"
         found.append(train(tmp_path / f"run-{env}", tmp_path / env, 256, env=name))
     assert found[0] == found[1]
+
+
+@pytest.mark.thorough
+def test_people_are_never_waited_for_and_are_heard_later(tmp_path: Path) -> None:
+    train(tmp_path / "run", tmp_path / "store", 256)
+    with Store(tmp_path / "store") as store:
+        assert store.counts().open == len(store.queries()) >= 8
+        store.add_annotator("ann")
+        while (question := store.next_query("ann")) is not None:
+            store.answer(question.query.id, "ann", "left", latency_s=1.0)
+    run = api.start(resume=tmp_path / "run", steps=512)
+    reports = [report.metrics for report in run]
+    assert reports[-1]["preferences_labels"] >= 8
+    assert "preferences_caution" in reports[-1]  # the guard looks at a model from its second round
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "status"), [("pull back", "completed"), ("stop", "alarmed")])
+def test_the_guard_lowers_rewards_and_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: guard.Kind, status: str
+) -> None:
+    verdict = guard.Verdict(kind, "planted")
+    monkeypatch.setattr(guard, "judge", lambda state, signs: (state, verdict))
+    settings = (*SYNTHETIC, "evaluation.on_alarm=stop")
+    run = api.start(program(tmp_path / "store", 512, *settings), on="serial", out=tmp_path / "run")
+    last = [report.metrics for report in run][-1]
+    assert run.summary is not None and run.summary["status"] == status
+    assert (last["preferences_caution"] >= 0.5) == (kind == "pull back")

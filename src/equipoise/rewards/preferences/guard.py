@@ -49,11 +49,9 @@ class Limits:
         PositiveFloat, Help("Most deviation on the policy's segments, over labelled ones")
     ] = 2.0
     kl: Annotated[
-        NonNegativeFloat, Help("Most KL to the policies of the answers, in nats; 0 turns it off")
+        NonNegativeFloat, Help("Most KL to the policies of the answers, nats; 0: off")
     ] = 0.0
-    patience: Annotated[
-        PositiveInt, Help("Looks in a row that ask and get no answer, before a pull back")
-    ] = 3
+    patience: Annotated[PositiveInt, Help("Unanswered looks in a row before a pull back")] = 3
     pulls: Annotated[PositiveInt, Help("Pull backs within `memory` looks, before a stop")] = 3
     memory: Annotated[PositiveInt, Help("Looks after which a pull back is forgotten")] = 30
 
