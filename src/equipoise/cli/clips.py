@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.app import Trust, app
-from equipoise.console.help import Sections, plain_errors
+from equipoise.cli.app import Trust, app, plain_command
+from equipoise.console.help import Sections
 
 
 @app.command(
@@ -18,6 +18,7 @@ from equipoise.console.help import Sections, plain_errors
   equipoise clips runs/NAME preferences --follow     while the run trains
   equipoise label preferences                        where people compare them""",
 )
+@plain_command("equipoise clips")
 def clips(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
@@ -50,20 +51,19 @@ def clips(
     The newest checkpoint plays in an env that renders. 'equipoise label STORE' shows the clips, and
     a training with --reward preferences on this store learns from the answers.
     """
-    with plain_errors("equipoise clips", False):
-        from equipoise.api.clips import Asked, add_clips
+    from equipoise.api.clips import Asked, add_clips
 
-        asked = Asked(
-            clips=count,
-            rows=rows,
-            queries=queries,
-            seed=seed,
-            follow=follow,
-            trust=tuple(trust or ()),
+    asked = Asked(
+        clips=count,
+        rows=rows,
+        queries=queries,
+        seed=seed,
+        follow=follow,
+        trust=tuple(trust or ()),
+    )
+    for added in add_clips(directory, store, asked):
+        print(
+            f"step {added.step:,}: {added.clips:,} clips, {added.queries:,} queries; "
+            f"{added.total:,} queries in {store}",
+            flush=True,
         )
-        for added in add_clips(directory, store, asked):
-            print(
-                f"step {added.step:,}: {added.clips:,} clips, {added.queries:,} queries; "
-                f"{added.total:,} queries in {store}",
-                flush=True,
-            )
