@@ -146,19 +146,21 @@ def _total(store: Store) -> int:
     return sum(one.kind == "clip" for one in store.queries())
 
 
-def _add(store: Store, found: list[Arrays], version: int, step: int, asked: Asked) -> Added:
+def _add(store: Store, found: Iterator[Arrays], version: int, step: int, asked: Asked) -> Added:
     """Store clips, and as many random pairs of them as queries."""
-    hashes = [store.add_segment(one) for one in found]
+    hashes, episodes = list[str](), list[int]()
+    for one in found:
+        hashes.append(store.add_segment(one))
+        episodes.append(int(one[EPISODE][0]))
     place = {hash_: i for i, hash_ in enumerate(hashes)}
     known = [
         (place[one.left], place[one.right])
         for one in store.queries()
         if one.left in place and one.right in place
     ]
-    episodes = np.array([int(one[EPISODE][0]) for one in found], np.int64)
     pairs = random_pairs(
-        len(found),
-        held_out(episodes, share=HELD_OUT, seed=SPLIT),
+        len(hashes),
+        held_out(np.array(episodes, np.int64), share=HELD_OUT, seed=SPLIT),
         seed=derive_seed(asked.seed, f"pairs {step}"),
         asked=np.array(known, np.int64).reshape(-1, 2),
     )
@@ -168,7 +170,7 @@ def _add(store: Store, found: list[Arrays], version: int, step: int, asked: Aske
             break
         store.add_query("clip", hashes[left], hashes[right], version=version)
         queries += 1
-    return Added(step=step, clips=len(found), queries=queries, total=_total(store))
+    return Added(step=step, clips=len(hashes), queries=queries, total=_total(store))
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class _Piece:
     frames: list[NDArray[np.uint8]] = field(default_factory=list)
 
 
-def _played(loaded: Loaded, env: EnvFactory, clips: Clips, asked: Asked) -> list[Arrays]:
+def _played(loaded: Loaded, env: EnvFactory, clips: Clips, asked: Asked) -> Iterator[Arrays]:
     """Play episodes with drawn actions, as in training, until there are enough clips."""
     spec, step = loaded.playable[loaded.first].spec, step_of(loaded.meta)
     seed = derive_seed(asked.seed, f"clips {step}")
@@ -193,7 +195,7 @@ def _played(loaded: Loaded, env: EnvFactory, clips: Clips, asked: Asked) -> list
     playing = Playing(
         loaded.policies[loaded.first], np.arange(1), deterministic=False, seed=seed, step=step
     )
-    draw, found = np.random.default_rng(seed), list[Arrays]()
+    draw, left = np.random.default_rng(seed), asked.clips
     try:
         _check_fits(env, made, spec)
         made.recv()
@@ -201,13 +203,13 @@ def _played(loaded: Loaded, env: EnvFactory, clips: Clips, asked: Asked) -> list
             with one_thread():
                 pieces = _episode(made, playing, spec, asked.rows, draw)
             episode = derive_seed(seed, f"episode {number}")
-            left = asked.clips - len(found)
-            found += [_arrays(one, clips, episode, fps_of(made)) for one in pieces[:left]]
-            if len(found) >= asked.clips:
+            for one in pieces[:left]:
+                left -= 1
+                yield _arrays(one, clips, episode, fps_of(made))
+            if not left:
                 break
     finally:
         made.close()
-    return found
 
 
 def _check_fits(env: EnvFactory, made: SyncEnv, spec: EnvSpec) -> None:
