@@ -32,6 +32,7 @@ COMMANDS = (
     "probe",
     "generate",
     "label",
+    "clips",
     "export",
     "serve",
     "watch",

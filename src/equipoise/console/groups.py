@@ -11,6 +11,7 @@ GROUPS = {
         "generate": "Answer prompts with the model of a run",
         "collect": "Save episodes of a policy as a data set",
         "feedback": "Keep preferences of people between clips or texts",
+        "clips": "Show people what a policy does: clips for a store",
         "label": "Serve a page on which people compare clips or texts",
     },
     "Look": {

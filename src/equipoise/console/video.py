@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise import tree
 from equipoise.envs.base import SyncEnv
@@ -23,6 +24,10 @@ from equipoise.types import REMOTE, EnvFactory, Tree
 FPS = 30  # default if the env names none
 MOST_FPS = 1_000
 LONGEST = 10_000  # steps of an episode; an env without a time limit must not fill the disk
+
+
+class NoFrames(ValueError):
+    """An env does not render to arrays."""
 
 
 def record(
@@ -48,11 +53,11 @@ def record(
     if path.suffix != ".mp4":
         raise ValueError(f"{path}: expected a name that ends in .mp4")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = _make(env, seed)
+    made = make_drawn(env, seed)
     aside = path.with_name(f".{path.stem}.unfinished.mp4")
     try:
         with av.open(str(aside), "w") as container:
-            returns = _play(made, act, _Writer(container, _fps(made)), episodes, begin)
+            returns = _play(made, act, _Writer(container, fps_of(made)), episodes, begin)
         aside.replace(path)
     finally:
         made.close()
@@ -68,8 +73,8 @@ def _av() -> Any:
     return av
 
 
-def _make(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
-    """Make one stream, as for evaluation, that renders to arrays."""
+def make_drawn(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
+    """Make one stream, as for evaluation, that renders to arrays; NoFrames if it cannot."""
     if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
         # else pygame looks for a screen, and complains
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -88,13 +93,13 @@ def _make(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
         {**factory.kwargs, "render_mode": "rgb_array"},
     )
     if target.startswith("envpool:"):
-        raise ValueError(
+        raise NoFrames(
             f"{target}: EnvPool's envs do not render; record the Gymnasium env of the same name"
         )
     found: Any = env if callable(env) else making.resolve(target)
     accepted = None if isinstance(found, Registered) else making.parameters(found)
     if accepted is not None and not accepted.keys() & {"render_mode", "**"}:
-        raise ValueError(
+        raise NoFrames(
             f"{target}: expected an env that takes render_mode='rgb_array', got one with "
             f"{', '.join(accepted)}"
         )
@@ -113,13 +118,13 @@ def _make(env: EnvFactory | str | Callable[..., object], seed: int) -> SyncEnv:
             named = replace(factory, target=f"python:{target}" if python else target, kwargs=kwargs)
             made = making.make(named, streams=streams, seed=seed)
     except TypeError as error:  # the env behind an id lacks that parameter
-        raise ValueError(
+        raise NoFrames(
             f"{target}: expected an env that takes render_mode='rgb_array', got {error}"
         ) from error
     modes = _metadata(_drawn(made)).get("render_modes") or []
     if "rgb_array" not in modes:
         made.close()
-        raise ValueError(
+        raise NoFrames(
             f"{target}: expected the render mode 'rgb_array' for a video, got an env with "
             f"{list(modes)}"
         )
@@ -164,13 +169,22 @@ def _metadata(of: Any, absent: Mapping[str, Any] = MappingProxyType({})) -> Mapp
     return found if isinstance(found, Mapping) else {}
 
 
-def _frame(made: SyncEnv) -> object:
+def frame_of(made: SyncEnv) -> NDArray[np.uint8]:
+    """Return the present frame [H, W, 3]; ValueError if the env renders something else."""
     frame = _drawn(made).render()
     # a vector env of one
-    return frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame
+    frame = frame[0] if isinstance(frame, tuple | list) and len(frame) == 1 else frame
+    array = np.asarray(frame)
+    if array.ndim != 3 or array.shape[-1] != 3 or array.dtype != np.uint8:
+        raise ValueError(
+            f"render(): expected a frame [H, W, 3] of uint8, got {array.dtype} {array.shape} "
+            f"({type(frame).__name__})"
+        )
+    return array
 
 
-def _fps(made: SyncEnv) -> int:
+def fps_of(made: SyncEnv) -> int:
+    """Return the frames per second that the env names, or a default."""
     fps = _metadata(_drawn(made)).get("render_fps")
     return (
         max(round(float(fps)), 1)
@@ -200,14 +214,14 @@ def _play(
     while len(returns) < episodes:
         if begin is not None:
             begin()
-        writer.add(_frame(made))
+        writer.add(frame_of(made))
         total = 0.0
         for _ in range(LONGEST):
             action = _batch(act(tree.index(ts.obs, 0)))
             made.send(action, ts.stream)
             ts = made.recv()
             total += float(ts.reward[0])
-            writer.add(_frame(made))
+            writer.add(frame_of(made))
             if ts.terminated[0] or ts.truncated[0]:
                 break
         else:
@@ -231,15 +245,9 @@ class _Writer:
         self._container, self._fps = container, fps
         self._stream: Any = None
 
-    def add(self, frame: Any) -> None:
+    def add(self, array: NDArray[np.uint8]) -> None:
         import av
 
-        array = np.asarray(frame)
-        if array.ndim != 3 or array.shape[-1] != 3 or array.dtype != np.uint8:
-            raise ValueError(
-                f"render(): expected a frame [H, W, 3] of uint8, got {array.dtype} {array.shape} "
-                f"({type(frame).__name__})"
-            )
         array = np.pad(
             array, ((0, array.shape[0] % 2), (0, array.shape[1] % 2), (0, 0)), mode="edge"
         )

@@ -22,3 +22,29 @@ def noise() -> gymnasium.Env[Any, Any]:
 
 def pendulum() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("Pendulum-v1", max_episode_steps=50)
+
+
+class Drawn(gymnasium.Env[Any, Any]):
+    """Episodes of 11 rows; an observation and the red of its frame tell the row's number."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = gymnasium.spaces.Box(0.0, 20.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, render_mode: str | None = None, size: int = 300) -> None:
+        self.render_mode, self._size, self._t, self._x = render_mode, size, 0, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._t, self._x = 0, float(self.np_random.uniform(0, 10))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._t, self._x = self._t + 1, float(np.clip(self._x + action[0], 0, 20))
+        return self._seen(), -abs(self._x - 5), False, self._t == 11, {}
+
+    def render(self) -> Any:
+        return np.full((self._size, self._size + 100, 3), (20 * self._t, 0, 0), np.uint8)
+
+    def _seen(self) -> Any:
+        return np.array([self._t, self._x], np.float32)

@@ -69,6 +69,12 @@ class Clips:
             raise ValueError(f"{where}: must have the number of its episode, int64 [1], got none")
         return tree.nest(got), sizes.pop(), int(episode[0])
 
+    def check(self, store: Store) -> None:
+        """ValueError if the first clip of a store is of another env."""
+        first = next((one.left for one in store.queries() if one.kind == "clip"), None)
+        if first is not None:
+            self.rows(store.segment(first), f"{store.path}, clip {first[:12]}")
+
 
 class Labels:
     """The answers of a store up to a row, and the segments that they are about."""

@@ -200,9 +200,7 @@ class Preferences(RewardTerm):
                 )
             return
         with Store(folder) as store:
-            first = next((one.left for one in store.queries() if one.kind == "clip"), None)
-            if first is not None:
-                self._clips.rows(store.segment(first), f"{folder}, clip {first[:12]}")
+            self._clips.check(store)
 
     def _new_model(self) -> RewardModel:
         nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
