@@ -270,7 +270,7 @@ class TuneOptions(ProgramOptions, total=False):
     executor: Literal["local", "ray"]
     """Trials on this machine, or on a Ray cluster (default: local)."""
     url: str
-    """URL that trials are copied to; with it executor="ray" needs no shared folder."""
+    """URL for copies of the trials; no shared folder is needed (default: none)."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]

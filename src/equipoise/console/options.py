@@ -448,7 +448,7 @@ SHORT: Short = {  # the commonest options, a line each; "": the option's own hel
 TEXT = {
     "Text": {
         "--model MODEL": "",
-        "--reward MODULE:FUNCTION": "Reward functions (default: the task's own)",
+        "--reward MODULE:FUNCTION": "Rewards, as module:function[,...] or run:DIR",
         "--max-completion-length N": "",
     }
 }

@@ -49,7 +49,7 @@ class Limits:
         PositiveFloat, Help("Most deviation on the policy's segments, over labelled ones")
     ] = 2.0
     kl: Annotated[
-        NonNegativeFloat, Help("Most KL to the policies of the answers, nats; 0: off")
+        NonNegativeFloat, Help("Most KL to the policies of the answers; 0 turns it off")
     ] = 0.0
     patience: Annotated[PositiveInt, Help("Unanswered looks in a row before a pull back")] = 3
     pulls: Annotated[PositiveInt, Help("Pull backs within `memory` looks, before a stop")] = 3
