@@ -158,6 +158,8 @@ def test_a_store_that_a_file_names_is_opened_only_if_the_user_vouches_for_it() -
     rewards = {"sum": "preferences", "terms": {"preferences": {"store": "labels", "labels": 3}}}
     names = trust.of_rewards(rewards)
     assert names == [("reward setting", "labels")]
+    with pytest.raises(trust.Untrusted, match="run.json: reward setting 'labels' would be opened"):
+        trust.check(names, None, None, [], "run.json")
     assert not trust.of_rewards({"sum": "preferences", "terms": {"preferences": {"store": ""}}})
 
 
