@@ -94,6 +94,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         ),
     )
 }
+SQL = re.compile(r"^\W*(SELECT|CREATE|INSERT|UPDATE|DELETE)\b|\b(FROM|WHERE|NULL)\b")  # not prose
 CORPORA = ("pages", "help", "messages", "docstrings", "comments")
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
 MARKUP = re.compile(r"<!--.*?-->|<[^>\n]+>|!\[[^\]]*\]\([^)]*\)", re.DOTALL)
@@ -188,7 +189,7 @@ class Texts(ast.NodeVisitor):
         text = as_text(node)
         if text is None:
             self.visit(node)
-        elif len(text.split()) > 2:
+        elif len(text.split()) > 2 and not SQL.search(text):
             self._add(corpus, node.lineno, text)
 
     def visit_Constant(self, node: ast.Constant) -> None:

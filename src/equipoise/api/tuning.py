@@ -21,7 +21,6 @@ from equipoise.api.options import (
 )
 from equipoise.api.programs import Chosen, Env, configured, made_program
 from equipoise.api.training import asked_for
-from equipoise.console.study import StudyView
 from equipoise.files import is_url
 from equipoise.hints import install
 from equipoise.programs.config_file import write_config
@@ -169,6 +168,8 @@ def tune(
     )
     asked, trust = asked_for(rest, options.get("settings", ())), options.get("trust", ())
     folder = opened(options.get("out"), settings, program, trust, asked=asked)
+    from equipoise.console.study import StudyView  # it loads rich
+
     view = StudyView(settings, folder, quiet=not options.get("progress", True))
     try:
         return carried_on(

@@ -228,7 +228,7 @@ def _tasks(data: bytes, path: Path) -> Iterator[Pair]:
 
 
 def _sides(data: Json, annotations: list[Json], where: str) -> tuple[str, str]:
-    """Return the keys of the two texts: those that a result names, else known ones."""
+    """Return the keys of the two texts, by the names of a result or known names."""
     named = []
     for annotation in annotations:
         for result in _results(annotation, where):

@@ -67,7 +67,7 @@ def segment_bytes(arrays: Arrays) -> bytes:
 
 
 def read_segment(path: Path, hash_: str) -> dict[str, NDArray[np.generic]]:
-    """Read the arrays of a clip; ValueError if the file is not the one that was written."""
+    """Read the arrays of a clip; ValueError for another file than was written."""
     data = read_bounded(path, LARGEST_SEGMENT)
     if (got := digest(data)) != hash_:
         raise ValueError(f"{path}: must have the SHA-256 of its name, got {got}; it is damaged")
@@ -101,7 +101,7 @@ def checked_text(value: object, where: str) -> Text:
 
 
 def parse_text(data: bytes, hash_: str, path: Path) -> Text:
-    """Return the text of its bytes; ValueError if they are not the ones that were written."""
+    """Return the text of its bytes; ValueError for other bytes than were written."""
     if digest(data) != hash_:
         raise ValueError(
             f"{path}: text {hash_[:12]} must have this SHA-256, got {digest(data)[:12]}; it is "

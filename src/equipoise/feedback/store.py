@@ -248,7 +248,7 @@ class Store:
             number, repeat = found
             query = rows.query(db, number)
             reason = "repeat" if repeat else query.purpose
-            return self._lease(db, query, annotator, draw.side < 0.5, reason, now)
+            return self._lease(db, query, annotator, draw.mirror < 0.5, reason, now)
 
     def _choose(
         self, db: sqlite3.Connection, annotator: str, now: float, draw: _Draw
@@ -551,7 +551,7 @@ class _Draw:
 
     def __init__(self, seed: int, annotator: str, earlier: int) -> None:
         data = hashlib.sha256(f"{seed}:{earlier}:{annotator}".encode()).digest()
-        self.side, self.kind, self.own, self.pick = (
+        self.mirror, self.kind, self.own, self.pick = (
             int.from_bytes(data[at : at + 8]) / 2.0**64 for at in range(0, 32, 8)
         )
 

@@ -110,7 +110,7 @@ class RewardModel:
     def raw(self, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Tensor:
         """The raw scores [M] of prompts and completions as tokens, the ends included.
 
-        ValueError if one has more tokens than the model has positions.
+        ValueError for a sample of more tokens than the model has positions.
         """
         most = self.net.config.max_position_embeddings
         sizes = [len(prompt) + len(completion) for prompt, completion in texts]

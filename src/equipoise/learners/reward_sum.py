@@ -37,7 +37,7 @@ class RewardSum:
         pool: Learners,
         device: torch.device,
     ) -> None:
-        """``terms``: those of the sum by name, built."""
+        """``terms``: the terms of the sum by name, built."""
         self._terms, self._pool, self._networks = dict(terms), pool, dict[str, Flat]()
         self._products = products_of(rewards, terms)
         self._plain = [(weight, names) for weight, names in self._products] == [(1.0, (ENV,))]

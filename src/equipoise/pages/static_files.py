@@ -1,4 +1,4 @@
-"""The files of a page, in memory: those of its room, and those that all pages share."""
+"""The files of a page, in memory: of its room, and of all pages."""
 
 from __future__ import annotations
 

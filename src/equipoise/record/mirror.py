@@ -495,7 +495,7 @@ def fetch(
 
 
 def fetch_small(url: str, directory: Path) -> None:
-    """Bring the small files of a directory up to those of the run at a URL, each whole."""
+    """Fetch the small files of the run at a URL that differ here, each whole."""
     store = Store(url)
     with plainly(url):
         for name in SMALL:

@@ -1,4 +1,4 @@
-"""Learned features of observations: those that tell which action led from one to the next."""
+"""Learned features of observations, which tell which action led from one to the next."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class SmallFiles:
         self._thread.start()
 
     def fetch(self, url: str, directory: Path) -> None:
-        """Fetch those of the trial at ``url`` soon."""
+        """Fetch the files of the trial at ``url`` soon."""
         self._wanted.put((url, directory))
 
     def warn(self) -> None:

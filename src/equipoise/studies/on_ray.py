@@ -42,7 +42,7 @@ class TrialActor:
         self._error = ""
 
     def begin(self, job: Job, files: Mapping[str, bytes]) -> None:
-        """``files``: those of the study, for one with a URL."""
+        """``files``: the files of a study with a URL."""
         if job.url:
             try:
                 self._own = self._own or OwnFolder()

@@ -318,7 +318,7 @@ class Preferences(RewardTerm):
         return asks(store, self._clips, self._found.segments(), model, how, seed=seed)
 
     def _fit(self, answers: Answers, seed: int) -> None:
-        """Fit a new ensemble to all answers, and to those that demonstrations give."""
+        """Fit a new ensemble to all answers, also the answers of demonstrations."""
         parts = [self._labels.segments()] if len(answers) else []
         if self._shown is not None:
             answers = self._with_demonstrations(self._shown.segments(), parts, answers, seed)
@@ -334,7 +334,7 @@ class Preferences(RewardTerm):
         self, shown: Rows, parts: list[Segments], answers: Answers, seed: int
     ) -> Answers:
         """Add demonstrations and the policy's earliest segments to ``parts``; return the answers
-        with those that prefer the demonstrations.
+        with answers that prefer the demonstrations.
         """
         rows = self._found.segments()
         early = Rows(**tree.index(rows.fields(), rows.round == rows.round.min()))
