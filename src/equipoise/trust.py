@@ -49,6 +49,7 @@ REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
+PLACES = ("URL", "address")  # kinds of names that are connected to
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
@@ -205,9 +206,8 @@ def check(
     if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
     what, name = unknown[0]
-    if _module(name) == "__main__" and _plain(name).partition(":")[2] not in vars(
-        sys.modules["__main__"]
-    ):
+    module = "" if what in PLACES else _module(name)
+    if module == "__main__" and _plain(name).partition(":")[2] not in vars(sys.modules["__main__"]):
         raise Untrusted(
             f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go "
             "on there alone, after "
@@ -218,7 +218,6 @@ def check(
         f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown)
     )
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
-    module = _module(name)
     if module and _place(module) is None:
         top = module.partition(".")[0]
         near = next(iter(difflib.get_close_matches(top, _modules_of_users(), 1, 0.6)), "")
@@ -233,6 +232,8 @@ def check(
     )
     if what in ("argument", "reward model", "reward setting"):
         does = " would be opened"
+    if what in PLACES:
+        does = " would be connected to"
     does = does or f" would import what {'the arguments of ' if what == 'env' else ''}it names"
     raise Untrusted(
         f"{file}: {what} {_plain(name)!r}{does}. Nothing shows that your own 'train' wrote this "

@@ -28,7 +28,14 @@ from equipoise.studies.history import (
 )
 from equipoise.studies.journal import JOURNAL, Journal, decided, read_journal, replayed
 from equipoise.studies.recorded import state_text
-from equipoise.studies.settings import STUDY, StudySettings, check_trust, read_study, write_study
+from equipoise.studies.settings import (
+    STUDY,
+    StudySettings,
+    check_trust,
+    read_study,
+    write_cluster,
+    write_study,
+)
 from equipoise.studies.space import Space, read_space
 from equipoise.studies.stopping import PROCESS, STOP, stop_study
 from equipoise.studies.strategies.cells import Cells
@@ -391,6 +398,37 @@ def test_a_space_that_names_code_needs_a_proof_or_trust(tmp_path: Path) -> None:
         with pytest.raises(Untrusted, match="mine:a"):
             check_trust(tmp_path, read_study(tmp_path), ())
         check_trust(tmp_path, read_study(tmp_path), ("mine", "evil", "small", "large"))
+
+
+@pytest.mark.parametrize(
+    ("given", "was", "now"),
+    [
+        ({"url": "file:///mine"}, "file:///mine", "s3://theirs/x"),
+        (
+            {"executor": "ray", "cluster": ("address=ray://mine:1",)},
+            "ray://mine:1",
+            "ray://theirs:1",
+        ),
+    ],
+)
+def test_a_place_that_a_study_would_connect_to_needs_a_proof_or_trust(
+    given: dict[str, Any], was: str, now: str, tmp_path: Path
+) -> None:
+    write_study(tmp_path, StudySettings(strategy="random", **given), None, "", {})
+    check_trust(tmp_path, read_study(tmp_path), ())
+    file = tmp_path / STUDY
+    file.write_text(file.read_text().replace(was, now))
+    with pytest.raises(Untrusted, match=f"{now}' would be connected to.*--trust {now}"):
+        check_trust(tmp_path, read_study(tmp_path), ())
+    check_trust(tmp_path, read_study(tmp_path), (now,))
+
+
+def test_a_study_keeps_its_proof_with_another_address(tmp_path: Path) -> None:
+    settings = StudySettings(strategy="random", executor="ray", cluster=("address=ray://a:1",))
+    write_study(tmp_path, settings, None, "", {})
+    write_cluster(tmp_path, ("address=ray://b:1",))
+    check_trust(tmp_path, read_study(tmp_path), ())
+    assert read_study(tmp_path).cluster == ("address=ray://b:1",)
 
 
 def test_settings_that_are_not_of_the_space_are_refused_before_they_are_used(

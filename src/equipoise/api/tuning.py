@@ -241,7 +241,7 @@ def carried_on(
     Ray cluster that differ from those of before, and are kept.
     """
     settings = read_study(folder)
-    check_trust(folder, settings, trust)
+    check_trust(folder, settings, [*trust, *map(str, (cluster or {}).values())])
     if jobs is not None:
         settings = replace(settings, jobs=jobs)
     changed = setting_texts({**dict(pairs(settings.cluster)), **(cluster or {})})

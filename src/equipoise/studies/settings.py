@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from equipoise.types import Program
 
 STUDY, TRIALS, BEST, CHOICES = "study.toml", "trials", "best.toml", "choices.json"
-PROOF = "space_signature"  # that this user wrote a space which names code
+PROOF = "study_signature"  # that this user wrote the code and the machines that a study names
 PROGRAMS = "programs"  # of trials that do not share one: the cells of a suite
 MOST_TRIALS, MOST_JOBS, MOST_CONFIRMED = 100_000, 1024, 100
 
@@ -125,10 +125,7 @@ def write_study(
         data = written["program"] = for_toml(to_json(program))
         if (signature := trust.signature(data)) is not None:  # of what a reader finds
             written["signature"] = signature
-    if (names := settings.parsed().named) and (
-        proof := trust.sign(names, space_of(settings), make=True)
-    ):
-        written[PROOF] = proof
+    written |= _proof(settings)
     write_atomic(folder / CHOICES, json_bytes(chosen))
     write_atomic(folder / STUDY, tomli_w.dumps(written).encode())
 
@@ -139,21 +136,36 @@ def write_cluster(folder: Path, cluster: Sequence[str]) -> None:
 
     data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
     data["study"]["cluster"] = list(cluster)
+    data |= _proof(replace(read_study(folder), cluster=tuple(cluster)))
     write_atomic(folder / STUDY, tomli_w.dumps(data).encode())
 
 
-def space_of(settings: StudySettings) -> dict[str, object]:
-    """Return what a proof of a study's space is about."""
-    return {"space": [*settings.space]}
+def _named(settings: StudySettings) -> list[tuple[str, str]]:
+    """Return the code that the space of a study names, and the places it would connect to."""
+    of_cluster = [one.partition("=") for one in settings.cluster]
+    addresses = [value for key, _, value in of_cluster if key == "address" and value != "auto"]
+    places = [("URL", settings.url)] if settings.url else []
+    return [*settings.parsed().named, *places, *(("address", one) for one in addresses)]
+
+
+def _signed(settings: StudySettings) -> dict[str, object]:
+    """Return what a proof is about."""
+    return {"space": settings.space, "url": settings.url, "cluster": settings.cluster}
+
+
+def _proof(settings: StudySettings) -> dict[str, str]:
+    names = _named(settings)
+    proof = trust.sign(names, _signed(settings), make=True) if names else None
+    return {} if proof is None else {PROOF: proof}
 
 
 def check_trust(folder: Path, settings: StudySettings, trusted: Sequence[str]) -> None:
-    """Raise ``Untrusted`` if the space of a study names code, and neither a proof in its file nor
-    ``trusted`` allows it.
+    """Raise ``Untrusted`` if a study names code in its space, a URL or a cluster's address, and
+    neither a proof in its file nor ``trusted`` allows it.
     """
-    if names := settings.parsed().named:
+    if names := _named(settings):
         data = parse_toml(read_bounded(folder / STUDY, LARGEST_JSON), folder / STUDY)
-        trust.check(names, space_of(settings), data.get(PROOF), trusted, folder / STUDY)
+        trust.check(names, _signed(settings), data.get(PROOF), trusted, folder / STUDY)
 
 
 def read_study(folder: Path) -> StudySettings:
