@@ -117,8 +117,11 @@ def main() -> int:
         page, bare = clients
         try:
             seconds: dict[str, list[list[float]]] = {"page": [], "bare": []}
+
+            def lease_of() -> int:
+                return int(page.ask("/api/question")["question"]["lease"])
+
             for _ in range(given.rounds):
-                lease_of = lambda: int(page.ask("/api/question")["question"]["lease"])  # noqa: E731
                 seconds["page"].append(timed(page, lease_of, given.answers))
                 seconds["bare"].append(timed(bare, lambda: 1, given.answers))
                 last = {name: np.percentile(rows[-1], (50, 95)) for name, rows in seconds.items()}

@@ -28,6 +28,13 @@ def is_url(place: object) -> TypeGuard[str]:
     return isinstance(place, str) and "://" in place
 
 
+def local_path(place: str | os.PathLike[str]) -> Path:
+    """Return a path; ValueError for a URL, which would be a folder named "s3:" here."""
+    if is_url(place):
+        raise ValueError(f"{place}: must be a path on this machine, got a URL; try a copy of it")
+    return Path(place)
+
+
 def plain(value: Any) -> Any:
     """Dataclasses, enums, paths, arrays' scalars as JSON's types; nan and infinities as null, since
     JSON lacks them.

@@ -333,3 +333,11 @@ def test_a_creation_that_was_interrupted_or_is_another_process_s_goes_on(tmp_pat
     (tmp_path / "full" / "segments" / "x").touch()
     with pytest.raises(ValueError, match="must be a new or an empty folder, got one with segments"):
         Store.open_or_create(tmp_path / "full")
+
+
+@pytest.mark.parametrize("make", [Store.create, Store.open, Store.open_or_create])
+def test_a_store_at_a_url_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="s3://mine/store: must be a path on this machine"):
+        make("s3://mine/store")
+    assert not list(tmp_path.iterdir())

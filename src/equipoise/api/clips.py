@@ -31,6 +31,7 @@ from equipoise.envs.spaces import differ
 from equipoise.feedback import Store
 from equipoise.feedback.database import FILE
 from equipoise.feedback.items import Arrays
+from equipoise.files import local_path
 from equipoise.nets.threads import one_thread
 from equipoise.record import checkpoint
 from equipoise.record.directory import RunDirectory
@@ -72,12 +73,15 @@ class Added:
     total: int  # queries about clips in the store
 
 
-def add_clips(run: str | os.PathLike[str], store: Path, asked: Asked) -> Iterator[Added]:
+def add_clips(
+    run: str | os.PathLike[str], store: str | os.PathLike[str], asked: Asked
+) -> Iterator[Added]:
     """Play the newest checkpoint of a run and add its clips and queries to a store, which is
     created if there is none.
 
     ValueError if the env does not render, or the store has clips of another env.
     """
+    run, store = local_path(run), local_path(store)
     env = _env(run, asked.trust)
     played: Path | None = None
     while True:

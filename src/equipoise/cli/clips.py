@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,9 +20,9 @@ from equipoise.console.help import Sections
 @plain_command("equipoise clips")
 def clips(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
+        str, typer.Argument(metavar="DIR", help="Run directory, such as runs/NAME")
     ],
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store")],
     count: Annotated[
         int, typer.Option("--clips", metavar="N", min=2, max=1_000, help="Clips of a checkpoint")
     ] = 20,

@@ -44,7 +44,7 @@ feedback = typer.Typer(
 )
 app.add_typer(feedback)
 
-Place = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store")]
+Place = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the annotator")]
 
 

@@ -21,7 +21,7 @@ PORT = 8421
   equipoise label preferences --annotator ann --annotator ben --host 0.0.0.0""",
 )
 def label(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store")],
     annotator: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Person who gets a link, once each (default: you)"),

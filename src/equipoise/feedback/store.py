@@ -51,7 +51,7 @@ from equipoise.feedback.records import (
     Refused,
     Text,
 )
-from equipoise.files import parse_json, sync_directory, write_atomic
+from equipoise.files import local_path, parse_json, sync_directory, write_atomic
 from equipoise.hints import shortened
 from equipoise.schema import MOST, check
 
@@ -69,7 +69,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a store; ValueError if there is none, or a damaged or a newer one."""
-        self.path = Path(path)
+        self.path = local_path(path)
         self._db = Database(self.path)
         try:
             with self._db.reading() as db:
@@ -83,7 +83,7 @@ class Store:
     @classmethod
     def create(cls, path: str | os.PathLike[str], plan: Plan | None = None) -> Self:
         """Create a store in a new or an empty folder, and open it."""
-        folder, said = Path(path), check(asdict(plan or Plan()), PLAN, "plan")
+        folder, said = local_path(path), check(asdict(plan or Plan()), PLAN, "plan")
         folder.mkdir(parents=True, exist_ok=True)
         if there := in_the_way(folder):
             raise ValueError(f"{folder}: must be a new or an empty folder, got one with {there}")
@@ -98,7 +98,7 @@ class Store:
     @classmethod
     def open_or_create(cls, path: str | os.PathLike[str]) -> Self:
         """Open a store; create it first in a new or an empty folder, as others may do at once."""
-        folder = Path(path)
+        folder = local_path(path)
         if (folder / database.FILE).exists() or folder.is_file():
             return cls(folder)
         try:

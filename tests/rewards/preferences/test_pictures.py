@@ -251,3 +251,8 @@ def test_following_plays_each_newer_checkpoint_until_the_run_ends(
     found = list(add_clips(run, tmp_path / "store", followed))
     assert len(found) == 2
     assert waits == [0, 1, 2]
+
+
+def test_a_run_at_a_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a path on this machine, got a URL"):
+        next(add_clips(f"file://{tmp_path}/run", tmp_path / "store", ASKED))

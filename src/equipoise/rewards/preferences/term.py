@@ -27,6 +27,7 @@ from equipoise.facts import (
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
 from equipoise.feedback.store import in_the_way
+from equipoise.files import local_path
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard
@@ -189,7 +190,7 @@ class Preferences(RewardTerm):
 
     def _check_store(self) -> None:
         """ValueError for a store that is damaged, or whose clips are of another env."""
-        folder = Path(self.store)
+        folder = local_path(self.store)
         if not self._is_there():
             if folder.is_dir() and in_the_way(folder):
                 raise ValueError(f"{folder}: must be a store or a new folder, got another one")
