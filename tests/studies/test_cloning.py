@@ -22,7 +22,7 @@ import equipoise as eq
 from equipoise import api
 from equipoise.learners import optimizers
 from equipoise.learners.learner import Learner
-from equipoise.programs.program import algorithm_names, text_algorithm_names
+from equipoise.programs.program import algorithm_class, algorithm_names, text_algorithm_names
 from equipoise.record import checkpoint, statefile
 from equipoise.record.cloning import clone, live_settings, pin, unpin
 from equipoise.record.directory import KEPT, RunDirectory
@@ -30,6 +30,7 @@ from equipoise.types import Frozen, learning
 from tests.runtime.resuming import command, told
 from tests.runtime.test_replay_checkpoints import ENVS, SETTINGS
 from tests.runtime.test_resume import go_on, train
+from tests.sources.test_preferences import file_of
 
 RUN: dict[str, Any] = {"max_lag": 0, "seed": 5, "recipe": False, "evaluate_episodes": 0}
 CART: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "unroll": 8}
@@ -37,6 +38,7 @@ REPLAY: dict[str, Any] = {"actors": 2, "envs_per_actor": 2, "unroll": 4}
 TEXT: dict[str, Any] = {"actors": 2, "envs_per_actor": 8, "batch": 32, "max_completion_length": 8}
 SMALL = ["algorithm.hidden=[16]"]
 STATEFUL = ["algorithm.core=lstm", "algorithm.normalize_obs=true", "rewards.normalize=true"]
+PAIRS = [name for name in algorithm_names() if algorithm_class(name).needs_pairs]
 SIGNAL = {"speaker": "tell", "listener": "hear"}
 
 
@@ -47,6 +49,8 @@ def program(name: str, n: int, rows: str = "", **more: Any) -> Any:
     if algorithm in SETTINGS:
         settings = [*SETTINGS[algorithm], *(["replay.shards=2"] if kind == "shards" else [])]
         return api.program(ENVS[algorithm], algorithm, settings=settings, **REPLAY | given)
+    if name in PAIRS:
+        return api.program(rows, name, model="tiny", **TEXT | {"envs_per_actor": 2} | given)
     if name in text_algorithm_names():
         return api.program("sort", name, model="tiny", **TEXT | given)
     if name == "bc":
@@ -122,6 +126,8 @@ def test_a_clone_makes_the_updates_that_its_parent_makes(
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
         train(program("ppo", 64), tmp_path / "recorder")
         eq.collect(tmp_path / "recorder", rows := "some/rows-v0", episodes=4)
+    if name in PAIRS:
+        rows = str(file_of(tmp_path))
     parent, copy = tmp_path / "parent", tmp_path / "copy"
     train(program(name, n, rows), parent)
     before = content(parent)
