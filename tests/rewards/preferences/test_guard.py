@@ -35,7 +35,7 @@ def test_a_model_expects_its_own_confidence() -> None:
     [
         (FINE, "ok", "support the model"),
         (Signs(), "ok", ""),
-        (replace(FINE, accuracy=0.5), "ask", "foretold 50% of 20 new answers, and expected 80%"),
+        (replace(FINE, accuracy=0.5), "ask", "predicted 50% of 20 new answers, and expected 80%"),
         (replace(FINE, deviation=3.0), "ask", "disagree 3.0 times as much"),
         (replace(FINE, kl=6.0), "ask", "6 nats"),
         (HACKED, "pull back", "wins 90% of 10 comparisons with the best one by the model, and 10%"),

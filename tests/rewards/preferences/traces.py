@@ -72,14 +72,14 @@ def play(case: Case, *, looks: int, seed: int, obey: bool, limits: Limits | None
         trace.true.append(true_return(policy))
         asked = case.asked * (3 if trace.verdicts and trace.verdicts[-1].kind == "ask" else 1)
         gaps = np.zeros(2 * asked)  # beside the best version, and beside some other one
-        foretold = gaps.copy()
+        predicted = gaps.copy()
         other = policy + rng.normal(size=2) * 0.1
         for part, against in ((slice(0, asked), best), (slice(asked, None), other)):
             noise = rng.normal(size=asked) * 0.1  # segments of one policy differ
             gaps[part] = true_return(policy) - true_return(against) + noise
-            foretold[part] = model(policy) - model(against) + noise
+            predicted[part] = model(policy) - model(against) + noise
         wins = rng.random(len(gaps)) < [chance(gap) for gap in gaps]
-        said = np.array([chance(gap) for gap in foretold])
+        said = np.array([chance(gap) for gap in predicted])
         compared = slice(0, asked)
         signs = Signs(
             answers=len(wins),

@@ -40,7 +40,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How well a model foretells answers; nan if there are none to measure it by."""
+    """How well a model predicts answers; nan if there are none to measure it by."""
 
     accuracy: float  # of the answers that prefer one side, each by its weight
     ece: float  # expected calibration error of all answers, of ``BINS`` bins

@@ -65,7 +65,7 @@ class Signs:
     """
 
     answers: int = 0  # new answers that prefer a side
-    accuracy: float = math.nan  # share of them that the model foretold
+    accuracy: float = math.nan  # share of them that the model predicted
     expected: float = math.nan  # the accuracy that the model itself expected (``expected_by``)
     compared: int = 0
     win_answers: float = math.nan  # share of them that the newest version won, a tie is half
@@ -127,12 +127,12 @@ def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[Sta
 def _contradicted(recent: Sequence[Signs], limits: Limits, errors: float) -> str:
     """Return why the teacher and the model disagree about the newest version, or ""."""
     count, won = _pooled([(one.compared, one.win_answers) for one in recent])
-    _, foretold = _pooled([(one.compared, one.win_model) for one in recent])
-    if count < limits.answers or foretold <= 0.5:
+    _, predicted = _pooled([(one.compared, one.win_model) for one in recent])
+    if count < limits.answers or predicted <= 0.5:
         return ""
-    if _wins(recent, limits) < -1 and _errors(foretold - won, foretold, count) > errors:
+    if _wins(recent, limits) < -1 and _errors(predicted - won, predicted, count) > errors:
         return (
-            f"the newest version wins {foretold:.0%} of {count} comparisons with the best one by "
+            f"the newest version wins {predicted:.0%} of {count} comparisons with the best one by "
             f"the model, and {won:.0%} by the answers"
         )
     return ""
@@ -143,7 +143,7 @@ def _surprised(recent: Sequence[Signs], limits: Limits) -> str:
     count, right = _pooled([(one.answers, one.accuracy) for one in recent])
     _, expected = _pooled([(one.answers, one.expected) for one in recent])
     if count >= limits.answers and _errors(expected - right, expected, count) > limits.wary:
-        return f"the model foretold {right:.0%} of {count} new answers, and expected {expected:.0%}"
+        return f"the model predicted {right:.0%} of {count} new answers, expected {expected:.0%}"
     return ""
 
 

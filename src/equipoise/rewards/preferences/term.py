@@ -58,7 +58,7 @@ URGENT = 0.5  # share of queries about the newest segments once the guard asks f
 
 @dataclass(kw_only=True, eq=False)
 class Preferences(RewardTerm):
-    """The mean of an ensemble of networks that foretells which of two segments is preferred
+    """The mean of an ensemble of networks that predicts which of two segments is preferred
     (Christiano et al. 2017, arXiv:1706.03741; Lee et al. 2021, arXiv:2106.05091), less ``caution``
     times the deviation of its members.
 
@@ -82,7 +82,7 @@ class Preferences(RewardTerm):
     ] = "people"
     error: Annotated[
         UnitInterval,
-        Help("Share of answers that the synthetic teacher turns around"),
+        Help("Share of answers that the synthetic teacher gives wrongly"),
         Read("teacher", "synthetic", why="people answer"),
     ] = 0.0
     rationality: Annotated[
@@ -358,11 +358,11 @@ class Preferences(RewardTerm):
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
         chance = self._chance(segments, fresh)
         decided = fresh.share != 0.5
-        foretold = ((chance > 0.5) == (fresh.share > 0.5))[decided].float()
+        predicted = ((chance > 0.5) == (fresh.share > 0.5))[decided].float()
         signs = guard.Signs(
             answers=int(decided.sum()),
-            accuracy=float(foretold.mean()),
-            expected=guard.expected_by(chance[decided]) if len(foretold) else math.nan,
+            accuracy=float(predicted.mean()),
+            expected=guard.expected_by(chance[decided]) if len(predicted) else math.nan,
             compared=len(compared),
             win_answers=float(compared.share.mean()),
             win_model=float(self._chance(segments, compared).mean()),
