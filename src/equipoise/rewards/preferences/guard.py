@@ -143,7 +143,8 @@ def _surprised(recent: Sequence[Signs], limits: Limits) -> str:
     count, right = _pooled([(one.answers, one.accuracy) for one in recent])
     _, expected = _pooled([(one.answers, one.expected) for one in recent])
     if count >= limits.answers and _errors(expected - right, expected, count) > limits.wary:
-        return f"the model predicted {right:.0%} of {count} new answers, expected {expected:.0%}"
+        share = f"{right:.0%} of {count} new answers"
+        return f"the model predicted {share}, and expected {expected:.0%}"
     return ""
 
 
