@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from equipoise import api
 from equipoise.api import training
+from equipoise.envs.toys import ruler
 from equipoise.errors import WorkerFailed
 from equipoise.learners import worker
 from equipoise.plans.beginning import Fresh
@@ -56,12 +57,33 @@ def ruled(max_lag: int | None, **given: Any) -> Any:
 def test_rows_prove_themselves_and_the_lag_is_bounded(
     on: str, max_lag: int | None, tmp_path: Path
 ) -> None:
-    begun = time.monotonic()
     summary = run(ruled(max_lag), on, tmp_path / "run")
     assert summary["env_steps"] == 2000
     assert max_lag is None or summary["lag"]["max"] <= max_lag
-    if on == "serial":  # 250 rows of the slow stream would take 5 s
-        assert time.monotonic() - begun < 4.0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("max_lag", [1, None])
+def test_the_others_go_on_while_a_stream_is_in_its_step(
+    max_lag: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of the slow stream ends only after 35 steps of the others."""
+    step, stepped, steps, alone = ruler.Ruler.step, threading.Condition(), [0], [0]
+
+    def waits(env: ruler.Ruler, action: int) -> Any:
+        with stepped:
+            if env.stream != 3:
+                steps[0] += 1
+                stepped.notify_all()
+            else:
+                end = steps[0] + 35
+                alone[0] += not stepped.wait_for(lambda: steps[0] >= end, timeout=3.0)
+                assert alone[0] <= 2, "nobody went on"  # at the start and at the end
+        return step(env, action)
+
+    monkeypatch.setattr(ruler.Ruler, "step", waits)
+    summary = run(ruled(max_lag, sleep_s=0.0), "serial", tmp_path / "run")
+    assert summary["env_steps"] == 2000
 
 
 @pytest.mark.thorough

@@ -246,7 +246,7 @@ def test_the_url_of_another_study_is_refused_before_anything_is_written(
     text = (second / STUDY).read_text().replace(f"{url}2", url).replace("trials = 2", "trials = 3")
     (second / STUDY).write_text(text)
     with pytest.raises(ValueError, match="with the trials of another"):
-        carried_on(second)
+        carried_on(second, trust=(url,))
     (tmp_path / "trials_alone/trials/t0").mkdir(parents=True)
     with pytest.raises(FileExistsError):
         check_vacant(f"file://{tmp_path}/trials_alone")

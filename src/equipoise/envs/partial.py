@@ -1,10 +1,11 @@
 """Envs whose streams answer some at a time: Python envs with a thread each, and the queue that
 hands their rows on.
 
-``recv`` answers as soon as ``answers`` of the streams under way have answered, with the rows of all
-that have by then: ``TimeStep.answered``. The other streams carry no information: reward 0, not
-``valid``, not ``first``, no end, the observation of before. The first ``recv`` answers the reset of
-all streams. ``send`` takes the actions of any streams that have answered.
+``recv`` answers as soon as ``answers`` of all streams have answered, of fewer under way as many
+fewer, with the rows of all that have by then: ``TimeStep.answered``. The other streams carry no
+information: reward 0, not ``valid``, not ``first``, no end, the observation of before. The first
+``recv`` answers the reset of all streams. ``send`` takes the actions of any streams that have
+answered.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class ThreadedEnv:
         for k, one in enumerate(stream.tolist()):
             self._jobs[self._places[one]].put(tree.index(action, slice(k, k + 1)))
         self._under_way += len(stream)
-        self._wanted = min(self._answers, self._under_way)
+        self._wanted = self._enough()
 
     def recv(self) -> TimeStep | None:
         """The rows of the streams that have answered; None while they are too few."""
@@ -212,7 +213,7 @@ class ThreadedEnv:
                 np.copyto(to, of)
             self._answered[i] = True
             self._under_way -= 1
-        self._wanted = min(self._answers, self._under_way)
+        self._wanted = self._enough()
         return self.ts
 
     def _wait(self, wanted: int, wait_ms: float | None) -> bool:
@@ -222,6 +223,13 @@ class ThreadedEnv:
         with suppress(BlockingIOError):
             os.read(self._read, 4096)
         return len(self._came) >= wanted
+
+    def _enough(self) -> int:
+        """Return how many answers to wait for: as many streams as ``answers`` leaves out may be
+        slow, also while others are not under way because their unroll is full.
+        """
+        slow = len(self.envs) - self._answers
+        return max(min(1, self._under_way), self._under_way - slow)
 
     def fds(self) -> tuple[int, ...]:
         return (self._read,)
@@ -255,7 +263,7 @@ class ThreadedEnv:
         if state:
             self._came.extend((int(i), None) for i in np.flatnonzero(state["came"]))
             self._under_way = len(self._came)
-            self._wanted = min(self._answers, self._under_way)
+            self._wanted = self._enough()
         else:
             self._reset()
         self.restarted = np.array([env.restarted[0] for env in self.envs])
