@@ -146,6 +146,12 @@ def of_rewards(rewards: object) -> Names:
     ]
 
 
+def of_cluster(settings: object) -> Names:
+    """The Ray cluster that settings would connect to, unless it is one of this user's own."""
+    address = settings.get("address") if isinstance(settings, Mapping) else None
+    return [] if address in (None, "auto", "local") else [("address", str(address))]
+
+
 def of_env(env: object) -> tuple[Names, object]:
     """The same of an env: {"target": ..., "kwargs": ...}."""
     target = env.get("target") if isinstance(env, Mapping) else None

@@ -401,3 +401,38 @@ def test_code_of_python_c_and_of_notebooks_is_named_without_a_file(
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     named = {"source": {"env": {"target": "__main__:Env"}}, "policies": {}}
     assert trust.of_program(named)[0] and trust.signature(named)
+
+
+def test_the_cluster_of_a_run_from_elsewhere_is_connected_to_after_trust_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = run / "run.json"
+    data, asked = json.loads(file.read_text()), list[object]()
+
+    def connected(on: str, cluster: dict[str, object]) -> None:
+        asked.append(cluster.get("address"))
+        raise ConnectionError("it would be connected to")
+
+    monkeypatch.setattr("equipoise.api.training.connected", connected)
+
+    def resume(settings: dict[str, object], **options: Any) -> None:
+        file.write_text(json.dumps({**data, "on": "ray", **settings}))
+        eq.start(resume=run, steps=8192, **options).close()
+
+    there: dict[str, object] = {"address": "there:6379"}
+    proof = trust.sign(trust.of_cluster(there), there, make=True)
+    moved = {"cluster": {"address": "else:6379"}, "cluster_signature": proof}
+    for settings in ({"cluster": there}, moved, {"cluster": there, "cluster_signature": "0" * 64}):
+        with pytest.raises(trust.Untrusted, match="6379' would be connected to"):
+            resume(settings)
+    assert asked == []
+    for settings, options in (
+        ({"cluster": there}, {"trust": ["there:6379"]}),
+        ({"cluster": there}, {"cluster": {"address": "mine:1"}}),
+        ({"cluster": there, "cluster_signature": proof}, {}),
+        ({"cluster": {"address": "auto"}}, {}),
+        ({}, {}),
+    ):
+        with pytest.raises(ConnectionError):
+            resume(settings, **options)
+    assert asked == ["there:6379", "mine:1", "there:6379", "auto", None]

@@ -42,7 +42,7 @@ from equipoise.programs.settings import (
 )
 from equipoise.record import checkpoint, cloned, paths
 from equipoise.record.checkpoint import EXAMS, Source
-from equipoise.record.directory import CLUSTER, RunDirectory
+from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import fetch, holds
 from equipoise.record.report import all_made, step_of
 from equipoise.run.beginnings import Services
@@ -391,7 +391,9 @@ def resumed(
         made, chosen = settled(
             alter(made, **dict.fromkeys(again, AUTO.word)), on=where, asked=asked, tell=tell, at=at
         )
-        before = run.run.get(CLUSTER, {}) if where == "ray" else {}
+        before = run.cluster() if where == "ray" else {}
+        if "address" not in (cluster or {}):
+            run.check_cluster(before, trust)
         nodes = connected(where, {**before, **(cluster or {})})
         with _disconnected(nodes):
             # a URL that only the fetched run.json names is not written to

@@ -52,6 +52,7 @@ __all__ = ["STATUSES", "SUMMARY_KEYS", "RunDirectory", "params_sha256"]
 
 CHECKPOINTS, LOGS = "checkpoints", "logs"
 CLUSTER = "cluster"  # in run.json, of a run on a cluster: its settings
+CLUSTER_PROOF = "cluster_signature"  # that this user's run wrote its address
 BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 
@@ -262,6 +263,16 @@ class RunDirectory:
         if not isinstance(run, dict) or "program" not in run:
             raise ValueError(f"{directory / RUN}: expected a JSON object with the key 'program'")
         return cls(directory, None, run)
+
+    def cluster(self) -> dict[str, object]:
+        """Return the settings of the cluster that the run was on."""
+        given = self.run.get(CLUSTER, {})
+        return dict(given) if isinstance(given, dict) else {}
+
+    def check_cluster(self, settings: Mapping[str, object], trusted: Sequence[str]) -> None:
+        """Raise ``Untrusted`` unless this user's run or ``trusted`` named the cluster's address."""
+        names, proof = trust.of_cluster(settings), self.run.get(CLUSTER_PROOF)
+        trust.check(names, settings, proof, trusted, self.path / RUN)
 
     @property
     def program(self) -> Program:

@@ -41,6 +41,8 @@ RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its 
     "tensorboard": Flag(),
     "wandb?": Maybe(Each(Anything())),
     "signature?": Maybe(Text(64)),
+    "cluster?": Each(Anything()),
+    "cluster_signature?": Maybe(Text(64)),
     "resumed?": Items(Anything()),
     "cloned?": {"run": Text(), "step": count(), "*": Anything()},
     "dataset?": {"sha256": Text(64), "*": Anything()},

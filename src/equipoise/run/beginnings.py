@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise import trust
 from equipoise.envs.check.info_probe import unseen
 from equipoise.plans import spec
 from equipoise.plans.beginning import Beginning, Resumed
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import differences
-from equipoise.record.directory import CLUSTER, RunDirectory
+from equipoise.record.directory import CLUSTER, CLUSTER_PROOF, RunDirectory
 from equipoise.record.report import step_of
 from equipoise.sources.source import source_of
 from equipoise.tuning import choice
@@ -106,5 +107,7 @@ def _extra(blue: Blueprint, choices: choice.Known, services: Services) -> dict[s
     """The part of ``run.json`` on the choices and the cluster."""
     said: dict[str, object] = {choice.KEY: choices}
     if services.nodes is not None:
-        said[CLUSTER] = services.nodes.settings(blue, services.kinds)
+        said[CLUSTER] = settings = services.nodes.settings(blue, services.kinds)
+        if names := trust.of_cluster(settings):
+            said[CLUSTER_PROOF] = trust.sign(names, settings, make=True)
     return said

@@ -142,10 +142,9 @@ def write_cluster(folder: Path, cluster: Sequence[str]) -> None:
 
 def _named(settings: StudySettings) -> list[tuple[str, str]]:
     """Return the code that the space of a study names, and the places it would connect to."""
-    of_cluster = [one.partition("=") for one in settings.cluster]
-    addresses = [value for key, _, value in of_cluster if key == "address" and value != "auto"]
     places = [("URL", settings.url)] if settings.url else []
-    return [*settings.parsed().named, *places, *(("address", one) for one in addresses)]
+    cluster = dict(one.partition("=")[::2] for one in settings.cluster)
+    return [*settings.parsed().named, *places, *trust.of_cluster(cluster)]
 
 
 def _signed(settings: StudySettings) -> dict[str, object]:
