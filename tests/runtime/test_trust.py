@@ -421,15 +421,17 @@ def test_the_cluster_of_a_run_from_elsewhere_is_connected_to_after_trust_alone(
 
     there: dict[str, object] = {"address": "there:6379"}
     proof = trust.sign(trust.of_cluster(there), there, make=True)
-    moved = {"cluster": {"address": "else:6379"}, "cluster_signature": proof}
-    for settings in ({"cluster": there}, moved, {"cluster": there, "cluster_signature": "0" * 64}):
+    signed: dict[str, object] = {"cluster": there, "cluster_signature": proof}
+    moved = signed | {"cluster": {"address": "else:6379"}}
+    for settings in ({"cluster": there}, moved, signed | {"cluster_signature": "0" * 64}):
         with pytest.raises(trust.Untrusted, match="6379' would be connected to"):
             resume(settings)
     assert asked == []
+    options: dict[str, Any]
     for settings, options in (
         ({"cluster": there}, {"trust": ["there:6379"]}),
         ({"cluster": there}, {"cluster": {"address": "mine:1"}}),
-        ({"cluster": there, "cluster_signature": proof}, {}),
+        (signed, {}),
         ({"cluster": {"address": "auto"}}, {}),
         ({}, {}),
     ):
