@@ -423,18 +423,19 @@ def test_the_cluster_of_a_run_from_elsewhere_is_connected_to_after_trust_alone(
     proof = trust.sign(trust.of_cluster(there), there, make=True)
     signed: dict[str, object] = {"cluster": there, "cluster_signature": proof}
     moved = signed | {"cluster": {"address": "else:6379"}}
-    for settings in ({"cluster": there}, moved, signed | {"cluster_signature": "0" * 64}):
+    bare: dict[str, object] = {"cluster": there}
+    for settings in (bare, moved, signed | {"cluster_signature": "0" * 64}):
         with pytest.raises(trust.Untrusted, match="6379' would be connected to"):
             resume(settings)
     assert asked == []
-    options: dict[str, Any]
-    for settings, options in (
-        ({"cluster": there}, {"trust": ["there:6379"]}),
-        ({"cluster": there}, {"cluster": {"address": "mine:1"}}),
+    allowed: list[tuple[dict[str, object], dict[str, Any]]] = [
+        (bare, {"trust": ["there:6379"]}),
+        (bare, {"cluster": {"address": "mine:1"}}),
         (signed, {}),
         ({"cluster": {"address": "auto"}}, {}),
         ({}, {}),
-    ):
+    ]
+    for settings, options in allowed:
         with pytest.raises(ConnectionError):
             resume(settings, **options)
     assert asked == ["there:6379", "mine:1", "there:6379", "auto", None]
