@@ -114,6 +114,16 @@ class CannotStart(OSError):
         return cls(f"the run cannot start, since it needs {needs} ({error}); {instead}")
 
 
+class DirectoryLost(OSError):
+    """The directory of a run that trains was removed, renamed or replaced."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: the run ends, since its directory was removed, renamed or replaced while it "
+            "trained; 'equipoise resume' goes on from a renamed one"
+        )
+
+
 class CannotResume(Final, ValueError):
     """A saved state that does not fit: a silent new beginning would lose it."""
 

@@ -189,8 +189,22 @@ def parse_toml(data: bytes, path: Path | str) -> dict[str, Any]:
         ) from None
 
 
+def is_at(file: RawIOBase, path: Path) -> bool:
+    """Return whether an open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def append_whole(file: RawIOBase, data: bytes, path: Path) -> None:
-    """Write at the end of an unbuffered file: all of it, or (on a full disk) nothing."""
+    """Write at the end of an unbuffered file: all of it, or (on a full disk) nothing.
+    FileNotFoundError if the file is no longer at ``path``.
+    """
+    if not is_at(file, path):
+        raise FileNotFoundError(
+            errno.ENOENT, "it was removed, renamed or replaced while it was written to", str(path)
+        )
     end = file.seek(0, os.SEEK_END)
     try:
         if (written := file.write(data)) != len(data):

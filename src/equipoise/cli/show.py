@@ -31,7 +31,7 @@ def show(
     from equipoise.envs.failures.capsule import EnvFailed
     from equipoise.envs.failures.row_checks import WrongValue
     from equipoise.envs.infos import NoNumber
-    from equipoise.errors import CannotStart, WorkerFailed, spoken
+    from equipoise.errors import CannotStart, DirectoryLost, WorkerFailed, spoken
     from equipoise.hints import in_code_of_a_user, raised, trace
     from equipoise.record.directory import LOGS
     from equipoise.runtime.session import Preempted
@@ -67,7 +67,7 @@ def show(
         ):
             raise  # the env's own exception: its traceback says where
         said = str(error)
-    except CannotStart as error:
+    except (CannotStart, DirectoryLost) as error:
         fail(str(error), f"equipoise {command}")
     except Exception as error:  # on serial: a user's code may raise anything
         if not (said := spoken(error)):

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise import trust
-from equipoise.files import append_whole, json_bytes, plain, read_json, write_atomic
+from equipoise.errors import DirectoryLost
+from equipoise.files import append_whole, is_at, json_bytes, plain, read_json, write_atomic
 from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check as check_program
 from equipoise.record import checkpoint, paths, wandb_log
@@ -296,6 +297,15 @@ class RunDirectory:
         if self.run["tensorboard"]:
             self._events = self._events or Events(self.path, purge_step=self._purge_step)
             self._events.write(scalars(report), report.step)
+
+    def lost(self) -> bool:
+        """Return whether the directory was removed, renamed or replaced since it was opened."""
+        return self._metrics is not None and not is_at(self._metrics, self.path / METRICS)
+
+    def check_there(self) -> None:
+        """Raise ``DirectoryLost`` if nothing that is saved would be found."""
+        if self.lost():
+            raise DirectoryLost(self.path)
 
     def _begin_wandb(self, told: int = -1) -> None:
         if (known := self.run.get("wandb")) is not None:

@@ -217,6 +217,9 @@ class Checkpointing:
 
         ``whole``: the last weights are in a whole checkpoint already.
         """
+        if self._files.lost():
+            self.summary = plain(reporter.summary(status, evaluations.version))
+            return
         if status == "solved" or not whole:
             phases.ending("saving the weights")
             meta = self.meta(evaluations.version) | {

@@ -392,6 +392,7 @@ class Run:
     def _handle(self, message: Message, attempt: Attempt) -> Report | None:
         """A record becomes a report, a cut a checkpoint, a note is reported."""
         if isinstance(message, Cut):
+            self._files.check_there()
             self._keeping.keep(message, attempt.reporter, attempt.evaluations)
             attempt.runtime.release(message)
         elif isinstance(message, Offered):
@@ -474,6 +475,7 @@ class Run:
         evaluation has ended.
         """
         if attempt.reporter.due or (attempt.reporter.untold and not attempt.evaluations.solved):
+            self._files.check_there()
             yield self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
         elif time.monotonic() - attempt.reporter.reported_at >= LIVE_S:
             yield attempt.reporter.report(evaluating=attempt.evaluations.progress)
