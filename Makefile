@@ -15,7 +15,7 @@ PARALLEL := -n $(TEST_JOBS) --maxprocesses 8 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving envpool docs dist lock clean
+.PHONY: help setup demo test test-all check format test-slow test-resume test-gpu test-ray test-jax test-chaos test-bench test-browser test-clients fuzz fuzz-envs bench bench-peers bench-replay bench-off-policy bench-serving bench-feedback envpool docs dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -111,6 +111,14 @@ bench-serving: setup ## our server beside LitServe, Ray Serve and a bare Starlet
 	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" litserve rayserve
 	@mkdir -p runs
 	@$(BIN)/python benchmarks/serving.py --peers-home "$(PEERS_HOME)" --json runs/bench-serving.json --page runs/bench-serving.md $(BENCH)
+
+bench-feedback: setup ## preferences beside the package imitation, TRL and a bare endpoint, in ratios, half an hour
+	@benchmarks/peers/setup.sh --home "$(PEERS_HOME)" imitation trl
+	@$(BIN)/python benchmarks/feedback.py imitation --python "$(PEERS_HOME)/imitation/bin/python"
+	@PYTHONPATH=src "$(PEERS_HOME)/trl/bin/python" benchmarks/dpo.py --steps 3 --pairs 8
+	@$(BIN)/python benchmarks/feedback.py speed
+	@$(BIN)/python benchmarks/feedback.py labels
+	@$(BIN)/python benchmarks/feedback_page.py
 
 envpool: setup ## add EnvPool to .venv, so that its tests are not skipped (Linux; 320 MB to fetch)
 	@$(BIN)/python -m pip install -qq --no-compile 'envpool==1.2.5'

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Build the virtual environments of the peers, outside the project and outside its own .venv:
 #
-#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [rllib] [puffer] [torchrl] [cpprb] [trl] [litserve] [rayserve]    # default: ~/.cache/equipoise-peers, all
+#   benchmarks/peers/setup.sh [--home DIR] [sb3] [sf] [rllib] [puffer] [torchrl] [cpprb] [trl] [imitation] [litserve] [rayserve]    # default: ~/.cache/equipoise-peers, all
 #
 # An environment that was made by this very recipe is left alone; one made by an older recipe is brought up to date. torch
 # comes first and always as its CPU build (a local version, so pip takes that or fails: no CUDA packages). Python 3.11 (PYTHON
-# names another one), Linux, x86-64; PufferLib needs a C++ compiler. All nine take about 13 GB.
+# names another one), Linux, x86-64; PufferLib needs a C++ compiler. All ten take about 14 GB.
 set -euo pipefail
 
 home=${XDG_CACHE_HOME:-$HOME/.cache}/equipoise-peers
-all=(sb3 sf rllib puffer torchrl cpprb trl litserve rayserve)
+all=(sb3 sf rllib puffer torchrl cpprb trl imitation litserve rayserve)
 names=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --home) home=$2; shift 2 ;;
     --home=*) home=${1#--home=}; shift ;;
-    sb3 | sf | rllib | puffer | torchrl | cpprb | trl | litserve | rayserve) names+=("$1"); shift ;;
+    sb3 | sf | rllib | puffer | torchrl | cpprb | trl | imitation | litserve | rayserve) names+=("$1"); shift ;;
     *) echo "setup.sh: $1: neither --home DIR nor one of ${all[*]}" >&2; sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
@@ -72,6 +72,11 @@ make_cpprb() { # a wheel for Python 3.11; for the replay alone
 make_trl() { # and what our own algorithms import, since the comparison of losses runs both in one process
   with_torch
   pip install "$torch" trl==1.16.0 "gymnasium==1.4.0" safetensors jaxtyping numpy
+}
+
+make_imitation() { # it pins a Stable-Baselines3 and a Gymnasium of its time, and imports pkg_resources
+  with_torch
+  pip install "$torch" imitation==1.0.1 "numpy<2" "setuptools<80"
 }
 
 make_litserve() { # serves our ONNX files, without torch

@@ -124,6 +124,7 @@ def test_every_row_can_be_run() -> None:
     of_replay = {library for library, _ in replay.ROWS.values()} - {"ours"}
     assert venvs == {row.venv for row in ROWS.values()} - {None} | of_replay | {
         "trl",
+        "imitation",
         "litserve",
         "rayserve",
     }

@@ -88,7 +88,7 @@ def test_sides_of_imported_pairs_do_not_give_the_answer_away(store, tmp_path):
         ({"chosen": [GOOD], "rejected": [BAD]}, "must have a prompt"),
         (
             {"chosen": [*ASK, GOOD], "rejected": [{"role": "user", "content": "3 + 3?"}, BAD]},
-            "must answer one prompt, got another message of the role 'user'",
+            "must answer one prompt, got the messages 'What is 2 . 2.' and '3 . 3.'",
         ),
         (
             {"prompt": [{"role": "user", "content": "3 + 3?"}], **WHOLE},

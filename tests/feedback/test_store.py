@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from equipoise.feedback import DiskFull, Plan, Refused, Store
+from equipoise.feedback.formats import export_file
 from tests.feedback.made import clips, store_with
 
 
@@ -301,6 +302,17 @@ def test_a_clip_that_fits_no_more_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(DiskFull, match="nothing was stored, since the disk is full"):
         store.add_segment({"x": np.zeros(3)})
     assert list((store.path / "segments").iterdir()) == []
+
+
+def test_an_export_that_fits_no_more_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = store_with(tmp_path / "s", 1)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFull, match=r"out\.jsonl: nothing was stored, since the disk is full"):
+        export_file(store, tmp_path / "out.jsonl", "trl")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_full_disk_is_one_sentence_and_no_answer(tmp_path):

@@ -267,11 +267,17 @@ def test_no_other_file_is_served(ann: Client, hash_: str) -> None:
     assert ann.ask(f"/api/clip/{hash_}")[0] in (404, 422)
 
 
-def test_a_damaged_clip_is_one_sentence(made: Store, ann: Client) -> None:
+def test_a_damaged_clip_is_one_sentence_and_the_owner_reads_why(
+    made: Store, ann: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
     hash_ = ann.question()["question"]["left"]["clip"]
     (made.path / "segments" / f"{hash_}.safetensors").write_bytes(b"x")
-    status, said, _ = ann.ask(f"/api/clip/{hash_}")
-    assert status == 422 and "damaged" in said["error"]
+    for _ in range(2):
+        status, said, _ = ann.ask(f"/api/clip/{hash_}")
+        assert status == 422
+        assert said["error"] == "This clip is damaged or has nothing to show; answer Cannot tell."
+    printed = capfd.readouterr().err
+    assert printed.count(f"{hash_}.safetensors: must have the SHA-256 of its name") == 1
 
 
 def parts(data: bytes) -> tuple[dict[str, Any], bytes]:

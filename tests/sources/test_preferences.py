@@ -62,6 +62,11 @@ def trained(path: Path, out: Path, **options: Any) -> Any:
     return eq.train(str(path), out=out, **(given | options))
 
 
+def test_ties_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must have pairs of which one completion is better"):
+        Preferences(program(file_of(tmp_path, tie=True))).text()
+
+
 def test_both_completions_of_a_pair_are_recited_with_the_reference(tmp_path: Path) -> None:
     source = Preferences(program(file_of(tmp_path)))
     text = source.text()

@@ -110,7 +110,7 @@ class Database:
             got = "another folder" if folder.is_dir() else "a file" if folder.exists() else "none"
             raise ValueError(
                 f"{folder}: must be a feedback store, got {got}; 'equipoise feedback import' "
-                "creates one"
+                "or a training with --reward preferences creates one"
             )
         check_plain(self.path)  # not opened: its end would end the locks of this process on it
         self._lock = threading.RLock()

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeAlias, cast, get_args
 
-from equipoise.feedback.items import checked_text, digest, text_bytes
+from equipoise.feedback.items import checked_text, digest, text_bytes, write
 from equipoise.feedback.records import Answer, GivenAnswer, Message, Pair, Query, Text
 from equipoise.feedback.store import LONGEST_LATENCY_S, Store, check_name
-from equipoise.files import BOM, parse_json, read_bounded, write_atomic
+from equipoise.files import BOM, parse_json, read_bounded
 from equipoise.hints import shortened
 
 Format = Literal["trl", "openrlhf", "label-studio"]
@@ -81,7 +81,7 @@ def export_file(store: Store, path: Path, format_: str) -> tuple[int, int]:
         said = json.dumps(lines, ensure_ascii=False, indent=1) + "\n"
     else:
         said = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines)
-    write_atomic(path, said.encode())
+    write(path, said.encode())
     return written, sum(map(len, answers.values())) - written
 
 
@@ -148,11 +148,11 @@ def _split_chat(
     shared = 0
     while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
         shared += 1
-    begun = [one for one in (chosen[shared], rejected[shared]) if one["role"] in ASKING]
-    if begun:
+    if any(one[shared]["role"] in ASKING for one in (chosen, rejected)):
+        asked = " and ".join(shortened(repr(x[shared]["content"])) for x in (chosen, rejected))
         raise ValueError(
-            f"{where}: chosen and rejected must answer one prompt, got another message of the role "
-            f"{begun[0]['role']!r}: {shortened(repr(begun[0]['content']))}"
+            f"{where}: chosen and rejected must answer one prompt, got the messages {asked}; try a "
+            "pair for each prompt"
         )
     own = chosen[:shared] if chosen[0]["role"] in ASKING else []
     if isinstance(prompt, list) and own and own[: len(prompt)] != prompt:

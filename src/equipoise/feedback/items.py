@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -14,8 +15,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from equipoise.feedback.records import Message, Text
-from equipoise.files import parse_json, read_bounded
+from equipoise.feedback.records import DiskFull, Message, Text
+from equipoise.files import parse_json, read_bounded, write_atomic
 from equipoise.hints import shortened
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
@@ -31,6 +32,16 @@ WIDEST = 8  # bytes of one number
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a whole file; ``DiskFull`` if there is no room for it."""
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull.at(path) from None
 
 
 def check_hash(value: str, where: str) -> str:

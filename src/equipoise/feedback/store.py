@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from equipoise.feedback.items import (
     read_segment,
     segment_bytes,
     text_bytes,
+    write,
 )
 from equipoise.feedback.records import (
     CHOICES,
@@ -41,7 +41,6 @@ from equipoise.feedback.records import (
     Ask,
     Choice,
     Counts,
-    DiskFull,
     Kind,
     Pair,
     Plan,
@@ -51,7 +50,7 @@ from equipoise.feedback.records import (
     Refused,
     Text,
 )
-from equipoise.files import local_path, parse_json, sync_directory, write_atomic
+from equipoise.files import local_path, parse_json, sync_directory
 from equipoise.hints import shortened
 from equipoise.schema import MOST, check
 
@@ -134,12 +133,7 @@ class Store:
         data = segment_bytes(arrays)
         path = self._segment(hash_ := digest(data))
         if not path.is_file() or path.stat().st_size != len(data) or path.read_bytes() != data:
-            try:
-                write_atomic(path, data)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise DiskFull.at(path) from None
+            write(path, data)
         return hash_
 
     def segment(self, hash_: str) -> dict[str, NDArray[np.generic]]:

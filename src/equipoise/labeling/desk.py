@@ -65,7 +65,7 @@ class Desk:
         """
         found = self._db.execute(LEASE, (lease, name)).fetchone()
         if found is None:
-            raise Refused(f"lease: must be one of {name}, got {lease}")
+            raise Refused(f"This question was not asked of {name}.")
         query, swapped, row, stored, newest = found
         if row is not None:
             if stored != (MIRRORED.get(choice, choice) if swapped else choice):

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import sqlite3
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -54,6 +55,7 @@ class Page:
         self._desk, self._progress = Desk(store), Progress(store)
         self._writer = ThreadPoolExecutor(1, "store")
         self._reader = ThreadPoolExecutor(1, "clips")
+        self._printed = set[str]()  # broken items whose reason was printed
         static = StaticFiles("equipoise.labeling", palette())
 
         async def labelling(_: Request) -> Response:
@@ -136,7 +138,16 @@ class Page:
         try:
             return {"text": self._store.text(hash_)}
         except ValueError as error:
-            return {"problem": str(error)}
+            return {"problem": self._broken("text", hash_, error)}
+
+    def _broken(self, kind: str, hash_: str, error: Exception) -> str:
+        """Return what an annotator reads in place of an item. The reason, which has a path of this
+        machine, is printed once for the owner.
+        """
+        if hash_ not in self._printed:
+            self._printed.add(hash_)
+            print(f"equipoise label: {error}", file=sys.stderr, flush=True)
+        return f"This {kind} is damaged or has nothing to show; answer Cannot tell."
 
     async def _answer(self, request: Request) -> Response:
         body = await _body(request, ANSWER)
@@ -166,7 +177,7 @@ class Page:
         try:
             data = await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except (ValueError, OSError) as error:
-            raise Refused(422, f"This clip cannot be shown: {error}") from error
+            raise Refused(422, self._broken("clip", hash_, error)) from error
         headers = {"Cache-Control": "private, max-age=86400, immutable"}
         if zipped:
             headers["Content-Encoding"] = "gzip"

@@ -246,6 +246,11 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
             f"source.task={source.task}: must have rows of pairs, got rows with labels, which "
             "--algorithm dpo --set algorithm.loss_type=kto learns from"
         )
+    elif all(one.columns["tie"] for one in task.train):
+        raise ValueError(
+            f"source.task={source.task}: must have pairs of which one completion is better, got "
+            f"{len(task.train):,} ties to learn from; add other pairs"
+        )
     model, tokenizer = model_of(source, task)
     limits = _Limits(
         source.prompt_tokens, source.completion_tokens, model.config.max_position_embeddings

@@ -128,6 +128,14 @@ def test_few_answers_fit_without_a_held_out_side() -> None:
         Fit(one, segments, answers.take(torch.arange(0)), seed=0)
 
 
+def test_ties_alone_are_refused() -> None:
+    segments, rewards = behaviour(20)
+    answers, _ = asked(segments, rewards, 12)
+    ties = Answers(answers.left, answers.right, torch.full((12,), 0.5))
+    with pytest.raises(ValueError, match="must have an answer that prefers a side, got 12 ties"):
+        Fit(model(), segments, ties, seed=0)
+
+
 def test_measures_by_hand() -> None:
     chance = torch.tensor([0.9, 0.2, 0.6, 0.55])
     share = torch.tensor([1.0, 0.0, 0.0, 0.5])

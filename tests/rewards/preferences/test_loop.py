@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.feedback import Store
+from equipoise.feedback import Choice, Store
 from equipoise.rewards.preferences import guard
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -121,6 +121,26 @@ def test_people_are_never_waited_for_and_are_heard_later(tmp_path: Path) -> None
     reports = [report.metrics for report in run]
     assert reports[-1]["preferences_labels"] >= 8
     assert "preferences_caution" in reports[-1]  # the guard looks at a model from its second round
+
+
+@pytest.mark.thorough
+def test_answers_that_are_all_ties_fit_nothing_and_a_later_choice_does(tmp_path: Path) -> None:
+    def answer(choice: Choice) -> None:
+        with Store(tmp_path / "store") as store:
+            while (question := store.next_query("ann")) is not None:
+                store.answer(question.query.id, "ann", choice, latency_s=1.0)
+
+    train(tmp_path / "run", tmp_path / "store", 256)
+    with Store(tmp_path / "store") as store:
+        store.add_annotator("ann")
+    fitted = list[bool]()
+    turns: tuple[tuple[Choice, int], ...] = (("equal", 512), ("left", 768))
+    for choice, steps in turns:
+        answer(choice)
+        last = [report.metrics for report in api.start(resume=tmp_path / "run", steps=steps)][-1]
+        assert last["preferences_labels"] >= 8
+        fitted.append(abs(last["reward_preferences"]) > 1e-5)  # novelty has mean 0 in a batch
+    assert fitted == [False, True]
 
 
 @pytest.mark.thorough

@@ -107,6 +107,11 @@ class Fit:
         after the split.
         """
         check(answers, len(segments))
+        if len(answers) and not answers.decided:
+            raise ValueError(
+                f"fit: must have an answer that prefers a side, got {len(answers):,} ties; try "
+                "more answers"
+            )
         self._model, self._segments, self._seed = model, segments, seed
         self._settings = settings = settings or Fitting()
         train, held, self.mixed = split(

@@ -54,6 +54,11 @@ class Answers:
     def __len__(self) -> int:
         return len(self.share)
 
+    @property
+    def decided(self) -> bool:
+        """Is there an answer that prefers a side?"""
+        return bool((self.share != 0.5).any())
+
     def take(self, index: Tensor) -> Answers:
         weight = None if self.weight is None else self.weight[index]
         margin = None if self.margin is None else self.margin[index]

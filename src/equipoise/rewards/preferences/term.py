@@ -267,7 +267,8 @@ class Preferences(RewardTerm):
         if self._fitted and (len(fresh) or waits):
             segments = self._labels.segments().to(self._device)
             self._judge(segments, fresh.to(self._device), compared.to(self._device))
-        if changed and (len(answers) >= self.first or self._shown is not None):
+        enough = len(answers) >= self.first and answers.decided
+        if changed and (enough or self._shown is not None):
             self._fit(answers, seed)
         self._rounds += 1
 
