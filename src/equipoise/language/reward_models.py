@@ -23,11 +23,11 @@ from equipoise.language.tokenizers import CharTokenizer, HubTokenizer, fingerpri
 from equipoise.nets.packing import in_parts, packed_texts
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.nets.threads import one_thread
+from equipoise.registry.artifacts import MANIFEST, REWARD, write_manifest
+from equipoise.registry.reward_models import place
 from equipoise.types.packed import Prompt, Tokenizer
-from equipoise.types.sources import RUN_REWARD
 
-FILE = "reward_model.json"
-FOLDER = "reward_model"  # in a run's directory
+FILE = REWARD
 FORMAT = 1
 TOGETHER = 8_192  # tokens of a forward pass
 CUT = -3.0  # of a completion without its end: three deviations below the mean
@@ -45,6 +45,7 @@ SCHEMA: schema.Schema = {
         "accuracy": schema.Number(0, 1),
         "pairs": schema.count(),
     },
+    "lineage?": schema.Each(schema.Anything()),
 }
 
 
@@ -160,9 +161,10 @@ def write(
     *,
     template: Sequence[str] = (),
     weights: str = "",
+    lineage: Mapping[str, object] | None = None,
 ) -> None:
     """Write a reward model's folder. ``template``: KEY=VALUE arguments of the chat template;
-    ``weights``: the identity of the weights, for a later look.
+    ``weights``: the identity of the weights, for a later look; ``lineage``: its origin.
     """
     files.write(
         directory,
@@ -175,30 +177,32 @@ def write(
     tokenizer.save(directory)
     alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else ""
     said = {"format": FORMAT, "alphabet": alphabet, "template": list(template), "weights": weights}
-    about = said | {"calibration": asdict(calibration)}
+    about = said | {"calibration": asdict(calibration), "lineage": dict(lineage or {})}
     write_atomic(directory / FILE, json_bytes(about))
+    (directory / MANIFEST).unlink(missing_ok=True)
+    write_manifest(directory)
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """``reward_model.json`` of a folder; ValueError if there is none."""
+    """``reward_model.json`` of a folder; ValueError if there is none of a model of text."""
     file = directory / FILE
     if not file.is_file():
         raise ValueError(
             f"{directory}: must be the folder of a reward model, with {FILE}, got one without; "
             "'equipoise export RUN DIR' of a run of reward_model writes it"
         )
-    return schema.check(read_json(file), SCHEMA, str(file))  # type: ignore[no-any-return]
+    said = read_json(file)
+    if isinstance(said, Mapping) and "observation" in said:
+        raise ValueError(
+            f"{directory}: must be a reward model of text, got one of clips of an env; try it as "
+            "the reward of a run on that env"
+        )
+    return schema.check(said, SCHEMA, str(file))  # type: ignore[no-any-return]
 
 
 def tokenizer_of(directory: Path) -> Tokenizer:
     alphabet = str(facts(directory)["alphabet"])
     return CharTokenizer(alphabet) if alphabet else HubTokenizer(directory)
-
-
-def place(name: str) -> Path:
-    """The folder that ``run:DIR`` names: DIR, or the one that a run has of its reward model."""
-    directory = Path(name.removeprefix(RUN_REWARD)).expanduser()
-    return directory if (directory / FILE).is_file() else directory / FOLDER
 
 
 def check(name: str, tokenizer: Tokenizer, longest: int) -> None:
