@@ -22,6 +22,7 @@ from equipoise.facts import Help, PositiveInt, facts, values_of
 from equipoise.feedback import Store
 from equipoise.files import local_path, parse_json, read_json, sync_directory
 from equipoise.hints import hint
+from equipoise.language.stores import UPTO, is_store, last_row
 from equipoise.nets.threads import one_thread
 from equipoise.programs.ranges import out_of_range
 from equipoise.programs.settings import Settings, apply_settings, convert, pairs
@@ -333,8 +334,9 @@ def aside_of(to: Path, *, shared: bool = False) -> Iterator[Path]:
 
 
 def pinned(made: Program, found: Callable[[str], Path]) -> Program:
-    """The program with the reward models of now: the version in place of an alias, and the folder
-    of the newest checkpoint's reward model in place of a run. ``found`` gives the folder of a run.
+    """The program with the reward models and the answers of now: the version in place of an alias,
+    the folder of the newest checkpoint's reward model in place of a run, and the newest row of a
+    store. ``found`` gives the folder of a run.
     """
 
     def fixed(name: str) -> str:
@@ -344,7 +346,21 @@ def pinned(made: Program, found: Callable[[str], Path]) -> Program:
         folder = found(name.removeprefix(RUN))
         return name if folder == Path(name.removeprefix(RUN)).expanduser() else f"{RUN}{folder}"
 
+    if is_store(task := _task(made)) and not (given := _row_of(made)):
+        given = [f"{UPTO}={last_row(task)}"]
+        made = apply_settings(made, {"source.arguments": given})
     return _with_models(made, fixed)
+
+
+def _task(made: Program) -> str:
+    """The task of a program; "" if it has none."""
+    return str(values_of(made.source).get("task", ""))
+
+
+def _row_of(made: Program) -> list[str]:
+    """The argument of a task that is a store: the row of answers that it is read up to."""
+    given = values_of(made.source).get("arguments", ())
+    return [one for one in given if one.startswith(f"{UPTO}=")]
 
 
 def _with_models(made: Program, change: Callable[[str], str]) -> Program:
@@ -369,8 +385,10 @@ ALIAS = re.compile(rf"@({'|'.join(ALIASES)})$|/+$")
 
 def pinned_like(made: Program, was: Program) -> Program:
     """The program with the versions of ``was`` for reward models that it names by an alias or a
-    run.
+    run, and with the row of its store.
     """
+    if is_store(task := _task(made)) and task == _task(was) and not _row_of(made):
+        made = apply_settings(made, {"source.arguments": _row_of(was)})
     table = {PINNED.sub("", name): name for name in was.reward_models}
     return _with_models(
         made,

@@ -175,15 +175,15 @@ def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
         body = [
             (
                 name,
-                next((one["kind"] for one in about["versions"]), "") or "-",
                 str(len(about["versions"])),
                 *(_short(about["aliases"].get(alias)) for alias in ALIASES),
+                next((one["kind"] for one in about["versions"]), "") or "-",
             )
             for name, about in found.items()
         ]
-        head = ("name", "kind", "versions", *ALIASES)
+        head = ("name", "versions", *ALIASES, "kind")
         print(
-            "\n".join(columns(head, body, left=2, width=width_of(sys.stdout)))
+            "\n".join(columns(head, body, left=1, width=width_of(sys.stdout)))
             if body
             else "no policies"
         )

@@ -29,6 +29,7 @@ from equipoise.types.packed import Prompt, Tokenizer
 
 FILE = REWARD
 FORMAT = 1
+BINS = 10  # of the calibration error, over chances from 0.5 to 1
 TOGETHER = 8_192  # tokens of a forward pass
 CUT = -3.0  # of a completion without its end: three deviations below the mean
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
@@ -44,6 +45,7 @@ SCHEMA: schema.Schema = {
         "temperature": _POSITIVE,
         "accuracy": schema.Number(0, 1),
         "pairs": schema.count(),
+        "ece?": schema.Number(0, 1),
     },
     "lineage?": schema.Each(schema.Anything()),
 }
@@ -58,6 +60,7 @@ class Calibration:
     temperature: float = 1.0  # of the probability that one is preferred
     accuracy: float = 0.5  # the share of pairs in the right order; a tie counts half
     pairs: int = 0
+    ece: float = 0.0  # expected calibration error of the pairs, of ``BINS`` bins
 
 
 @torch.no_grad()
@@ -74,15 +77,25 @@ def calibrate(chosen: Tensor, rejected: Tensor, label: Tensor) -> Calibration:
         middle = (low * high) ** 0.5
         slope = ((torch.sigmoid(middle * gap) - label) * gap).sum()
         low, high = (middle, high) if slope < 0 else (low, middle)
+    temperature = 1.0 / (low * high) ** 0.5
     right = 0.5 + 0.5 * gap.sign() * (label - 0.5).sign()
     deviation = float(both.std()) if len(both) > 1 else 0.0
     return Calibration(
         center=float(both.mean()),
         scale=deviation if deviation > 1e-6 else 1.0,
-        temperature=1.0 / (low * high) ** 0.5,
+        temperature=temperature,
         accuracy=float(right.mean()),
         pairs=len(gap),
+        ece=_error(torch.sigmoid(gap / temperature), label),
     )
+
+
+def _error(chance: Tensor, label: Tensor) -> float:
+    """The expected calibration error of chances [P]; each pair is taken from its likelier side."""
+    sure, got = torch.maximum(chance, 1 - chance), torch.where(chance > 0.5, label, 1 - label)
+    bins = ((sure - 0.5) * 2 * BINS).long().clamp(max=BINS - 1)
+    gap = torch.zeros(BINS, dtype=sure.dtype).index_add_(0, bins, sure - got)
+    return float(gap.abs().sum() / len(sure))
 
 
 class RewardModel:

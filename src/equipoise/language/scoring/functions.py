@@ -24,6 +24,7 @@ from itertools import islice
 from equipoise import foreign
 from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
+from equipoise.registry.reward_models import place
 from equipoise.sums import MODELS, parsed
 from equipoise.types.packed import Prompt, begun
 
@@ -99,7 +100,7 @@ def load(name: str) -> Callable[..., object]:
     if name.startswith(MODELS):
         from equipoise.language import reward_models  # it loads torch
 
-        return reward_models.RewardModel.read(reward_models.place(name))
+        return reward_models.RewardModel.read(place(name))
     try:
         return called(name, "reward")
     except ValueError as error:
