@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.envs import space_json
 from equipoise.facts import Help, NonNegativeFloat
+from equipoise.hints import shortened
 from equipoise.registry.reward_models import place
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences.guard import paid
@@ -46,7 +47,7 @@ class Judge(RewardTerm):
             if not _same(mine, wanted):
                 raise Refused(
                     f"reward {self.model_name!r}: must be a reward model for the {what} of this "
-                    f"env, {mine}, got one for {wanted}"
+                    f"env, {_said(mine)}, got one for {_said(wanted)}"
                 )
 
     def to(self, device: torch.device) -> None:
@@ -56,6 +57,10 @@ class Judge(RewardTerm):
         obs = tree.index(self._observed.leaf(data.obs), slice(None, -1))
         mean, deviation = self._model.rewards(obs, data.action)
         return paid(mean, deviation, self.caution)
+
+
+def _said(space: spaces.Space[object]) -> str:
+    return shortened(" ".join(str(space).split()), 200)
 
 
 def _same(one: spaces.Space[object], other: spaces.Space[object]) -> bool:
