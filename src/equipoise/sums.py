@@ -91,7 +91,7 @@ def with_models(text: str, change: Callable[[str], str]) -> str:
 def _unquoted(word: str) -> str:
     """Return the name of a reward model without quotes around its place; another word as it is."""
     kind, colon, place = word.partition(":")
-    quoted = len(place) > 1 and place[0] == place[-1] and place[0] in QUOTES
+    quoted = len(place) > 2 and place[0] == place[-1] and place[0] in QUOTES
     return f"{kind}:{place[1:-1]}" if quoted and kind + colon in MODELS else word
 
 
