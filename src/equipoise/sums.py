@@ -2,13 +2,15 @@
 
 sum     = product, then any number of "+ product", "- product" or ", product"
 product = factors with "*" between them
-factor  = a number, a name, module:name, or run:DIR
+factor  = a number, a name, module:name, or a trained reward model: run:DIR or registry:NAME@VERSION
+
+A place with a space or one of ``,+*`` in it stands in quotes: run:"my runs/judge".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -16,11 +18,13 @@ from equipoise.hints import shortened
 
 ENV = "env"  # the name of the env's own rewards
 LONGEST = 1_000  # characters
-RUN = r"run:[^\s,+*]+"  # a reward model: a run, or the folder of an export
+MODELS = ("run:", "registry:")  # begin the names of trained reward models
+MODEL = r"(?:run|registry):(?:\"[^\"\n]+\"|'[^'\n]+'|[^\s,+*]+)"
+QUOTES = "\"'"
 SMALLEST, LARGEST = 1e-9, 1e9  # absolute values of a weight
 TOKEN = re.compile(
     r"((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.:])"  # a number
-    rf"|{RUN}"
+    rf"|{MODEL}"
     r"|[A-Za-z_][\w.]*(?::[A-Za-z_][\w.]*)?"  # a name
     r"|[-+*,])\s*"
 )
@@ -49,7 +53,7 @@ def parsed(text: str, where: str) -> tuple[Product, ...]:
     products, sign, factors = list[Product](), 1.0, list[str]()
     for word in (*_tokens(text, where), "+"):
         if word not in ("+", "-", ","):
-            factors.append(word)
+            factors.append(_unquoted(word))
             continue
         if factors or products or word == ",":  # else a sign before the first product
             products.append(_product(sign, factors, text, where))
@@ -66,9 +70,39 @@ def parsed(text: str, where: str) -> tuple[Product, ...]:
 
 
 def codes(text: object) -> list[str]:
-    """Return the names ``module:name`` and ``run:DIR`` in a text, also in one that is no sum."""
-    parts = re.findall(rf"{RUN}|[^-+*,\s]+", text) if isinstance(text, str) else []
-    return [part for part in parts if ":" in part]
+    """Return the names ``module:name`` and of reward models in a text, also in one that is no
+    sum.
+    """
+    parts = re.findall(rf"{MODEL}|[^-+*,\s]+", text) if isinstance(text, str) else []
+    return [_unquoted(part) for part in parts if ":" in part]
+
+
+def models(text: str) -> list[str]:
+    """Return the names of the trained reward models in a sum, without quotes."""
+    return [name for name in codes(text) if name.startswith(MODELS)]
+
+
+def with_models(text: str, change: Callable[[str], str]) -> str:
+    """Return a sum in which ``change`` gives each reward model its name."""
+    # not in the midst of a word, such as rerun:Bonus
+    return re.sub(rf"(?<![\w.:]){MODEL}", lambda found: _quoted(change(_unquoted(found[0]))), text)
+
+
+def _unquoted(word: str) -> str:
+    """Return the name of a reward model without quotes around its place; another word as it is."""
+    kind, colon, place = word.partition(":")
+    quoted = len(place) > 2 and place[0] == place[-1] and place[0] in QUOTES
+    return f"{kind}:{place[1:-1]}" if quoted and kind + colon in MODELS else word
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a reward model as a sum has it; ValueError if it has both quotes."""
+    if re.fullmatch(MODEL, name) and _unquoted(name) == name:
+        return name
+    kind, _, place = name.partition(":")
+    if (mark := next((one for one in QUOTES if one not in place), None)) is None:
+        raise ValueError(f"reward {name!r}: must be a place without one of the quotes, got both")
+    return f"{kind}:{mark}{place}{mark}"
 
 
 def unknown(name: str, known: Collection[str], where: str) -> ValueError:

@@ -25,6 +25,7 @@ import os
 import pkgutil
 import re
 import secrets
+import shlex
 import site
 import stat
 import sys
@@ -50,6 +51,7 @@ DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
 PLACES = ("URL", "address")  # kinds of names that are connected to
+FILES = ("argument", "reward model", "reward setting")  # kinds of names that are opened
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
@@ -137,7 +139,7 @@ def of_rewards(rewards: object) -> Names:
         if isinstance(value, str)
     ]
     return [
-        *(("reward term", name) for name in sums.codes(rewards.get("sum")) if _outside(name)),
+        *(_term(name) for name in sums.codes(rewards.get("sum")) if _outside(name)),
         *(
             ("reward setting", value)
             for key, value in values
@@ -164,11 +166,18 @@ def of_text(task: object, rewards: Sequence[object]) -> Names:
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
     names = [("task", str(task))] if outside else []
     for name in (str(one) for one in rewards):
-        if name.startswith("run:"):
-            names.append(("reward model", name.removeprefix("run:")))
+        if name.startswith(sums.MODELS):
+            names.append(_term(name))
         elif not REWARDS.fullmatch(name):
             names.append(("reward", name))
     return names
+
+
+def _term(name: str) -> tuple[str, str]:
+    """The kind and the name of code, or of the place of a reward model, in a sum."""
+    if name.startswith(sums.MODELS):
+        return "reward model", name.removeprefix("run:")
+    return "reward term", name
 
 
 def _outside(name: object) -> bool:
@@ -212,7 +221,7 @@ def check(
     if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
     what, name = unknown[0]
-    module = "" if what in PLACES else _module(name)
+    module = "" if what in (*PLACES, *FILES) else _module(name)
     if module == "__main__" and _plain(name).partition(":")[2] not in vars(sys.modules["__main__"]):
         raise Untrusted(
             f"{file}: {what} {_plain(name)!r} was defined by a script or in a notebook; it can go "
@@ -221,7 +230,8 @@ def check(
             "has it"
         )
     options = " ".join(
-        f"--trust {short}" for short in dict.fromkeys(_plain(name) for _, name in unknown)
+        f"--trust {shlex.quote(short)}"
+        for short in dict.fromkeys(_plain(name) for _, name in unknown)
     )
     said = ", ".join(repr(_plain(name)) for _, name in unknown)
     if module and _place(module) is None:
@@ -236,7 +246,7 @@ def check(
     does = (
         "" if not module else (f" would be imported from {_place(module)}, and its code would run")
     )
-    if what in ("argument", "reward model", "reward setting"):
+    if what in FILES:
         does = " would be opened"
     if what in PLACES:
         does = " would be connected to"

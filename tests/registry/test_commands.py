@@ -54,8 +54,8 @@ def test_from_an_artifact_to_a_rollback(run):
         == f"cart {b[:12]}: champion now\n"
     )
     assert run("list") == (
-        "policy  versions      champion  candidate  shadow      previous\n"
-        f"cart           2  {b[:12]}          -       -  {a[:12]}\n"
+        "name  versions      champion  candidate  shadow      previous    kind\n"
+        f"cart         2  {b[:12]}          -       -  {a[:12]}  policy\n"
     )
     shown = run("show", "cart").splitlines()
     assert shown[:3] == [
@@ -103,7 +103,7 @@ def test_a_lost_race_and_damage_have_exit_code_1_and_what_cannot_be_2(run, tmp_p
     )
     assert (
         "unknown alias" in run("add", "b", "cart", "--alias", "champio", expected=2)
-        and run("list").split()[7] == "1"
+        and run("list").split()[8] == "1"
     )
     file = tmp_path / "registry" / "artifacts" / a / "edge.py"
     file.write_bytes(b"# EDGE\n")
@@ -161,7 +161,7 @@ def test_no_text_of_others_begins_a_line_or_turns_one(run, tmp_path, monkeypatch
         reason="".join(f"ok{end}{line}" for end in FORGED),
         who=f"me\n{line}",
     )
-    for which, count in (((), 4), ((version,), 9 + len(FORGED))):
+    for which, count in (((), 4), ((version,), 10 + len(FORGED))):
         shown = run("show", "cart", *which)
         lines = shown.splitlines()
         assert len(lines) == count and line not in lines and not set(FORGED[1:]) & set(shown)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from equipoise import api
+from equipoise import api, sums
 from equipoise.cli import app as cli
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.programs.program import differences, from_json, to_json
@@ -159,3 +159,33 @@ def test_bytes_are_no_sum() -> None:
     given: Any = b"env"
     with pytest.raises(TypeError, match="reward: must be a function or a class .*got b'env'"):
         program(reward=given)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("run:runs/judge-1", ["run:runs/judge-1"]),
+        ('env+0.5*run:"my runs/a, b+c*d"', ["env", "run:my runs/a, b+c*d"]),
+        ("run:'it is \"it\"'-env", ['run:it is "it"', "env"]),
+        ("registry:judge", ["registry:judge"]),
+        ("2*registry:keep/judge@champion + env", ["registry:keep/judge@champion", "env"]),
+        ("run:it's", ["run:it's"]),
+    ],
+)
+def test_a_reward_model_is_named_by_its_place(text: str, names: list[str]) -> None:
+    assert [name for one in sums.parsed(text, "reward") for name in one.names] == names
+    assert sums.models(text) == [name for name in names if name != "env"]
+    kept = sums.with_models(text, lambda name: name)
+    assert sums.parsed(kept, "reward") == sums.parsed(text, "reward")
+    spaced = sums.with_models(text, lambda name: f"{name} x")
+    assert sums.models(spaced) == [f"{name} x" for name in sums.models(text)]
+
+
+def test_a_name_that_ends_like_a_reward_model_is_none() -> None:
+    assert sums.with_models("env+rerun:Bonus", lambda name: "run:other") == "env+rerun:Bonus"
+    assert sums.models("env+rerun:Bonus") == []
+    for text in ('run:"a b', 'run:"a"b', "run:", "run: a"):
+        with pytest.raises(ValueError, match="^reward: must"):
+            sums.parsed(text, "reward")
+    with pytest.raises(ValueError, match="must be a place without one of the quotes"):
+        sums.with_models("run:a", lambda name: "run:a \" '")

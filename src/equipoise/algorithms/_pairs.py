@@ -23,7 +23,7 @@ from torch import Tensor
 
 from equipoise.algorithms._text import Sums, TextLearns, per_sample
 from equipoise.facts import Help, Range
-from equipoise.types import Packed
+from equipoise.types import PACKED_SAMPLES, PACKED_TOKENS, Packed, by_field
 
 PAIR = 2
 
@@ -71,6 +71,16 @@ def columns(x: Tensor) -> tuple[Tensor, Tensor]:
     """The first and the second sample of each group: [M] -> [P] and [P]."""
     both = x[: len(x) // PAIR * PAIR].view(-1, PAIR)
     return both[:, 0], both[:, 1]
+
+
+def side(data: Packed, index: int) -> Packed:
+    """The prompts with the first sample (0) of each group alone, or with the second one (1)."""
+    given, token = by_field(data), (data.sample < 0) | (data.sample % PAIR == index)
+    tokens = {name: given[name][token] for name in PACKED_TOKENS}
+    samples = {name: given[name][index::PAIR] for name in PACKED_SAMPLES}
+    number = tokens["sample"]
+    tokens["sample"] = torch.where(number < 0, number, number // PAIR)
+    return Packed(**tokens, **samples, longest=data.longest)
 
 
 def labels(data: Packed) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,6 +34,7 @@ from equipoise.algorithms._pairs import (
     over_pairs,
     preferred,
     right,
+    side,
 )
 from equipoise.algorithms._text import Sums, per_sample
 from equipoise.facts import Help, Read
@@ -114,8 +115,8 @@ class DPO(PairLearns):
         """[N], the same everywhere: z of KTO, over the samples of all learners."""
         if not self.unpaired:
             return {}
-        _, other = columns(self.log_ratio(net, data)[1])
         _, _, there = labels(data)
+        other = self.log_ratio(net, side(data, 1))[1][: len(there)]
         total, count = pool.sum(
             torch.stack([torch.where(there, other, 0.0).sum(), there.sum().to(other.dtype)])
         )
@@ -134,12 +135,12 @@ class DPO(PairLearns):
     ) -> LossOutput | None:
         """L above, summed over pairs."""
         data = batch.data
-        logp, ratio = self.log_ratio(net, data)
         label, _, there = labels(data)
         if self.unpaired:
-            first, _ = columns(ratio)
+            first = self.log_ratio(net, side(data, 0))[1][: len(label)]
             terms, metrics = self._kto(first, label, batch.targets["divergence"][:1], there)
         else:
+            logp, ratio = self.log_ratio(net, data)
             first, second = columns(self._normalized(ratio, data))
             gap, wanted = first - second, self.smoothed(label)
             if self.loss_type == "ipo":

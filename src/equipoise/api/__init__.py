@@ -12,6 +12,7 @@ from equipoise.api.probing import probe
 from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.results import Result, resume, train
+from equipoise.api.reward_models import FittedReward, fit_reward_model
 from equipoise.api.training import NothingToDo, start
 from equipoise.api.tuning import Tuned, tune
 from equipoise.api.writing import Answer, generate, score
@@ -21,6 +22,7 @@ __all__ = [
     "Answer",
     "Callback",
     "Exported",
+    "FittedReward",
     "NothingToDo",
     "Played",
     "Player",
@@ -31,6 +33,7 @@ __all__ = [
     "configured",
     "evaluate",
     "export",
+    "fit_reward_model",
     "forecast",
     "generate",
     "load",

@@ -20,6 +20,7 @@ import numpy as np
 from equipoise import recipes
 from equipoise.facts import AUTO, facts, values_of
 from equipoise.hints import hint, nearest
+from equipoise.language.stores import as_path
 from equipoise.language.tasks import BUILT_IN
 from equipoise.programs.config_file import read_config
 from equipoise.programs.fields import alter, replaced, shorts, valued
@@ -475,7 +476,7 @@ def _default(target: str, algorithm: str) -> Program:
     )
     if cls.needs_task:
         return apply_settings(
-            Program(source=TaskSource(task=target), policies={"main": policy}),
+            Program(source=TaskSource(task=as_path(target)), policies={"main": policy}),
             {**TEXT, **cls.defaults},
         )
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})

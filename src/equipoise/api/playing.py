@@ -22,6 +22,7 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.record.playable import Playable
 from equipoise.record.report import step_of
+from equipoise.registry.artifacts import REWARD
 from equipoise.types import Array, EnvSpec, Tree
 
 __all__ = ["Loaded", "Player", "load", "read_policies", "weights_of"]
@@ -165,8 +166,13 @@ def weights_of(
     ``best``: that of the best evaluation. ``whole``: the newest that holds the states of all
     workers.
     """
-    if (path := Path(directory).expanduser() / checkpoint.MANIFEST).is_file():
-        return path.parent
+    if ((path := Path(directory).expanduser()) / REWARD).is_file():
+        raise ValueError(
+            f"{path}: must be a run or a policy, got a reward model; 'equipoise train ENV --reward "
+            f"run:{path}' learns from it"
+        )
+    if (path / checkpoint.MANIFEST).is_file():
+        return path
     run = RunDirectory.found(directory)
     if whole:
         return run.whole_checkpoint().path

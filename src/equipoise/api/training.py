@@ -23,6 +23,7 @@ from equipoise.api.options import (
 )
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import Chosen, Env, made_program
+from equipoise.api.reward_models import pinned, pinned_like
 from equipoise.api.writing import reward_model
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url
@@ -54,7 +55,6 @@ from equipoise.tuning import choice
 from equipoise.tuning.choices import settled, usual
 from equipoise.tuning.sizing import fitted
 from equipoise.types import On, Placement, Program
-from equipoise.types.sources import RUN_REWARD
 
 if TYPE_CHECKING:
     from equipoise.runtime.cluster.on_ray import RayNodes
@@ -229,8 +229,6 @@ class Order:
 def run_of(made: Program, order: Order) -> Run:
     """The run of a checked program, or the one at ``out`` that it goes on with."""
     out, on, tell = order.out, order.on, order.tell
-    for name in made.source.judges:
-        reward_model(name.removeprefix(RUN_REWARD), trust=order.trust)
     if order.or_resume and out is None:
         raise ValueError(
             "or_resume: expected out, the directory or URL where the run may be, got none"
@@ -254,6 +252,7 @@ def run_of(made: Program, order: Order) -> Run:
         raise FileExistsError(
             f"{url}: expected no run there, got {held}; --or-resume goes on with it"
         )
+    made = pinned(made, lambda folder: reward_model(folder, trust=order.trust))
     made, beginning = _beginning(made, order, None if out is None or url is not None else Path(out))
     # a refusal comes before anything is measured or connected
     if (beginning.weights is not None or on == "ray") and not made.outside:
@@ -379,8 +378,7 @@ def resumed(
         more, notes = ({}, []) if same is None else _again(run.program, same, directory)
         given = {**given, **more}
         made = _changed(run.program, given, settings)
-        for name in made.source.judges:
-            reward_model(name.removeprefix(RUN_REWARD), trust=trust)
+        made = pinned(made, lambda folder: reward_model(folder, trust=trust))
         source = run.whole_checkpoint()
         _check_unfinished(run, source, made, given, directory)
         where = options.get("on") or run.run["on"]
@@ -473,6 +471,7 @@ def _again(
 
     ValueError if it is the command of another run.
     """
+    now = pinned_like(now, was)
     other = differences(was, now)
     if refused := [key for key in fixed(was, now) if key.rpartition(".")[2] not in MEASURED]:
         said = ", ".join(f"{key} {other[key][0]!r} (now {other[key][1]!r})" for key in refused[:3])

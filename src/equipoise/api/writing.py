@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from equipoise.algorithms._pairs import columns
 from equipoise.api.playing import weights_of
+from equipoise.api.reward_models import FOLDER, aside_of, of_run
 from equipoise.files import parse_json
 from equipoise.hints import shortened
 from equipoise.language import files, messages, reward_models, tasks
@@ -27,6 +26,8 @@ from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
+from equipoise.record.report import step_of
+from equipoise.registry.reward_models import DIGITS
 from equipoise.sources.preferences import Preferences, judged
 from equipoise.sources.prompts import Voice, voice
 from equipoise.sources.prompts import room as room_for
@@ -201,7 +202,11 @@ def export_model(
             text.tokenizer,
             calibration(whole, net),
             template=Preferences(program).settings.chat_template_kwargs,
-            weights=checkpoint.identity(weights_of(directory, best=best)),
+            weights=checkpoint.identity(source := weights_of(directory, best=best)),
+            lineage={
+                "run": RunDirectory.found(directory).path.absolute().name,
+                "step": step_of(checkpoint.read_meta(source)),
+            },
         )
         return to
     params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
@@ -225,27 +230,24 @@ def calibration(program: Program, net: ScoredDecoder) -> reward_models.Calibrati
 
 
 def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()) -> Path:
-    """The folder of a reward model: ``directory`` itself, or the one in a run, which is written if
-    it is not there or of other weights.
+    """The folder of a reward model: ``directory`` itself, or the one in a run of its newest
+    weights, which is written if it is not there.
     """
     here = Path(directory).expanduser()
     if (here / reward_models.FILE).is_file():
         return here
-    place = RunDirectory.found(here).path / reward_models.FOLDER
-    weights = checkpoint.identity(weights_of(here))
-    if place.is_dir() and reward_models.facts(place)["weights"] == weights:
+    run = RunDirectory.found(here)
+    source = run.run["program"].get("source") if isinstance(run.run["program"], Mapping) else None
+    if not (isinstance(source, Mapping) and "task" in source):
+        return of_run(run.path)
+    place = run.path / FOLDER / checkpoint.identity(weights_of(here))[:DIGITS]
+    if (place / reward_models.FILE).is_file():
         return place
     _, _, net = writer(here, trust=trust)
     if not isinstance(net, ScoredDecoder):
         raise ValueError(f"{directory}: must be a run of reward_model, got one whose model writes")
-    aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    try:
+    with aside_of(place, shared=True) as aside:
         export_model(here, aside, trust=trust)
-        shutil.rmtree(place, ignore_errors=True)
-        aside.chmod(0o755)
-        aside.rename(place)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return place
 
 

@@ -162,7 +162,7 @@ def add(
   equipoise registry list --registry /mnt/policies --json""",
 )
 def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
-    """List the policies, their versions and their aliases."""
+    """List the policies and the reward models, their versions and their aliases."""
     with plain_errors("equipoise registry list", debug):
         from equipoise.console.columns import columns
         from equipoise.console.place import width_of
@@ -177,10 +177,11 @@ def list_(as_json: Json = False, at: At = PLACE, debug: Debug = False) -> None:
                 name,
                 str(len(about["versions"])),
                 *(_short(about["aliases"].get(alias)) for alias in ALIASES),
+                next((one["kind"] for one in about["versions"]), "") or "-",
             )
             for name, about in found.items()
         ]
-        head = ("policy", "versions", *ALIASES)
+        head = ("name", "versions", *ALIASES, "kind")
         print(
             "\n".join(columns(head, body, left=1, width=width_of(sys.stdout)))
             if body
@@ -471,7 +472,9 @@ def _of_version(said: dict[str, Any]) -> list[str]:
         f"{said['policy']} {said['version']}"
         + (f"  ({', '.join(said['aliases'])})" if said["aliases"] else "")
     ]
-    lines += [f"  {key}: {said[key]}" for key in ("added", "who", "reason", "path") if said[key]]
+    lines += [
+        f"  {key}: {said[key]}" for key in ("kind", "added", "who", "reason", "path") if said[key]
+    ]
     lines += [
         f"  {key}: {value if isinstance(value, str) else json.dumps(value)}"
         for key, value in said["lineage"].items()

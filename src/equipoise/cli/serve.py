@@ -115,7 +115,7 @@ def serve(
 def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
     """(Source of versions, name of the policy, default file of decisions) of a folder."""
     from equipoise.registry import RegistryReader
-    from equipoise.registry.artifacts import MANIFEST, SPEC
+    from equipoise.registry.artifacts import KINDS, MANIFEST, REWARD, SPEC
     from equipoise.registry.reading import ABOUT
     from equipoise.serving.alone import Alone
 
@@ -127,6 +127,11 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
             raise ValueError(
                 f"--policy: must name a policy of {place}, got none; "
                 + (f"try --policy {' or '.join(names)}" if names else "'registry add' adds one")
+            )
+        if any(registry.kind(one) == KINDS[1] for one in registry.versions(policy)[:1]):
+            raise ValueError(
+                f"--policy: must name a policy of {place}, got the reward model {policy!r}; "
+                f"'equipoise train ENV --reward registry:{place}/{policy}' learns from it"
             )
         return registry, policy, Path(f"{policy}.decisions")
     from equipoise.record.paths import RUN, near_runs
@@ -149,6 +154,11 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
                 f"observations were made up, since there is no env to play: {found.note}",
                 file=sys.stderr,
             )
+    elif (place / REWARD).is_file():
+        raise ValueError(
+            f"{folder}: must be a policy, got a reward model; 'equipoise train ENV --reward "
+            f"run:{folder}' learns from it"
+        )
     elif (place / MANIFEST).is_file() and (place / SPEC).is_file():
         from equipoise.api.served import of_artifact
 

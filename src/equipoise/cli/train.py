@@ -24,6 +24,7 @@ from equipoise.cli.app import (
     place,
 )
 from equipoise.cli.cluster import Address, ClusterSettings, cluster_settings
+from equipoise.cli.reward_models import NAME, fit
 from equipoise.cli.seeds import check_seeds
 from equipoise.cli.show import show
 from equipoise.cli.studies import carried_on_shown
@@ -207,6 +208,25 @@ def train(
             all_settings = (*(settings or ()), *more)
             if policies:
                 given["policies"] = policies
+            if algorithm == NAME and given.get("dataset") is not None:
+                if env is not None:
+                    others = {
+                        "--config": config,
+                        "--policy": policies,
+                        "--save-config": save_config,
+                        "--dry-run": dry_run,
+                        "--init-from": init_from,
+                        "--or-resume": or_resume,
+                        "--wandb": wandb,
+                        "--callback": callbacks,
+                        "--prometheus": prometheus,
+                        "--seeds": seeds,
+                    }
+                    start.end()
+                    fit(env, given, all_settings, out, others=others, quiet=quiet)
+                    return
+                if config is None:
+                    env = str(given.pop("dataset"))
             program = program_of(
                 env, algorithm, config, given, all_settings, recipe=recipe, quiet=quiet, trust=trust
             )

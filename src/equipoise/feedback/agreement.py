@@ -189,6 +189,24 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
     return Agreement(alpha(ratings), alpha(ratings, "ordinal"), shared, each, posterior)
 
 
+def weights(
+    answers: Sequence[Answer], gold: Mapping[int, Choice] | None = None
+) -> dict[str, float]:
+    """Return the weight of each annotator's answers in training: Youden's J, 0 for a spammer, and
+    1 as long as it is not known. ``gold``: right answers by query.
+    """
+    if not gold and len({one.annotator for one in answers}) < 2:
+        return {one.annotator: 1.0 for one in answers}
+    return {
+        name: 1.0
+        if np.isnan(one.youden)
+        else 0.0
+        if one.spammer
+        else float(min(max(one.youden, 0.0), 1.0))
+        for name, one in agreement(answers, gold).annotators.items()
+    }
+
+
 def _turned(query: int) -> bool:
     """Is this one of the half of the queries whose sides are exchanged?
 

@@ -79,6 +79,12 @@ def close_answered(db: sqlite3.Connection, number: int, wanted: int) -> None:
     )
 
 
+def clips(db: sqlite3.Connection) -> int:
+    """Return the number of queries about clips."""
+    (found,) = db.execute("SELECT count(*) FROM queries WHERE kind = 'clip'").fetchone()
+    return int(found)
+
+
 def same_pair(
     db: sqlite3.Connection, prompt: str | None, left: str, right: str
 ) -> tuple[int, bool] | None:

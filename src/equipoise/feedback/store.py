@@ -301,9 +301,21 @@ class Store:
         with self._db.reading() as db:
             return rows.round_of(db, run, number)
 
-    def ask(self, run: str, number: int, asks: Sequence[Ask], *, version: int, step: int) -> int:
+    def ask(
+        self,
+        run: str,
+        number: int,
+        asks: Sequence[Ask],
+        *,
+        version: int,
+        step: int,
+        most: int = MOST,
+    ) -> int:
         """Add the queries of a round of a run, with the answers of ``asks``, all or none; return
         the row of answers that the round reads up to.
+
+        Queries about clips stay at most ``most``, whoever adds some at the same time; the last of
+        ``asks`` are left out.
 
         A round that is there adds nothing, so a run that does it again reads the same answers. A
         pair that is there in either order is the same query, and is answered by ``SYNTHETIC`` once.
@@ -315,12 +327,16 @@ class Store:
         with self._db.writing() as db:
             if (upto := rows.round_of(db, run, number)) is not None:
                 return upto
+            room = max(most - rows.clips(db), 0)
             for ask in asks:
                 sides, choice = (ask.left, ask.right), ask.choice
                 if (found := rows.same_pair(db, None, *sides)) is not None:
                     query, mirrored = found
                     choice = MIRRORED.get(choice, choice) if choice and mirrored else choice
+                elif room == 0:
+                    continue
                 else:
+                    room -= 1
                     new = Query(0, "clip", None, *sides, ask.purpose, None, version, step, now)
                     query = rows.put_query(db, new)
                 if choice is None or rows.has_answer(db, query, SYNTHETIC):

@@ -7,8 +7,8 @@ with a label.
     {"prompt": ..., "completion": ..., "label": true}   a completion that is wanted, or is not
 
 Prompts and completions are texts, or messages as TRL has them. Without a ``prompt`` it is what both
-completions begin with. A pair may have a ``margin``, by which the chosen one is better, or ``tie``
-true: neither is better.
+completions begin with. A pair may have a ``margin``, by which the chosen one is better, ``tie``
+true: neither is better, or ``share``: the probability that the chosen one is better.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = Mapping[str, object]
 
 def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[Example]:
     """Return examples of numbered rows: ``completion`` is the chosen one, and ``columns`` holds
-    ``rejected``, ``margin`` and ``tie``, or ``label``. ValueError names the row that is wrong.
+    ``rejected``, ``margin``, ``tie`` and ``share``, or ``label``. ValueError names the wrong row.
     """
     made = list[Example]()
     for number, row in rows:
@@ -156,7 +156,11 @@ def _judged(row: Row, at: str) -> dict[str, object]:
     tied = tie is not None and _flag(tie, f"{at}: tie")
     if tied and value:
         raise ValueError(f"{at}: margin: must be left out of a tie, got {value:g}")
-    return {"margin": float(value), "tie": tied}
+    given = row.get("share")
+    share = plain(0.5 if tied else 1.0 if given is None else given, f"{at}: share")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.5 <= share <= 1:
+        raise ValueError(f"{at}: share: must be 0.5 to 1, got {shortened(repr(given))}")
+    return {"margin": float(value), "tie": share == 0.5, "share": float(share)}
 
 
 def _flag(value: object, at: str) -> bool:

@@ -23,12 +23,13 @@ from equipoise.language.tokenizers import CharTokenizer, HubTokenizer, fingerpri
 from equipoise.nets.packing import in_parts, packed_texts
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.nets.threads import one_thread
+from equipoise.registry.artifacts import MANIFEST, REWARD, write_manifest
+from equipoise.registry.reward_models import place
 from equipoise.types.packed import Prompt, Tokenizer
-from equipoise.types.sources import RUN_REWARD
 
-FILE = "reward_model.json"
-FOLDER = "reward_model"  # in a run's directory
+FILE = REWARD
 FORMAT = 1
+BINS = 10  # of the calibration error, over chances from 0.5 to 1
 TOGETHER = 8_192  # tokens of a forward pass
 CUT = -3.0  # of a completion without its end: three deviations below the mean
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
@@ -44,7 +45,9 @@ SCHEMA: schema.Schema = {
         "temperature": _POSITIVE,
         "accuracy": schema.Number(0, 1),
         "pairs": schema.count(),
+        "ece?": schema.Number(0, 1),
     },
+    "lineage?": schema.Each(schema.Anything()),
 }
 
 
@@ -57,6 +60,7 @@ class Calibration:
     temperature: float = 1.0  # of the probability that one is preferred
     accuracy: float = 0.5  # the share of pairs in the right order; a tie counts half
     pairs: int = 0
+    ece: float = 0.0  # expected calibration error of the pairs, of ``BINS`` bins
 
 
 @torch.no_grad()
@@ -73,15 +77,25 @@ def calibrate(chosen: Tensor, rejected: Tensor, label: Tensor) -> Calibration:
         middle = (low * high) ** 0.5
         slope = ((torch.sigmoid(middle * gap) - label) * gap).sum()
         low, high = (middle, high) if slope < 0 else (low, middle)
+    temperature = 1.0 / (low * high) ** 0.5
     right = 0.5 + 0.5 * gap.sign() * (label - 0.5).sign()
     deviation = float(both.std()) if len(both) > 1 else 0.0
     return Calibration(
         center=float(both.mean()),
         scale=deviation if deviation > 1e-6 else 1.0,
-        temperature=1.0 / (low * high) ** 0.5,
+        temperature=temperature,
         accuracy=float(right.mean()),
         pairs=len(gap),
+        ece=_error(torch.sigmoid(gap / temperature), label),
     )
+
+
+def _error(chance: Tensor, label: Tensor) -> float:
+    """The expected calibration error of chances [P]; each pair is taken from its likelier side."""
+    sure, got = torch.maximum(chance, 1 - chance), torch.where(chance > 0.5, label, 1 - label)
+    bins = ((sure - 0.5) * 2 * BINS).long().clamp(max=BINS - 1)
+    gap = torch.zeros(BINS, dtype=sure.dtype).index_add_(0, bins, sure - got)
+    return float(gap.abs().sum() / len(sure))
 
 
 class RewardModel:
@@ -160,9 +174,10 @@ def write(
     *,
     template: Sequence[str] = (),
     weights: str = "",
+    lineage: Mapping[str, object] | None = None,
 ) -> None:
     """Write a reward model's folder. ``template``: KEY=VALUE arguments of the chat template;
-    ``weights``: the identity of the weights, for a later look.
+    ``weights``: the identity of the weights, for a later look; ``lineage``: its origin.
     """
     files.write(
         directory,
@@ -175,30 +190,32 @@ def write(
     tokenizer.save(directory)
     alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else ""
     said = {"format": FORMAT, "alphabet": alphabet, "template": list(template), "weights": weights}
-    about = said | {"calibration": asdict(calibration)}
+    about = said | {"calibration": asdict(calibration), "lineage": dict(lineage or {})}
     write_atomic(directory / FILE, json_bytes(about))
+    (directory / MANIFEST).unlink(missing_ok=True)
+    write_manifest(directory)
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """``reward_model.json`` of a folder; ValueError if there is none."""
+    """``reward_model.json`` of a folder; ValueError if there is none of a model of text."""
     file = directory / FILE
     if not file.is_file():
         raise ValueError(
             f"{directory}: must be the folder of a reward model, with {FILE}, got one without; "
             "'equipoise export RUN DIR' of a run of reward_model writes it"
         )
-    return schema.check(read_json(file), SCHEMA, str(file))  # type: ignore[no-any-return]
+    said = read_json(file)
+    if isinstance(said, Mapping) and "observation" in said:
+        raise ValueError(
+            f"{directory}: must be a reward model of text, got one of clips of an env; try it as "
+            "the reward of a run on that env"
+        )
+    return schema.check(said, SCHEMA, str(file))  # type: ignore[no-any-return]
 
 
 def tokenizer_of(directory: Path) -> Tokenizer:
     alphabet = str(facts(directory)["alphabet"])
     return CharTokenizer(alphabet) if alphabet else HubTokenizer(directory)
-
-
-def place(name: str) -> Path:
-    """The folder that ``run:DIR`` names: DIR, or the one that a run has of its reward model."""
-    directory = Path(name.removeprefix(RUN_REWARD)).expanduser()
-    return directory if (directory / FILE).is_file() else directory / FOLDER
 
 
 def check(name: str, tokenizer: Tokenizer, longest: int) -> None:

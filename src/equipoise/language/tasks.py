@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.hints import hint, raised
-from equipoise.language import messages, reasoning, task_files
+from equipoise.language import messages, reasoning, stores, task_files
 from equipoise.language.text_task import TextTask, letters
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.naming import called
@@ -71,6 +71,7 @@ def make(
 
         sort, reverse_add, copy   a built-in task, which takes no arguments
         FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has those that are held out, else a seeded part of it is
+        FOLDER/                   the answered queries of a store of preferences; ``upto=ROW`` reads its answers up to a row
         reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
         module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
                                   ``TextTask``, or rows as in a file
@@ -78,6 +79,9 @@ def make(
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
         return apart(_of_rows(target, _only(target, given, "held_out"), seed, rows))
+    if stores.is_store(target):
+        upto = _only(target, given, stores.UPTO).get(stores.UPTO)
+        return apart(_parted(target, rows(stores.rows(target, upto), target, "query"), seed))
     if target.startswith(REASONING):
         return reasoning.read(target.removeprefix(REASONING), given, seed)
     if ":" in target:

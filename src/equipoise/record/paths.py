@@ -28,8 +28,7 @@ def make_default(program: Program) -> Path:
             algorithm_name(type(policy.algorithm)) for policy in learning(program).values()
         )
     )
-    name = f"{program.name}-{algorithm}-{program.schedule.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
+    path = named(program.name, algorithm, program.schedule.seed)
     candidate, n = path, 1
     while True:
         try:
@@ -39,6 +38,12 @@ def make_default(program: Program) -> Path:
             candidate = path.with_name(f"{path.name}-{n}")
         else:
             return candidate
+
+
+def named(env: str, algorithm: str, seed: int) -> Path:
+    """Return the path runs/<env>-<algorithm>-<seed>-<timestamp>."""
+    name = f"{env}-{algorithm}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
 
 
 def check_vacant(directory: Path) -> None:

@@ -47,6 +47,7 @@ RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its 
     "cloned?": {"run": Text(), "step": count(), "*": Anything()},
     "dataset?": {"sha256": Text(64), "*": Anything()},
     "task?": {"sha256": Text(64)},
+    "reward_models?": Each(Text(64)),
     "choices?": Each({"why": Text(2_000), "*": Anything()}),
     "*": Anything(),
 }

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from equipoise.files import parse_json, sync_directory, write_synced
+from equipoise.files import json_bytes, parse_json, sync_directory, write_synced
 from equipoise.schema import Each, Number, Schema, Text, check
 
 MANIFEST = "manifest.json"
@@ -23,6 +23,10 @@ SPEC = "spec.json"
 MODEL = "policy.onnx"
 # files of an artifact: a numpy.py would be imported by edge.py
 KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")
+REWARD = "reward_model.json"  # the file that makes an artifact a reward model
+# ends of the names of the other files of a reward model: data alone
+OF_REWARD = (".json", ".safetensors", ".txt", ".jinja", ".model")
+KINDS = ("policy", "reward model")
 ASIDE = ".aside-"  # the prefix of a folder before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256
@@ -56,6 +60,22 @@ class Manifest:
         return hashlib.sha256(self.data).hexdigest()
 
     @property
+    def kind(self) -> str:
+        """One of ``KINDS``."""
+        return KINDS[REWARD in self.files]
+
+    @property
+    def described(self) -> str:
+        """The file that describes the artifact, its lineage among the rest."""
+        return REWARD if REWARD in self.files else SPEC
+
+    def others(self) -> list[str]:
+        """The files that no artifact of this kind has."""
+        if REWARD in self.files:
+            return sorted(name for name in self.files if not name.endswith(OF_REWARD))
+        return sorted(self.files.keys() - set(KNOWN))
+
+    @property
     def size(self) -> int:
         """Bytes of the artifact."""
         return len(self.data) + sum(size for _, size in self.files.values())
@@ -79,13 +99,27 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{path}: files.{name}.sha256: expected 64 hexadecimal digits, got "
                 f"{about['sha256']!r}"
             )
-    if SPEC not in said["files"]:
+    if not {SPEC, REWARD} & said["files"].keys():
         raise ValueError(
             f"{path}: files: expected {SPEC!r} among them, got {', '.join(said['files']) or 'none'}"
         )
     return Manifest(
         data, {name: (about["sha256"], about["size"]) for name, about in said["files"].items()}
     )
+
+
+def write_manifest(folder: Path) -> Manifest:
+    """Write the manifest of the files in a folder, onto the disk, and return it."""
+    files = {}
+    for path in sorted(one for one in folder.iterdir() if one.is_file()):
+        with opened(path) as (handle, size):
+            digest = hashlib.sha256()
+            for piece in _pieces(handle):
+                digest.update(piece)
+        files[path.name] = {"sha256": digest.hexdigest(), "size": size}
+    write_synced(folder / MANIFEST, json_bytes({"format": 1, "files": files}))
+    sync_directory(folder)
+    return read_manifest(folder)
 
 
 @contextmanager

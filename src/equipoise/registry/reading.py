@@ -130,9 +130,15 @@ class RegistryReader:
             raise
         return version, folder
 
+    def kind(self, version: str) -> str:
+        """Return "policy" or "reward model"; "" for a version whose manifest cannot be read."""
+        with suppress(ValueError, OSError):
+            return artifacts.read_manifest(self.artifact(version)).kind
+        return ""
+
     def list(self) -> dict[str, Any]:
         """For each policy its aliases, its revision, and its versions, the newest first, each with
-        its aliases and its time.
+        its aliases, its kind and its time.
 
         The time is when it was added, in seconds since 1970.
         """
@@ -145,6 +151,7 @@ class RegistryReader:
                 "versions": [
                     {
                         "version": version,
+                        "kind": self.kind(version),
                         "time": now.added[version].stamp / 1e6,
                         "aliases": now.aliases_of(version),
                     }
@@ -175,6 +182,7 @@ class RegistryReader:
         return {
             "policy": name,
             "version": version,
+            "kind": self.kind(version),
             "path": str(self.artifact(version)),
             "aliases": now.aliases_of(version),
             "lineage": said["lineage"],

@@ -24,7 +24,7 @@ from equipoise.files import (
 )
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records
-from equipoise.registry.artifacts import ASIDE, KNOWN, MANIFEST, MODEL, SPEC
+from equipoise.registry.artifacts import ASIDE, KNOWN, MANIFEST, MODEL, OF_REWARD, REWARD
 from equipoise.registry.reading import ABOUT, SAYS, RegistryReader
 from equipoise.registry.records import MOVABLE
 from equipoise.registry.state import State
@@ -85,12 +85,13 @@ class Registry(RegistryReader):
                 _check_model(aside / MODEL, source / MODEL)
                 if trial is not None:
                     _tried(trial, aside, source, version)
-            if others := sorted(manifest.files.keys() - set(KNOWN)):
+            if others := manifest.others():
+                known = OF_REWARD if manifest.described == REWARD else KNOWN
                 raise ValueError(
-                    f"{source / MANIFEST}: files: expected no files but {', '.join(KNOWN)}, got "
+                    f"{source / MANIFEST}: files: expected no files but {', '.join(known)}, got "
                     f"{others[0]!r}"
                 )
-            said = plain(_lineage(aside / SPEC) | dict(lineage or {}))
+            said = plain(_lineage(aside / manifest.described) | dict(lineage or {}))
             records.check_letters({"reason": reason, "lineage": said}, "")
             with self.locked():
                 if artifacts.problems(folder, version):
@@ -100,6 +101,7 @@ class Registry(RegistryReader):
                     for new in (audit.parent, audit.parent.parent, self.path):
                         sync_directory(new)
                 now = self.state(name)
+                self._check_kind(name, manifest.kind)
                 if now.is_removed(version) or self._added(name, now, version) != said:
                     records.write(
                         audit,
@@ -156,6 +158,15 @@ class Registry(RegistryReader):
             self._expect(name, now, "champion", "rollback", to, expect, reason, who)
             self._move(name, now, "rollback", to, reason, who)
             return to
+
+    def _check_kind(self, name: str, kind: str) -> None:
+        """ValueError if the newest version of this name is of another kind."""
+        there = self.versions(name) if self.state(name).added else []
+        if there and (got := self.kind(there[0])) not in (kind, ""):
+            raise ValueError(
+                f"{name}: must be a name of the kind {kind}, got one of the kind {got}; try "
+                "another name"
+            )
 
     def _added(self, name: str, now: State, version: str) -> Any:
         """The lineage with which a version was added; None if it was not, or if the record is
@@ -314,6 +325,8 @@ def _lineage(spec: Path) -> dict[str, Any]:
     """An artifact's description of its own origin."""
     said = parse_json(read_bounded(spec, LARGEST_JSON), spec)
     about = said.get("artifact") if isinstance(said, dict) else None
+    if spec.name == REWARD:
+        about = said
     lineage = about.get("lineage", {}) if isinstance(about, dict) else {}
     if not isinstance(lineage, dict):
         raise ValueError(

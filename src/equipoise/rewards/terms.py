@@ -14,9 +14,10 @@ from equipoise.facts import Fact, facts
 from equipoise.hints import raised
 from equipoise.naming import imported
 from equipoise.nets.threads import one_thread
+from equipoise.rewards.judge import Judge
 from equipoise.rewards.term import Refused, RewardTerm, check_state, check_term
 from equipoise.seeds import derive_seed
-from equipoise.sums import ENV, parsed, unknown
+from equipoise.sums import ENV, MODELS, parsed, unknown
 from equipoise.types import EnvSpec, Learns, Rewards
 
 BUILT_IN = {
@@ -75,11 +76,13 @@ def made(rewards: Rewards) -> dict[str, RewardTerm]:
     for word, cls in term_classes(rewards.sum).items():
         name = name_of(word, cls)
         try:
-            found[name] = cls(**rewards.terms.get(name, {}))
+            found[name] = term = cls(**rewards.terms.get(name, {}))
         except Exception as error:  # the class of a user may raise anything
             raise ValueError(
                 f"reward: expected {word}() to make a term, got {raised(error)}"
             ) from error
+        if isinstance(term, Judge):
+            term.model_name = word
     return found
 
 
@@ -123,8 +126,8 @@ def collecting(term: RewardTerm) -> bool:
 
 
 def _class_of(word: str) -> type[RewardTerm]:
-    if word.startswith("run:"):
-        raise ValueError(f"reward: must have {word} in a run on text only, got a run on envs")
+    if word.startswith(MODELS):
+        return Judge
     if word not in BUILT_IN and ":" not in word:
         raise unknown(word, BUILT_IN, "reward")
     cls = imported(BUILT_IN.get(word, word), "reward")

@@ -87,6 +87,7 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
 def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
     files, program = beginning.directory, blue.program
     source_of(program).check_same(files.run, blue.dataset, blue.spec)
+    spec.check_reward_models(files.run, program)
     changes = differences(files.program, program)
     known = choice.kept(files.run.get(choice.KEY, {}), changes)
     forward = forwards(blue, known)

@@ -19,7 +19,7 @@ from equipoise.algorithms._pairs import PairLearns, columns, right
 from equipoise.algorithms.reward_model import RewardModel
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import preferences, task_files, tasks
+from equipoise.language import preferences, stores, task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, with_end
 from equipoise.nets.decoder import Decoder
@@ -226,11 +226,11 @@ class _Limits:
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
-    if not source.task.endswith(task_files.SUFFIXES) and (
-        ":" not in source.task or source.task.startswith(tasks.REASONING)
-    ):
+    of_rows = source.task.endswith(task_files.SUFFIXES) or stores.is_store(source.task)
+    if not of_rows and (":" not in source.task or source.task.startswith(tasks.REASONING)):
         raise ValueError(
-            "source.task: must be a file of pairs (FILE.jsonl or FILE.parquet), or a "
+            "source.task: must be a file of pairs (FILE.jsonl or FILE.parquet), a store of "
+            "preferences (its folder), or a "
             f"module:callable that returns rows of pairs, got {source.task!r}"
         )
     arguments = tasks.arguments(source.arguments)
@@ -331,9 +331,10 @@ def _values(columns: Mapping[str, object]) -> list[float]:
     """The numbers of a group's samples (``algorithms/_pairs.py``)."""
     if "label" in columns:
         return [float(bool(columns["label"])), 0.0]
-    margin = columns["margin"]
+    margin, share = columns["margin"], columns["share"]
     assert isinstance(margin, float)
-    return [0.5 if columns["tie"] else 1.0, margin]
+    assert isinstance(share, float)
+    return [share, margin]
 
 
 def _mismatched(part: Prompts, limits: _Limits, seed: int, *, learned: bool) -> Prompts:

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.language import models, tasks
+from equipoise.feedback.database import FILE
+from equipoise.language import models, stores, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.seeds import derive_seed
@@ -100,6 +101,8 @@ def read(source: TaskSource, seed: int) -> Text:
 def changed(source: TaskSource) -> int:
     """The time of the last change of a task's files."""
     files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
+    if stores.is_store(source.task):
+        files += [Path(source.task) / FILE, Path(source.task) / f"{FILE}-wal"]
     return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
 
 

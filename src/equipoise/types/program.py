@@ -20,6 +20,7 @@ from equipoise.facts import (
     Read,
     UnitInterval,
 )
+from equipoise.sums import models
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
 from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
 from equipoise.types.sources import (
@@ -528,6 +529,12 @@ class Program:
     def name(self) -> str:
         """The env's target, or the task or the data set if there is no env."""
         return self.source.title
+
+    @property
+    def reward_models(self) -> tuple[str, ...]:
+        """The trained reward models that its rewards name, as ``run:DIR``."""
+        sums = [policy.rewards.sum for policy in learning(self).values()]
+        return (*self.source.judges, *(name for text in sums for name in models(text)))
 
     @property
     def actors(self) -> int:

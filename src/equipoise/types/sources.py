@@ -16,14 +16,13 @@ from equipoise.facts import (
     Range,
     Read,
 )
-from equipoise.sums import codes
+from equipoise.sums import models
 from equipoise.types.rows import OnNonfinite
 
 REMOTE = "remote:"  # begins the target of worlds outside, which connect to the run
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
-RUN_REWARD = "run:"  # begins a reward that is a reward model: a run, or the folder of an export
 # the sections of ``train --help``
 SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -197,7 +196,7 @@ class TaskSource(SourceSettings):
         Help(
             "Reward functions, as module:function[,...]",
             "Empty uses the task's own functions. A weighted sum is 0.5*my:f+my:g. run:DIR is a "
-            "reward model: a run of reward_model, or its export.",
+            "reward model: a run of reward_model, or its export; registry:NAME@ALIAS a version.",
         ),
     ] = ""
     reward_weights: Annotated[
@@ -271,7 +270,7 @@ class TaskSource(SourceSettings):
 
     @property
     def judges(self) -> tuple[str, ...]:
-        return tuple(name for name in codes(self.reward) if name.startswith(RUN_REWARD))
+        return tuple(models(self.reward))
 
     def stored(self) -> Stored:
         return {

@@ -24,9 +24,9 @@ from itertools import islice
 from equipoise import foreign
 from equipoise.hints import hint, raised, shortened
 from equipoise.naming import called
-from equipoise.sums import parsed
+from equipoise.registry.reward_models import place
+from equipoise.sums import MODELS, parsed
 from equipoise.types.packed import Prompt, begun
-from equipoise.types.sources import RUN_REWARD
 
 Part = list[float | None]  # [M] what one function gave
 TOLD = ("prompts", "completions", "completion_ids", "ended")  # besides the columns
@@ -95,12 +95,12 @@ def functions(names: str, weights: Sequence[float] = ()) -> list[RewardFunction]
 def load(name: str) -> Callable[..., object]:
     """Import the function; ValueError names the reward that cannot be imported.
 
-    ``run:DIR`` is the reward model there.
+    ``run:DIR`` and ``registry:NAME`` are reward models.
     """
-    if name.startswith(RUN_REWARD):
+    if name.startswith(MODELS):
         from equipoise.language import reward_models  # it loads torch
 
-        return reward_models.RewardModel.read(reward_models.place(name))
+        return reward_models.RewardModel.read(place(name))
     try:
         return called(name, "reward")
     except ValueError as error:

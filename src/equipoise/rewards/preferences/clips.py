@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.feedback import Choice, Purpose, Store
+from equipoise.feedback.agreement import weights
 from equipoise.feedback.items import Arrays
 from equipoise.rewards.preferences.segments import Answers, Segments
 from equipoise.tree import ArraySpec
@@ -91,21 +92,26 @@ class Labels:
     ) -> Answers:
         """Return the answers in rows ``after`` + 1 to ``upto`` that compare two clips, those to
         queries of one purpose if it is given.
+
+        An answer has its annotator's weight by all answers up to ``upto``.
         """
+        weighs = weights_of(store, upto)
         queries = {
             one.id: one
             for one in store.queries()
             if one.kind == "clip" and purpose in (None, one.purpose)
         }
         found = [
-            (queries[one.query], SHARES[one.choice])
+            (queries[one.query], SHARES[one.choice], weighs[one.annotator])
             for one in store.answers(after, upto)
             if one.query in queries and one.choice in SHARES
         ]
-        sides = [[self._at(store, one.left), self._at(store, one.right)] for one, _ in found]
+        sides = [[self._at(store, one.left), self._at(store, one.right)] for one, _, _ in found]
         left, right = torch.tensor(sides, dtype=torch.int64).view(-1, 2).unbind(1)
-        share = torch.tensor([share for _, share in found], dtype=torch.float32)
-        return Answers(left.contiguous(), right.contiguous(), share)
+        share = torch.tensor([share for _, share, _ in found], dtype=torch.float32)
+        weight = torch.tensor([weight for _, _, weight in found], dtype=torch.float32)
+        known = None if bool((weight == 1).all()) else weight
+        return Answers(left.contiguous(), right.contiguous(), share, known)
 
     def segments(self) -> Segments:
         """Return the segments, as the answers number them."""
@@ -120,6 +126,12 @@ class Labels:
             self._episodes.append(episode)
             self._place[hash_] = len(self._place)
         return self._place[hash_]
+
+
+def weights_of(store: Store, upto: int) -> dict[str, float]:
+    """Return the weight of each annotator's answers, by the answers up to a row."""
+    gold = {one.id: one.gold for one in store.queries() if one.gold is not None}
+    return weights(store.answers(upto=upto), gold)
 
 
 def stacked(rows: Sequence[Tree], sizes: Sequence[int], episodes: Sequence[int]) -> Segments:

@@ -256,7 +256,12 @@ class Preferences(RewardTerm):
             if upto is None:
                 new = self._asks(store, seed)
                 upto = store.ask(
-                    self._run, self._rounds, new, version=version, step=self._collected
+                    self._run,
+                    self._rounds,
+                    new,
+                    version=version,
+                    step=self._collected,
+                    most=self.labels,
                 )
             answers = self._labels.read(store, upto)
             fresh = self._labels.read(store, upto, self._row)
