@@ -129,7 +129,7 @@ def test_the_guard_lowers_rewards_and_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: guard.Kind, status: str
 ) -> None:
     verdict = guard.Verdict(kind, "planted")
-    monkeypatch.setattr(guard, "judge", lambda state, signs: (state, verdict))
+    monkeypatch.setattr(guard, "judge", lambda state, signs, limits: (state, verdict))
     settings = (*SYNTHETIC, "evaluation.on_alarm=stop")
     run = api.start(program(tmp_path / "store", 512, *settings), on="serial", out=tmp_path / "run")
     last = [report.metrics for report in run][-1]
