@@ -23,6 +23,7 @@ class KeptStates:
     def __init__(self, net: nn.Module, parameters: Parameters, target: Target | None) -> None:
         self.net, self._parameters, self._target = net, parameters, target
         self._kept: dict[str, Tree] = {}
+        self.progress = 0.0  # share of the schedule that is done
 
     def now(self, group: Callable[[str], Tree]) -> dict[str, Tree]:
         """Return the present state, with ``group`` of the name of each group of parameters."""

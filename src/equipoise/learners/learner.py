@@ -185,6 +185,7 @@ class Learner:
             if self._target is not None:
                 self._target.follow(self.updates)
             if self.terms:
+                self._kept.progress = self.progress
                 self._rewards.steer(self._kept)
                 done.metrics = done.metrics | self._rewards.metrics(batch.data)
             self._transfer.read()

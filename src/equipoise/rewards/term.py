@@ -24,6 +24,8 @@ class LearnerStates(Protocol):
 
     @property
     def net(self) -> nn.Module: ...
+    @property
+    def progress(self) -> float: ...  # share of the schedule that is done, 0..1
     def keep(self, name: str) -> None: ...  # the present state
     def rename(self, name: str, other: str) -> None: ...
     def go_back(self, name: str) -> None: ...  # make a kept state the present one

@@ -7,8 +7,8 @@
 ``ask``        the policy is where the model knows little: ask about segments of the newest version
 ``pull back``  the teacher disagrees, or no answers come: go on from the best version, with the
                model fitted to the new answers
-``stop``       the teacher disagrees again and again, without a better version in between: stand
-               still at the best version for ``memory`` looks
+``stop``       the teacher disagrees again and again, without a better version in between: stay at
+               the best version, for good
 =============  ===================================================================================
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from torch import Tensor
@@ -84,7 +84,7 @@ class State:
     recent: tuple[Signs, ...] = ()  # the last ones since the last pull back
     unanswered: int = 0  # looks in a row that asked and got no answer
     pulled: tuple[int, ...] = ()  # looks of the pull backs since a version was surely the best
-    stopped: int = 0  # the look of the last stop; 0: none
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,8 @@ def expected_by(chance: Tensor) -> float:
 def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[State, Verdict]:
     """Return the next state and the verdict on one look."""
     limits = limits or Limits()
-    if state.stopped and state.look + 1 - state.stopped < limits.memory:
-        why = f"it stands still for {limits.memory} looks after a stop"
-        return replace(state, look=state.look + 1), Verdict("stop", why)
+    if state.stopped:
+        return state, Verdict("stop", "the guard has stopped before")
     recent = (*state.recent, signs)[-limits.looks :]
     look, far = state.look + 1, _far(signs, limits)
     unanswered = state.unanswered + 1 if far and not signs.answers else 0
@@ -114,7 +113,7 @@ def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[Sta
     if wrong := _contradicted(recent, limits, limits.sure):
         if len(pulled) >= limits.pulls:
             why = f"{wrong}, after {len(pulled)} pull backs in {look - pulled[0]} looks"
-            return State(look, stopped=look), Verdict("stop", why)
+            return State(look, pulled=pulled, stopped=True), Verdict("stop", why)
         return State(look, pulled=(*pulled, look)), Verdict("pull back", wrong)
     if unanswered >= limits.patience:
         why = f"{far}, and {unanswered} looks in a row brought no answer"

@@ -31,7 +31,7 @@ from equipoise.files import local_path
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard as verdicts
-from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, asks, of_rows
+from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, Budget, asks, of_rows
 from equipoise.rewards.preferences.candidates import Candidates, Rows
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.demonstrations import demonstration_answers
@@ -55,7 +55,6 @@ from equipoise.types import Algorithm, EnvSpec, Learns, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
 BEST, JUDGED = "best", "judged"  # kept states of the learner
-URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
 
 
 @dataclass(kw_only=True, eq=False)
@@ -300,7 +299,7 @@ class Preferences(RewardTerm):
         with self._opened() as store:
             upto = store.round_of(self._run, self._rounds)
             if upto is None:
-                new = self._asks(store, seed)
+                new = self._asks(store, seed, states.progress)
                 upto = store.ask(
                     self._run, self._rounds, new, version=self._version, step=self._collected
                 )
@@ -400,13 +399,24 @@ class Preferences(RewardTerm):
             and one.id not in answered
         }
 
-    def _asks(self, store: Store, seed: int) -> list[Ask]:
-        there = sum(one.kind == "clip" for one in store.queries())
-        wanted = self.queries if self._fitted else max(self.queries, self.first - there)
+    def _asks(self, store: Store, seed: int, progress: float) -> list[Ask]:
+        purposes = [one.purpose for one in store.queries() if one.kind == "clip"]
+        newest = purposes.count("newest")
+        others = len(purposes) - newest
+        count, about_newest = Budget(
+            labels=self.labels,
+            round=self.queries,
+            newest=self.newest,
+            spread=self.guard,
+        ).counts(newest, others, progress=progress, urgent=self._verdict != "ok")
+        if self._verdict == "stop":
+            count = about_newest = 0
+        elif not self._fitted:  # all are at random
+            count = min(max(self.queries, self.first - len(purposes)), self.labels - len(purposes))
         how = Asking(
-            count=min(wanted, self.labels - there),
+            count=count,
             choose=self.choose,
-            newest=self.newest if self._verdict == "ok" else max(self.newest, URGENT),
+            newest=about_newest,
             best=self._best,
             teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
             if self.teacher == "synthetic"
@@ -490,6 +500,7 @@ class Preferences(RewardTerm):
             "deviation": signs.deviation,
             "win_rate": signs.win_answers,
             "caution": self.caution + self._extra,
+            "verdict": float(get_args(verdicts.Kind).index(verdict.kind)),
             "contradicted": float(verdict.kind == "stop"),
             "pull_backs": float(self._pulls),
             "kl": kl,
@@ -559,7 +570,7 @@ class Preferences(RewardTerm):
                 "recent": Array((None, SIGNS), "float64"),
                 "unanswered": count(),
                 "pulled": Array((None,), "int64"),
-                "stopped": count(),
+                "stopped": Flag(),
             },
         }
 
