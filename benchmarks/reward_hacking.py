@@ -17,7 +17,6 @@ was lost when the guard first asked for more answers or pulled back (``alarm``).
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
@@ -164,9 +163,9 @@ def rows(a: argparse.Namespace) -> Iterator[str]:
     heads = ("env", "guard", "seed", "best return", "result / best", "paid: lowest, last")
     yield "| " + " | ".join([*heads, "lost at the alarm", "pull backs", "stopped", "CPU s"]) + " |"
     yield "|---" * 10 + "|"
-    arms = [(HEAT, False, seed) for seed in range(a.seeds)]
-    arms += [(HEAT, True, seed) for seed in range(a.seeds)]
-    arms += [(0.0, True, seed) for seed in range(a.honest)]
+    arms = [(HEAT, False, seed) for seed in range(a.seeds) if "off" in a.arms]
+    arms += [(HEAT, True, seed) for seed in range(a.seeds) if "on" in a.arms]
+    arms += [(0.0, True, seed) for seed in range(a.honest) if "honest" in a.arms]
     for heat, guard, seed in arms:
         run = trained(seed, a, heat=heat, guard=guard)
         cells = (
@@ -188,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--arms", nargs="*", default=["off", "on", "honest"])
     parser.add_argument("--seeds", type=int, default=3, help="of the shortcut: 0 to N - 1")
     parser.add_argument("--honest", type=int, default=5, help="seeds of the honest env")
     parser.add_argument("--steps", type=int, default=25_600)

@@ -116,21 +116,23 @@ class Budget:
         ``urgent``: ask more about the newest segments, also by ``HASTE`` of the schedule ahead.
         """
         left = max(self.labels - newest - others, 0)
-        share = max(self.newest, URGENT) if urgent else self.newest
-        wanted = max(round(self.round * share), 1) if share else 0
+        usual, most = self._of_round(self.newest), self._of_round(max(self.newest, URGENT))
+        wanted = most if urgent else usual
         if not self.spread:
             count = min(self.round, left)
             return count, min(wanted, count)
         kept = round(self.labels * self.newest)
         due = max(math.ceil(kept * min(progress + HASTE * urgent, 1.0)) - newest, 0)
         free = max(self.labels - kept - others, 0)  # not kept for the guard
-        if urgent:
-            wanted = min(wanted, due + free)
-        elif due < wanted:  # too few for a verdict
+        wanted = min(wanted, due + free * urgent)
+        if wanted < usual:  # too few for a verdict: wait until more are due
             wanted = 0
         rest = min(self.round - wanted, free - max(wanted - due, 0))
         count = min(wanted + rest, left)
         return count, min(wanted, count)
+
+    def _of_round(self, share: float) -> int:
+        return max(round(self.round * share), 1) if share else 0
 
 
 def of_rows(rows: Rows) -> Segments:
