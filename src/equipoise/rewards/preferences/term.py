@@ -312,9 +312,10 @@ class Preferences(RewardTerm):
             waits = self._waits(store, upto)
         self._numbers["labels"] = len(answers)
         changed, self._row = upto != self._row or not self._fitted, upto
-        first, verdict = not self._fitted, None
+        first, verdict, kl = not self._fitted, None, self._divergence(states.net)
+        self._numbers["kl"] = kl
         if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
-            verdict = self._judge(states.net, fresh.to(self._device), compared.to(self._device))
+            verdict = self._judge(fresh.to(self._device), compared.to(self._device), kl)
         if changed and (len(answers) >= self.first or self._shown is not None):
             with torch.enable_grad():
                 self._fit(answers, seed)
@@ -471,11 +472,11 @@ class Preferences(RewardTerm):
             return math.nan
         return Actor(cast(Algorithm, self._algorithm), net).divergence(self._drawn)
 
-    def _judge(self, net: nn.Module, fresh: Answers, compared: Answers) -> verdicts.Verdict:
+    def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
         """Let the guard look at the answers since the last round."""
         segments, rows = self._labels.segments().to(self._device), self._found.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
-        chance, kl = self._chance(segments, fresh), self._divergence(net)
+        chance = self._chance(segments, fresh)
         decided = fresh.share != 0.5
         predicted = ((chance > 0.5) == (fresh.share > 0.5))[decided].float()
         signs = verdicts.Signs(
@@ -503,7 +504,6 @@ class Preferences(RewardTerm):
             "verdict": float(get_args(verdicts.Kind).index(verdict.kind)),
             "contradicted": float(verdict.kind == "stop"),
             "pull_backs": float(self._pulls),
-            "kl": kl,
         }
         return verdict
 
