@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from equipoise.types import (
 
 class PolicyAlgorithm(Algorithm):
     """How every algorithm with an ``ActorCritic`` acts best, and normalises observations."""
+
+    stochastic: ClassVar[bool] = True
 
     def propensity(
         self,

@@ -106,6 +106,7 @@ class SoftActorCritic(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class SAC(OffPolicyAlgorithm):
+    stochastic: ClassVar[bool] = True
     # One stream and an update a step, as the authors have it: more streams are as many steps
     # without news.
     defaults: ClassVar[Mapping[str, object]] = {"replay.updates": 1, "placement.envs_per_actor": 1}

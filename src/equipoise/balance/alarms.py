@@ -351,7 +351,8 @@ class Alarms:
                     "reward exploited",
                     owner,
                     contradicted(said["preferences_contradicted"], said),
-                    "more answers, or a higher reward.caution; the best version is kept",
+                    "the weights stay at the best version; begin a new run with --init-from this "
+                    "one, with more reward.labels or a higher reward.caution",
                 )
             yield from self._collapse(now, policy, limits, said)
             for name, power in ROOTS.items():

@@ -15,6 +15,7 @@ from equipoise.clock import Clock
 from equipoise.facts import values_of
 from equipoise.learners.encoding import Encoding
 from equipoise.learners.execution import Eager, Execution
+from equipoise.learners.kept import KeptStates
 from equipoise.learners.minibatch import micro_batches, minibatches
 from equipoise.learners.optimizers import STEPPED
 from equipoise.learners.parameters.flat import Flat
@@ -119,6 +120,7 @@ class Learner:
             else None
         )
         self.parameters.hold(self.net, algorithm.groups, self.optimizer)
+        self._kept = KeptStates(self.net, self.parameters, self._target)
         self._seed, self.rng = seed, torch.Generator(self.device).manual_seed(seed)
         self.terms: Terms = terms or {}
         self.set_execution(Eager() if execution is None else execution)
@@ -175,16 +177,18 @@ class Learner:
             if learned := self._rewards.learn(batch.data, self.progress):
                 done.groups = [*done.groups, *(name for name, _ in learned)]
                 done.unseen = [*done.unseen, *(seen for _, seen in learned)]
-            if self.terms:
-                done.metrics = done.metrics | self._rewards.metrics(batch.data)
             if done.unseen:
                 self._unseen.append((self.version + 1, done.groups, torch.stack(done.unseen)))
             if self.looks:
                 self.settle()
-            self._transfer.read()
             self.version += 1
             if self._target is not None:
                 self._target.follow(self.updates)
+            if self.terms:
+                self._kept.progress = self.progress
+                self._rewards.steer(self._kept)
+                done.metrics = done.metrics | self._rewards.metrics(batch.data)
+            self._transfer.read()
             self.clock.lap("optimiser", "record")
             metrics = (
                 done.metrics if self.encoding is None else done.metrics | self.encoding.metrics()
@@ -343,17 +347,15 @@ class Learner:
 
     def state(self) -> Tree:
         """Everything that the next step depends on but the batch."""
-        return self._state(self.parameters.state)
+        return self._state(self.parameters.state) | self._kept.state()
 
-    def _state(self, group: Callable[[str], Tree]) -> Tree:
-        """Return ``state``, with ``group`` of each group's name."""
+    def _state(self, group: Callable[[str], Tree]) -> dict[str, Tree]:
+        """Return ``state`` without the kept states, with ``group`` of each group's name."""
         return {
             "version": self.version,
             "before": self.before,
             "rng": self.rng.get_state(),
-            "groups": {name: group(name) for name in self.parameters.optimizers},
-            "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
-            "target": {} if self._target is None else self._target.state(),
+            **self._kept.now(group),
             **self._rewards.state(),
             **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
             **({} if self.encoding is None else {"encoding": self.encoding.state()}),
@@ -373,12 +375,8 @@ class Learner:
             )
         schema.check(state, self._schema(), "")
         with torch.no_grad():
-            for name, group in state["groups"].items():
-                self.parameters.load(name, group)
-            for name, buffer in self.net.named_buffers():
-                buffer.copy_(state["buffers"][name])
-            if self._target is not None:
-                self._target.load(state["target"])
+            self._kept.take(state)
+            self._kept.load(state)
             self._rewards.load(state)
             # without: of another precision
             for name, slot in self._scaling.slots.items() if "scaling" in state else ():
@@ -405,7 +403,8 @@ class Learner:
         }
         if self.encoding is not None:
             wanted["encoding"] = self.encoding.schema()
-        return wanted | counts | scaling | {"rng": rng} | self._rewards.schema()
+        wanted |= self._kept.schema() | self._rewards.schema()
+        return wanted | counts | scaling | {"rng": rng}
 
     def adopt(self, state: Tree) -> None:
         """Go on where another learner was, as this one's present version; ValueError as for

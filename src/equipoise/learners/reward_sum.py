@@ -20,7 +20,7 @@ from equipoise.learners.pool import LearnerLost, Learners
 from equipoise.learners.steps import checked
 from equipoise.private.torch import changes
 from equipoise.rewards.step import RewardStep
-from equipoise.rewards.term import Refused, RewardTerm, check_state
+from equipoise.rewards.term import LearnerStates, Refused, RewardTerm, check_state
 from equipoise.rewards.terms import Terms, names_of
 from equipoise.sums import ENV, parsed
 from equipoise.types import Learns, Rewards, Trajectory, Tree, ValueHead
@@ -169,6 +169,13 @@ class RewardSum:
                 data if self._sum is None else replace(data, reward=self._sum), self._pool
             )
         return seen
+
+    def steer(self, states: LearnerStates) -> None:
+        """Let each term keep the learner's state after an update, or bring a kept one back."""
+        with torch.no_grad():
+            for term in self._terms.values():
+                with _told(term, "steer"):
+                    term.steer(states)
 
     def _descend(
         self, name: str, term: RewardTerm, network: Flat, data: Trajectory, progress: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,20 @@ from equipoise.facts import KEPT, Help, Read, UnitInterval
 from equipoise.types import EnvSpec, Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
 
 NET = Optimizer(schedule="constant")
+
+
+class LearnerStates(Protocol):
+    """The learner's policy after an update, and states of the learner that are kept by name: its
+    weights, their optimisers, statistics and target network. They are in each checkpoint.
+    """
+
+    @property
+    def net(self) -> nn.Module: ...
+    @property
+    def progress(self) -> float: ...  # share of the schedule that is done, 0..1
+    def keep(self, name: str) -> None: ...  # the present state
+    def rename(self, name: str, other: str) -> None: ...
+    def go_back(self, name: str) -> None: ...  # make a kept state the present one
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,6 +42,7 @@ class RewardTerm:
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
     after the last step    ``loss`` and a step of the optimiser of ``net``, ``steps`` times, then
                            ``absorb``
+    then                   ``steer``
     at a checkpoint        ``state``
     =====================  ====================================================================
 
@@ -109,6 +124,10 @@ class RewardTerm:
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         """Add a batch to statistics over ``pool``."""
+        return
+
+    def steer(self, states: LearnerStates) -> None:
+        """Act on the learner after an update: keep its state, or bring a kept one back."""
         return
 
     def metrics(self) -> Mapping[str, float]:

@@ -304,6 +304,9 @@ class Learns(ABC):
 class Acts(ABC):
     """The actor's half of an algorithm: from an observation to an action."""
 
+    # does ``act`` draw from a distribution that the network computes, also without ``explore``
+    stochastic: ClassVar[bool] = False
+
     def explore(self, stream: Array, streams: int, step: int) -> Tree:
         """[B] epsilon, sigma and the like: ladders over streams and schedules over steps."""
         return {}

@@ -72,6 +72,14 @@ def test_pull_backs_in_a_row_end_in_a_stop_and_a_better_version_forgives() -> No
     assert verdict.kind == "pull back" and forgotten.pulled == (61,)
 
 
+def test_a_stop_is_for_good() -> None:
+    state, verdict = judge(State(look=9, pulled=(7, 8, 9)), HACKED)
+    assert verdict.kind == "stop"
+    for _ in range(50):
+        state, verdict = judge(state, FINE)
+        assert verdict.kind == "stop" and not verdict.best
+
+
 def test_evidence_of_several_looks_adds_up() -> None:
     little, state, kinds = replace(FINE, win_answers=0.33, win_model=0.65, compared=6), State(), []
     for _ in range(3):

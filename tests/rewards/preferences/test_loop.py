@@ -26,12 +26,19 @@ SYNTHETIC = ("reward.teacher=synthetic", "reward.error=0.1")
 REPLAY = ("replay.capacity=1000", "replay.starts_at=128", "algorithm.hidden=16")
 
 
-def program(store: Path, steps: int, *settings: str, algorithm: str = "ppo", env: str = "") -> Any:
+def program(
+    store: Path,
+    steps: int,
+    *settings: str,
+    algorithm: str = "ppo",
+    env: str = "",
+    reward: str = "preferences",
+) -> Any:
     return api.program(
         env or "tests.rewards.preferences.worlds:pendulum",
         algorithm,
         recipe=False,
-        reward="preferences",
+        reward=reward,
         actors=1,
         envs_per_actor=4,
         unroll=16,
@@ -149,9 +156,48 @@ def test_the_guard_lowers_rewards_and_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: guard.Kind, status: str
 ) -> None:
     verdict = guard.Verdict(kind, "planted")
-    monkeypatch.setattr(guard, "judge", lambda state, signs: (state, verdict))
+    monkeypatch.setattr(guard, "judge", lambda state, signs, limits: (state, verdict))
     settings = (*SYNTHETIC, "evaluation.on_alarm=stop")
     run = api.start(program(tmp_path / "store", 512, *settings), on="serial", out=tmp_path / "run")
     last = [report.metrics for report in run][-1]
     assert run.summary is not None and run.summary["status"] == status
     assert (last["preferences_caution"] >= 0.5) == (kind == "pull back")
+
+
+STOPS, PULLS_BACK = (f"tests.rewards.preferences.guarded:{one}" for one in ("Stops", "PullsBack"))
+
+
+@pytest.mark.thorough
+def test_a_stopped_run_ends_with_the_best_version(tmp_path: Path) -> None:
+    """An update has 64 rows and a round: round 2 judges the version that round 1 ended with."""
+    best = train(tmp_path / "best", tmp_path / "one", 128, *SYNTHETIC, reward=STOPS)
+    stopped = train(tmp_path / "stopped", tmp_path / "two", 512, *SYNTHETIC, reward=STOPS)
+    assert stopped == best
+
+
+@pytest.mark.thorough
+def test_a_stopped_run_with_a_replay_stands_still(tmp_path: Path) -> None:
+    given = {"algorithm": "sac", "reward": STOPS}
+    found = {
+        train(
+            tmp_path / f"{steps}", tmp_path / f"store{steps}", steps, *SYNTHETIC, *REPLAY, **given
+        )
+        for steps in (448, 512)
+    }
+    assert len(found) == 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_a_run_that_goes_back_is_the_same_in_processes_and_after_a_resume(
+    tmp_path: Path, algorithm: str
+) -> None:
+    settings = (*SYNTHETIC, *(REPLAY if algorithm == "sac" else ()))
+    given = {"algorithm": algorithm, "reward": PULLS_BACK}
+    whole = train(tmp_path / "whole", tmp_path / "one", 512, *settings, **given)
+    assert whole == train(tmp_path / "p", tmp_path / "two", 512, *settings, on="process", **given)
+    plain = train(tmp_path / "plain", tmp_path / "three", 512, *settings, algorithm=algorithm)
+    assert plain != whole
+    train(tmp_path / "half", tmp_path / "four", 192, *settings, **given)  # before it goes back
+    assert finish(api.start(resume=tmp_path / "half", steps=512)) == whole
+    assert content(tmp_path / "four") == content(tmp_path / "one")

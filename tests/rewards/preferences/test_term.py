@@ -100,6 +100,29 @@ def test_clips_of_a_store_are_the_segments_that_were_put(store: Store) -> None:
     }
 
 
+def test_segments_of_undone_answers_are_dropped(store: Store) -> None:
+    a, b, c = hashes(store)
+    asks = [Ask(left=a, right=b, purpose="random"), Ask(left=b, right=c, purpose="newest")]
+    store.ask("run", 0, asks, version=0, step=5)
+    store.add_annotator("ann")
+    for _ in asks:
+        question = store.next_query("ann")
+        assert question is not None
+        store.answer(question.query.id, "ann", "left", latency_s=1.0)
+    clips, before = Clips(SPACE, spaces.Discrete(2)), store.last_row()
+    live = Labels(clips)
+    assert len(live.read(store, before)) == 2 and len(live.segments()) == 3
+    assert len(live.since(store, before, 0, purpose="newest")) == 1
+    assert len(live.since(store, before, 0, purpose="newest", later=5)) == 0
+    store.undo("ann")
+    resumed = Labels(clips)
+    for labels in (live, resumed):
+        answers = labels.read(store, store.last_row())
+        assert answers.left.tolist() == [0] and answers.right.tolist() == [1]
+        assert labels.segments().episode.tolist() == [0, 1]
+    assert len(live.read(store, before)) == 2  # as of then
+
+
 def test_a_clip_of_another_env_is_refused_by_name(store: Store) -> None:
     with pytest.raises(ValueError, match=r"clip x: must be of this env, with observations float32"):
         Clips(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)).rows(clip(1), "clip x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,8 @@ from equipoise.rewards.preferences.segments import Segments, held_out
 from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.seeds import derive_seed
 
+URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
+HASTE = 0.1  # of the schedule
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes
 
@@ -30,7 +33,7 @@ class Asking:
 
     count: int
     choose: Literal["disagreement", "random"]
-    newest: float  # share that compares segments of the newest round with those of ``best``
+    newest: int  # those of them that compare segments of the newest round with those of ``best``
     best: int  # a round
     teacher: Teacher | None  # None: people answer
 
@@ -64,9 +67,9 @@ def asks(
     new = rows.round == rows.round.max()
     best = (rows.round == how.best) & ~new
     if model is not None and how.newest > 0:
-        count, right = round(how.count * how.newest), best if best.any() else ~new
+        right = best if best.any() else ~new
         pairs = random_pairs(
-            count, side, seed=derive_seed(seed, "newest"), asked=asked, left=new, right=right
+            how.newest, side, seed=derive_seed(seed, "newest"), asked=asked, left=new, right=right
         )
         pairs[~new[pairs[:, 0]]] = pairs[~new[pairs[:, 0]], ::-1]
         parts, purposes = [pairs], ["newest"] * len(pairs)
@@ -93,6 +96,43 @@ def asks(
         Ask(left=hashes[left], right=hashes[right], purpose=purpose, choice=choice)
         for (left, right), purpose, choice in zip(pairs, purposes, choices, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The queries of a whole run: a share of them is kept for the guard, which compares the newest
+    segments with the best ones until the end of the schedule.
+    """
+
+    labels: int  # queries in all
+    round: int  # queries of a round
+    newest: float  # share for the guard
+    spread: bool  # spread that share over the schedule; else spend it with the others
+
+    def counts(self, newest: int, others: int, *, progress: float, urgent: bool) -> tuple[int, int]:
+        """Return the next round's queries, and those about the newest segments among them.
+
+        ``newest`` and ``others``: asked so far; ``progress``: share of the schedule that is done;
+        ``urgent``: ask more about the newest segments, also by ``HASTE`` of the schedule ahead.
+        """
+        left = max(self.labels - newest - others, 0)
+        usual, most = self._of_round(self.newest), self._of_round(max(self.newest, URGENT))
+        wanted = most if urgent else usual
+        if not self.spread:
+            count = min(self.round, left)
+            return count, min(wanted, count)
+        kept = round(self.labels * self.newest)
+        due = max(math.ceil(kept * min(progress + HASTE * urgent, 1.0)) - newest, 0)
+        free = max(self.labels - kept - others, 0)  # not kept for the guard
+        wanted = min(wanted, due + free * urgent)
+        if wanted < usual:  # too few for a verdict: wait until more are due
+            wanted = 0
+        rest = min(self.round - wanted, free - max(wanted - due, 0))
+        count = min(wanted + rest, left)
+        return count, min(wanted, count)
+
+    def _of_round(self, share: float) -> int:
+        return max(round(self.round * share), 1) if share else 0
 
 
 def of_rows(rows: Rows) -> Segments:

@@ -143,20 +143,22 @@ class Candidates:
             "count": self.count,
         }
 
+    def schema_of(self, count: int | None) -> schema.Schema:
+        """Return the schema of the fields of this many segments; None: any number."""
+        found = schema.like(self._kept.fields(), finite=True)
+        return tree.map(
+            lambda x: schema.Array((count, *x.shape[1:]), x.dtype, finite=x.finite), found
+        ) | {"size": schema.Array((count,), "int64", 0, self._rows)}
+
     def schema(self) -> schema.Schema:
         """The schema of a saved state; the number of streams is unknown before the first rows."""
-
-        def of(count: int | None) -> schema.Schema:
-            found = schema.like(self._kept.fields(), finite=True)
-            return tree.map(
-                lambda x: schema.Array((count, *x.shape[1:]), x.dtype, finite=x.finite), found
-            ) | {"size": schema.Array((count,), "int64", 0, self._rows)}
 
         streams = {
             "next": schema.Array((None,), "int64", 0),
             "whole": schema.Array((None,), "bool"),
         }
-        return {"kept": of(self.most), "open": of(None), "count": schema.count(), **streams}
+        kept, pieces = self.schema_of(self.most), self.schema_of(None)
+        return {"kept": kept, "open": pieces, "count": schema.count(), **streams}
 
     def load(self, state: Tree) -> None:
         """Go on from a state that fits ``schema``."""

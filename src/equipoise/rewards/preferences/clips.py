@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.feedback import Choice, Purpose, Store
+from equipoise.feedback import Choice, Purpose, Query, Store
 from equipoise.feedback.agreement import weights
 from equipoise.feedback.items import Arrays
 from equipoise.rewards.preferences.segments import Answers, Segments
@@ -82,31 +82,49 @@ class Labels:
 
     def __init__(self, clips: Clips) -> None:
         self._clips = clips
-        self._place: dict[str, int] = {}  # of each segment, by its hash
-        self._rows: list[Tree] = []
-        self._sizes: list[int] = []
-        self._episodes: list[int] = []
+        self._found: dict[str, tuple[Tree, int, int]] = {}  # rows, size and episode by hash
+        self._weights: dict[str, float] = {}  # of annotators
 
-    def read(
-        self, store: Store, upto: int, after: int = 0, purpose: Purpose | None = None
-    ) -> Answers:
-        """Return the answers in rows ``after`` + 1 to ``upto`` that compare two clips, those to
-        queries of one purpose if it is given.
-
-        An answer has its annotator's weight by all answers up to ``upto``.
+    def read(self, store: Store, upto: int) -> Answers:
+        """Return all answers in rows up to ``upto`` that compare two clips. Segments of answers
+        that are undone by then are dropped. An answer has its annotator's weight by all of them.
         """
-        weighs = weights_of(store, upto)
-        queries = {
-            one.id: one
-            for one in store.queries()
-            if one.kind == "clip" and purpose in (None, one.purpose)
-        }
-        found = [
-            (queries[one.query], SHARES[one.choice], weighs[one.annotator])
+        self._weights = weights_of(store, upto)
+        found = self._choices(store, 0, upto)
+        before, self._found = self._found, {}
+        for query, _, _ in found:
+            for hash_ in (query.left, query.right):
+                if hash_ not in self._found:
+                    self._found[hash_] = before.get(hash_) or self._clip(store, hash_)
+        return self._answers(found)
+
+    def since(
+        self, store: Store, upto: int, after: int, *, purpose: Purpose | None = None, later: int = 0
+    ) -> Answers:
+        """Return the answers of the last ``read`` that stand in rows ``after`` + 1 to ``upto``.
+
+        ``purpose``: to queries of this purpose alone; ``later``: to queries after this step.
+        """
+        return self._answers(
+            [
+                (query, share, weight)
+                for query, share, weight in self._choices(store, after, upto)
+                if purpose in (None, query.purpose) and (not later or (query.step or 0) > later)
+            ]
+        )
+
+    def _choices(self, store: Store, after: int, upto: int) -> list[tuple[Query, float, float]]:
+        """Return the queries of answers, the share of the left side and the answer's weight."""
+        queries = {one.id: one for one in store.queries() if one.kind == "clip"}
+        return [
+            (queries[one.query], SHARES[one.choice], self._weights[one.annotator])
             for one in store.answers(after, upto)
             if one.query in queries and one.choice in SHARES
         ]
-        sides = [[self._at(store, one.left), self._at(store, one.right)] for one, _, _ in found]
+
+    def _answers(self, found: Sequence[tuple[Query, float, float]]) -> Answers:
+        place = {hash_: i for i, hash_ in enumerate(self._found)}
+        sides = [[place[one.left], place[one.right]] for one, _, _ in found]
         left, right = torch.tensor(sides, dtype=torch.int64).view(-1, 2).unbind(1)
         share = torch.tensor([share for _, share, _ in found], dtype=torch.float32)
         weight = torch.tensor([weight for _, _, weight in found], dtype=torch.float32)
@@ -115,17 +133,11 @@ class Labels:
 
     def segments(self) -> Segments:
         """Return the segments, as the answers number them."""
-        return stacked(self._rows, self._sizes, self._episodes)
+        rows, sizes, episodes = zip(*self._found.values(), strict=True)
+        return stacked(rows, sizes, episodes)
 
-    def _at(self, store: Store, hash_: str) -> int:
-        if hash_ not in self._place:
-            where = f"{store.path}, clip {hash_[:12]}"
-            rows, size, episode = self._clips.rows(store.segment(hash_), where)
-            self._rows.append(rows)
-            self._sizes.append(size)
-            self._episodes.append(episode)
-            self._place[hash_] = len(self._place)
-        return self._place[hash_]
+    def _clip(self, store: Store, hash_: str) -> tuple[Tree, int, int]:
+        return self._clips.rows(store.segment(hash_), f"{store.path}, clip {hash_[:12]}")
 
 
 def weights_of(store: Store, upto: int) -> dict[str, float]:

@@ -7,7 +7,8 @@
 ``ask``        the policy is where the model knows little: ask about segments of the newest version
 ``pull back``  the teacher disagrees, or no answers come: go on from the best version, with the
                model fitted to the new answers
-``stop``       the teacher disagrees again and again, without a better version in between
+``stop``       the teacher disagrees again and again, without a better version in between: stay at
+               the best version, for good
 =============  ===================================================================================
 """
 
@@ -83,6 +84,7 @@ class State:
     recent: tuple[Signs, ...] = ()  # the last ones since the last pull back
     unanswered: int = 0  # looks in a row that asked and got no answer
     pulled: tuple[int, ...] = ()  # looks of the pull backs since a version was surely the best
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ def expected_by(chance: Tensor) -> float:
 def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[State, Verdict]:
     """Return the next state and the verdict on one look."""
     limits = limits or Limits()
+    if state.stopped:
+        return state, Verdict("stop", "the guard has stopped before")
     recent = (*state.recent, signs)[-limits.looks :]
     look, far = state.look + 1, _far(signs, limits)
     unanswered = state.unanswered + 1 if far and not signs.answers else 0
@@ -109,7 +113,7 @@ def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[Sta
     if wrong := _contradicted(recent, limits, limits.sure):
         if len(pulled) >= limits.pulls:
             why = f"{wrong}, after {len(pulled)} pull backs in {look - pulled[0]} looks"
-            return State(look, recent, unanswered, pulled), Verdict("stop", why)
+            return State(look, pulled=pulled, stopped=True), Verdict("stop", why)
         return State(look, pulled=(*pulled, look)), Verdict("pull back", wrong)
     if unanswered >= limits.patience:
         why = f"{far}, and {unanswered} looks in a row brought no answer"

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import tree
 from equipoise.facts import (
@@ -24,19 +24,20 @@ from equipoise.facts import (
     Read,
     UnitInterval,
 )
-from equipoise.feedback import Ask, Store
+from equipoise.feedback import Ask, Purpose, Store
 from equipoise.feedback.database import FILE
 from equipoise.feedback.store import in_the_way
 from equipoise.files import local_path
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
-from equipoise.rewards.preferences import guard
-from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, asks, of_rows
+from equipoise.rewards.preferences import guard as verdicts
+from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, Budget, asks, of_rows
 from equipoise.rewards.preferences.candidates import Candidates, Rows
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.demonstrations import demonstration_answers
 from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
+from equipoise.rewards.preferences.moved import ROWS, Actor, Drawn, is_measured
 from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
 from equipoise.rewards.preferences.segments import (
     Answers,
@@ -47,13 +48,13 @@ from equipoise.rewards.preferences.segments import (
     split,
 )
 from equipoise.rewards.preferences.teacher import Teacher
-from equipoise.rewards.term import Refused, RewardTerm
-from equipoise.schema import Array, Each, Flag, Number, Schema, Text, count, like
+from equipoise.rewards.term import LearnerStates, Refused, RewardTerm
+from equipoise.schema import Array, Each, Either, Flag, Number, Schema, Text, count, like
 from equipoise.seeds import derive_seed
-from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
+from equipoise.types import Algorithm, EnvSpec, Learns, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
-URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
+BEST, JUDGED = "best", "judged"  # kept states of the learner
 
 
 @dataclass(kw_only=True, eq=False)
@@ -127,6 +128,21 @@ class Preferences(RewardTerm):
         NonNegativeFloat,
         Help("Deviations of the members that a reward is lowered by"),
     ] = 0.0
+    guard: Annotated[
+        bool,
+        Help(
+            "Act on the verdicts of the guard",
+            "If false, it only reports its numbers and raises the alarm.",
+        ),
+        KEPT,
+    ] = True
+    kl: Annotated[
+        NonNegativeFloat,
+        Help(
+            "KL divergence in nats since the last fit that counts as far; 0 turns it off",
+            "Three rounds farther away without answers are a pull back.",
+        ),
+    ] = 0.0
 
     def follow(self, algorithm: Learns) -> None:
         if not self.store:
@@ -138,9 +154,21 @@ class Preferences(RewardTerm):
                 f"reward.preferences.first: must be 1 to labels ({self.labels:,}), since there is "
                 f"no reward before a first fit, got {self.first:,}"
             )
+        self._algorithm = algorithm
+        self._check_kl(is_measured(algorithm))
+
+    def _check_kl(self, measured: bool) -> None:
+        if self.kl and not measured:
+            raise Refused(
+                "reward.preferences.kl: must be 0, since it needs an algorithm with a distribution "
+                "over actions, no memory and no mask of actions, such as ppo or sac, got "
+                f"{self.kl:g} and {type(self._algorithm).__name__}"
+            )
 
     def build(self, spec: EnvSpec, seed: int) -> None:
         self._observed, self._action, self._seed = Observed(spec), spec.action, seed
+        self._check_kl(measured := is_measured(self._algorithm, spec))
+        self._spec = spec if measured else None
         self._clips = Clips(self._observed.space, spec.action)
         self._labels = Labels(self._clips)
         try:
@@ -159,9 +187,15 @@ class Preferences(RewardTerm):
         self._rounds = 0  # rounds so far
         self._collected = self._last = 0  # rows so far, and at the last round
         self._row = 0  # of the answers that were read
-        self._best = 0  # the round whose segments win
+        # the rounds whose segments were begun by the best version, and by the one that is judged
+        self._best = self._judged = 0
+        # pull backs so far, and the rows at the last one
+        self._pulls = self._pulled_at = 0
+        self._due, self._version = False, 0  # is there a round after this update, of this version?
+        self._best_rows: Rows | None = None  # segments of the best version
+        self._drawn: Drawn | None = None  # by the policy of the last fit
         self._extra = 0.0  # caution that the guard adds
-        self._guard, self._verdict = guard.State(), "ok"
+        self._guard, self._verdict = verdicts.State(), "ok"
         self._numbers: dict[str, float] = {}
         try:
             self._check_store()
@@ -221,18 +255,22 @@ class Preferences(RewardTerm):
             states = self._states(tree.index(obs, slice(1, None)))
             return novelty(states, self._seen(), data.mask)
         mean, deviation = self._model.rewards(tree.index(obs, slice(None, -1)), data.action)
-        return guard.paid(mean, deviation, self.caution + self._extra)
+        return verdicts.paid(mean, deviation, self.caution + self._extra)
 
     def _seen(self) -> Tensor:
         """Return states [N, F] of the candidates."""
         if self._known_at != self._found.count:
-            rows = self._found.segments()
-            segment, row = (np.arange(self.segment) < rows.size[:, None]).nonzero()
-            some = np.unique(np.linspace(0, len(row) - 1, KNOWN).astype(np.int64))
-            obs = tree.torch_views(tree.index(rows.obs, (segment[some], row[some])))
-            self._known = self._states(tree.to(obs, self._device))
+            self._known = self._states(self._some_obs(KNOWN))
             self._known_at = self._found.count
         return self._known
+
+    def _some_obs(self, count: int) -> Tree:
+        """Return at most ``count`` observations of the candidates, on the device."""
+        rows = self._found.segments()
+        segment, row = (np.arange(self.segment) < rows.size[:, None]).nonzero()
+        some = np.unique(np.linspace(0, len(row) - 1, count).astype(np.int64))
+        obs = tree.torch_views(tree.index(rows.obs, (segment[some], row[some])))
+        return tree.to(obs, self._device)
 
     def _states(self, obs: Tree) -> Tensor:
         """Return observations as numbers [..., F], projected if they are many."""
@@ -242,40 +280,96 @@ class Preferences(RewardTerm):
     # ------------------------------------------------------------------------------------- rounds
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        if self._collected - self._last >= self.every and len(self._found) >= 2:
-            self._last = self._collected
-            with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed := derive_seed(self._seed, f"round {self._rounds}"))
-                self._round(int(data.version.max()), seed)
+        self._due = self._collected - self._last >= self.every and len(self._found) >= 2
+        if self._due:
+            self._last, self._version = self._collected, int(data.version.max())
 
-    def _round(self, version: int, seed: int) -> None:
+    def steer(self, states: LearnerStates) -> None:
+        if self._due:
+            self._due = False
+            with one_thread(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed := derive_seed(self._seed, f"round {self._rounds}"))
+                self._round(states, seed)
+        if self._verdict == "stop":  # the learner's update is taken back
+            states.go_back(BEST)
+
+    def _round(self, states: LearnerStates, seed: int) -> None:
         """Ask, read the answers that are there, judge the model by the new ones, and fit."""
         self._run = self._run or secrets.token_hex(8)
         with self._opened() as store:
             upto = store.round_of(self._run, self._rounds)
             if upto is None:
-                new = self._asks(store, seed)
+                new = self._asks(store, seed, states.progress)
                 upto = store.ask(
                     self._run,
                     self._rounds,
                     new,
-                    version=version,
+                    version=self._version,
                     step=self._collected,
                     most=self.labels,
                 )
             answers = self._labels.read(store, upto)
-            fresh = self._labels.read(store, upto, self._row)
-            compared = self._labels.read(store, upto, self._row, "newest")
+            fresh = self._labels.since(store, upto, self._row)
+            # late answers about a policy that was left already say nothing about the present one
+            compared = self._labels.since(
+                store, upto, self._row, purpose="newest", later=self._pulled_at
+            )
             waits = self._waits(store, upto)
         self._numbers["labels"] = len(answers)
         changed, self._row = upto != self._row or not self._fitted, upto
-        if self._fitted and (len(fresh) or waits):
-            segments = self._labels.segments().to(self._device)
-            self._judge(segments, fresh.to(self._device), compared.to(self._device))
+        first, verdict, kl = not self._fitted, None, self._divergence(states.net)
+        self._numbers["kl"] = kl
+        if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
+            verdict = self._judge(fresh.to(self._device), compared.to(self._device), kl)
         enough = len(answers) >= self.first and answers.decided
         if changed and (enough or self._shown is not None):
-            self._fit(answers, seed)
+            with torch.enable_grad():
+                self._fit(answers, seed)
+            self._draw(states.net, seed)
         self._rounds += 1
+        if self.guard and self._fitted:
+            self._follow(verdict, states, first=first, waits="newest" in waits)
+
+    def _follow(
+        self, verdict: verdicts.Verdict | None, states: LearnerStates, *, first: bool, waits: bool
+    ) -> None:
+        """Keep the best version so far, and go back to it if the guard asks for that.
+
+        The answers of a round are about segments that the version at the end of the round before
+        began. That version is judged until no answer about it is missing, so late answers choose no
+        version that they are not about. ``first``: the model was just fitted for the first time.
+        """
+        back = verdict is not None and verdict.kind in ("pull back", "stop")
+        better = verdict is not None and verdict.best
+        if first:
+            states.keep(BEST)
+            self._keep_segments(self._rounds - 1)
+        elif better:
+            states.rename(JUDGED, BEST)
+            self._keep_segments(self._judged)
+        elif back:
+            states.go_back(BEST)
+        if first or better or back or not waits:
+            states.keep(JUDGED)
+            self._judged = self._rounds
+
+    def _keep_segments(self, round_: int) -> None:
+        """Keep the segments that are compared with the newest ones, those of a round."""
+        rows = self._found.segments()
+        if (mine := rows.round == round_).any():
+            self._best, self._best_rows = round_, Rows(**tree.index(rows.fields(), mine))
+
+    def _rows(self) -> Rows:
+        """Return the candidates and the segments of the best version, the oldest first."""
+        rows = self._found.segments()
+        if self._best_rows is None:
+            return rows
+        others = tree.index(rows.fields(), rows.round != self._best)
+
+        def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+            return np.concatenate([one, other])
+
+        return Rows(**tree.map(joined, self._best_rows.fields(), others))
 
     def _opened(self) -> Store:
         """Open the store; create it before the first round alone."""
@@ -300,29 +394,43 @@ class Preferences(RewardTerm):
                 f"read, got {last:,}; try the store that it began with"
             )
 
-    def _waits(self, store: Store, upto: int) -> bool:
-        """Are there queries up to now without an answer?"""
+    def _waits(self, store: Store, upto: int) -> set[Purpose]:
+        """Return the purposes of queries up to now without an answer."""
         answered = {one.query for one in store.answers(upto=upto)}
-        return any(
-            one.id not in answered
+        return {
+            one.purpose
             for one in store.queries()
-            if one.kind == "clip" and one.step is not None and one.step <= self._collected
-        )
+            if one.kind == "clip"
+            and one.step is not None
+            and one.step <= self._collected
+            and one.id not in answered
+        }
 
-    def _asks(self, store: Store, seed: int) -> list[Ask]:
-        there = sum(one.kind == "clip" for one in store.queries())
-        wanted = self.queries if self._fitted else max(self.queries, self.first - there)
+    def _asks(self, store: Store, seed: int, progress: float) -> list[Ask]:
+        purposes = [one.purpose for one in store.queries() if one.kind == "clip"]
+        newest = purposes.count("newest")
+        others = len(purposes) - newest
+        count, about_newest = Budget(
+            labels=self.labels,
+            round=self.queries,
+            newest=self.newest,
+            spread=self.guard,
+        ).counts(newest, others, progress=progress, urgent=self._verdict != "ok")
+        if self._verdict == "stop":
+            count = about_newest = 0
+        elif not self._fitted:  # all are at random
+            count = min(max(self.queries, self.first - len(purposes)), self.labels - len(purposes))
         how = Asking(
-            count=min(wanted, self.labels - there),
+            count=count,
             choose=self.choose,
-            newest=self.newest if self._verdict == "ok" else max(self.newest, URGENT),
+            newest=about_newest,
             best=self._best,
             teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
             if self.teacher == "synthetic"
             else None,
         )
         model = self._model if self._fitted else None
-        return asks(store, self._clips, self._found.segments(), model, how, seed=seed)
+        return asks(store, self._clips, self._rows(), model, how, seed=seed)
 
     def _fit(self, answers: Answers, seed: int) -> None:
         """Fit a new ensemble to all answers, also the answers of demonstrations."""
@@ -358,36 +466,52 @@ class Preferences(RewardTerm):
         )
         return both(answers, more)
 
-    def _judge(self, segments: Segments, fresh: Answers, compared: Answers) -> None:
+    def _draw(self, net: nn.Module, seed: int) -> None:
+        """Draw actions of the policy that the model is fitted with, on candidates."""
+        if self._spec is not None:
+            actor = Actor(cast(Algorithm, self._algorithm), net)
+            drawn = actor.draw(self._some_obs(ROWS), self._spec, derive_seed(seed, "kl"))
+            self._drawn = drawn.like(self._clips.specs["action"])
+
+    def _divergence(self, net: nn.Module) -> float:
+        if self._drawn is None:
+            return math.nan
+        return Actor(cast(Algorithm, self._algorithm), net).divergence(self._drawn)
+
+    def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
         """Let the guard look at the answers since the last round."""
-        rows = self._found.segments()
+        segments, rows = self._labels.segments().to(self._device), self._found.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
         chance = self._chance(segments, fresh)
         decided = fresh.share != 0.5
         predicted = ((chance > 0.5) == (fresh.share > 0.5))[decided].float()
-        signs = guard.Signs(
+        signs = verdicts.Signs(
             answers=int(decided.sum()),
             accuracy=float(predicted.mean()),
-            expected=guard.expected_by(chance[decided]) if len(predicted) else math.nan,
+            expected=verdicts.expected_by(chance[decided]) if len(predicted) else math.nan,
             compared=len(compared),
             win_answers=float(compared.share.mean()),
             win_model=float(self._chance(segments, compared).mean()),
             deviation=self._deviation(newest.to(self._device)),
             deviation_labelled=self._deviation(segments),
+            kl=0.0 if math.isnan(kl) else kl,
         )
-        self._guard, verdict = guard.judge(self._guard, signs)
-        self._verdict = verdict.kind
-        if verdict.best:
-            self._best = self._rounds
-        if verdict.kind == "pull back":
-            self._extra = min(2 * self._extra + 0.5, MOST_CAUTION)
+        self._guard, verdict = verdicts.judge(self._guard, signs, verdicts.Limits(kl=self.kl))
+        if self.guard:
+            self._verdict = verdict.kind
+            if verdict.kind == "pull back":
+                self._pulls, self._pulled_at = self._pulls + 1, self._collected
+                self._extra = min(2 * self._extra + 0.5, MOST_CAUTION)
         self._numbers |= {
             "accuracy": signs.accuracy,
             "deviation": signs.deviation,
             "win_rate": signs.win_answers,
             "caution": self.caution + self._extra,
+            "verdict": float(get_args(verdicts.Kind).index(verdict.kind)),
             "contradicted": float(verdict.kind == "stop"),
+            "pull_backs": float(self._pulls),
         }
+        return verdict
 
     def _chance(self, segments: Segments, answers: Answers) -> Tensor:
         """Return the model's chances [Q] that the left segments are preferred."""
@@ -415,6 +539,11 @@ class Preferences(RewardTerm):
             "last": self._last,
             "row": self._row,
             "best": self._best,
+            "best_rows": {} if self._best_rows is None else self._best_rows.fields(),
+            "judged": self._judged,
+            "pulls": self._pulls,
+            "pulled_at": self._pulled_at,
+            "drawn": {} if self._drawn is None else self._drawn.fields(),
             "extra": self._extra,
             "verdict": self._verdict,
             "numbers": dict(self.metrics()),
@@ -423,11 +552,14 @@ class Preferences(RewardTerm):
                 "recent": np.array(recent, np.float64).reshape(-1, SIGNS),
                 "unanswered": self._guard.unanswered,
                 "pulled": np.array(self._guard.pulled, np.int64),
+                "stopped": self._guard.stopped,
             },
         }
 
     def schema(self) -> Schema:
-        counts = ("rounds", "collected", "last", "row", "best")
+        counts = ("rounds", "collected", "last", "row", "best", "judged", "pulls", "pulled_at")
+        drawn = tree.map(_tensors, self._clips.specs)
+        drawn["logp"] = _tensors(tree.ArraySpec((), "float32"))
         return {
             "candidates": self._found.schema(),
             "model": like(dict(self._model.state_dict()), finite=True),
@@ -435,13 +567,16 @@ class Preferences(RewardTerm):
             "run": Text(100),
             **dict.fromkeys(counts, count()),
             "extra": Number(0, MOST_CAUTION),
-            "verdict": Text(among=get_args(guard.Kind)),
+            "best_rows": Either(({}, self._found.schema_of(None))),
+            "drawn": Either(({}, drawn)),
+            "verdict": Text(among=get_args(verdicts.Kind)),
             "numbers": Each(Number()),
             "guard": {
                 "look": count(),
                 "recent": Array((None, SIGNS), "float64"),
                 "unanswered": count(),
                 "pulled": Array((None,), "int64"),
+                "stopped": Flag(),
             },
         }
 
@@ -450,14 +585,18 @@ class Preferences(RewardTerm):
         self._model.load_state_dict(state["model"])
         self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
         self._collected, self._last, self._row = state["collected"], state["last"], state["row"]
-        self._best, self._extra = state["best"], state["extra"]
+        self._best, self._judged, self._extra = state["best"], state["judged"], state["extra"]
+        self._pulls, self._pulled_at = state["pulls"], state["pulled_at"]
+        self._best_rows = Rows(**tree.map(np.copy, rows)) if (rows := state["best_rows"]) else None
+        self._drawn = Drawn(**tree.to(drawn, self._device)) if (drawn := state["drawn"]) else None
         self._verdict, self._numbers = state["verdict"], dict(state["numbers"])
         seen = state["guard"]
-        self._guard = guard.State(
+        self._guard = verdicts.State(
             look=seen["look"],
             recent=tuple(_signs(one) for one in seen["recent"].tolist()),
             unanswered=seen["unanswered"],
             pulled=tuple(seen["pulled"].tolist()),
+            stopped=seen["stopped"],
         )
         self._known_at = 0
         if self._row:
@@ -465,13 +604,18 @@ class Preferences(RewardTerm):
                 self._check_rows(store)
 
 
-SIGNS = len(fields(guard.Signs))
+SIGNS = len(fields(verdicts.Signs))
 
 
-def _signs(values: list[float]) -> guard.Signs:
+def _tensors(spec: tree.ArraySpec) -> Array:
+    """Return the schema of tensors of this form, any number of them."""
+    return Array((None, *spec.shape), spec.dtype, tensor=True, finite="float" in spec.dtype)
+
+
+def _signs(values: list[float]) -> verdicts.Signs:
     """Return signs from their numbers in the order of the fields."""
     answers, accuracy, expected, compared, win_answers, win_model, ours, labelled, kl = values
-    return guard.Signs(
+    return verdicts.Signs(
         answers=int(answers),
         accuracy=accuracy,
         expected=expected,

@@ -1,0 +1,74 @@
+"""States of a learner that a term of its rewards keeps by name, and brings back later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import schema, tree
+from equipoise.learners.parameters.parameters import Parameters
+from equipoise.learners.target import Target
+from equipoise.types import Tree
+
+MOST = 8  # states
+
+
+class KeptStates:
+    """Weights, their optimisers, statistics and target network of a learner: now, and as they were
+    when they were kept.
+    """
+
+    def __init__(self, net: nn.Module, parameters: Parameters, target: Target | None) -> None:
+        self.net, self._parameters, self._target = net, parameters, target
+        self._kept: dict[str, Tree] = {}
+        self.progress = 0.0  # share of the schedule that is done
+
+    def now(self, group: Callable[[str], Tree]) -> dict[str, Tree]:
+        """Return the present state, with ``group`` of the name of each group of parameters."""
+        return {
+            "groups": {name: group(name) for name in self._parameters.optimizers},
+            "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+            "target": {} if self._target is None else self._target.state(),
+        }
+
+    def take(self, state: Mapping[str, Tree]) -> None:
+        """Make a state, as ``now`` returns it, the present one."""
+        for name, group in state["groups"].items():
+            self._parameters.load(name, group)
+        for name, buffer in self.net.named_buffers():
+            buffer.copy_(state["buffers"][name])
+        if self._target is not None:
+            self._target.load(state["target"])
+
+    def keep(self, name: str) -> None:
+        """Keep the present state by this name, in place of another one."""
+        self._kept[name] = tree.map(torch.clone, self.now(self._parameters.state))
+
+    def rename(self, name: str, other: str) -> None:
+        """Keep a kept state by another name."""
+        self._kept[other] = self._kept.pop(name)
+
+    def go_back(self, name: str) -> None:
+        """Make a kept state the present one."""
+        self.take(self._kept[name])
+
+    def state(self) -> dict[str, Tree]:
+        """Return {"kept"}: the kept states; {} if there are none."""
+        return {"kept": dict(self._kept)} if self._kept else {}
+
+    def schema(self) -> dict[str, schema.Schema]:
+        one = schema.like(self.now(self._parameters.like), finite=True)
+        return {"kept?": schema.Each(one, MOST)}
+
+    def load(self, state: Mapping[str, Tree]) -> None:
+        """Keep the states of ``state``, and no others."""
+
+        def placed(to: Tensor, x: Tensor) -> Tensor:
+            return x.to(to.device, copy=True)
+
+        like = self.now(self._parameters.like)
+        self._kept = {
+            name: tree.map(placed, like, one) for name, one in state.get("kept", {}).items()
+        }
