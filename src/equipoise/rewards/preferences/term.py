@@ -37,7 +37,7 @@ from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.demonstrations import demonstration_answers
 from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
-from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
+from equipoise.rewards.preferences.novelty import KNOWN, Known, known, novelty, projection
 from equipoise.rewards.preferences.segments import (
     Answers,
     Segments,
@@ -153,7 +153,7 @@ class Preferences(RewardTerm):
         self._device = torch.device("cpu")
         self._model, self._fitted = self._new_model(), False
         self._projection = projection(self._observed.size, seed)
-        self._known = torch.zeros(0, self._observed.size)  # states that novelty compares with
+        self._known: Known | None = None  # states that novelty compares with
         self._known_at = 0  # candidates so far, when it was made
         self._run = ""  # the name of the run in the store; "": before its first round
         self._rounds = 0  # rounds so far
@@ -181,7 +181,6 @@ class Preferences(RewardTerm):
 
     def to(self, device: torch.device) -> None:
         self._device, self._model = device, self._model.to(device)
-        self._known = self._known.to(device)
         if self._projection is not None:
             self._projection = self._projection.to(device)
 
@@ -218,19 +217,20 @@ class Preferences(RewardTerm):
     def rewards(self, data: Trajectory) -> Tensor:
         obs = self._observed.leaf(data.obs)
         if not self._fitted:
-            states = self._states(tree.index(obs, slice(1, None)))
-            return novelty(states, self._seen(), data.mask)
+            if (seen := self._seen()) is None:
+                return torch.zeros_like(data.reward)
+            return novelty(self._states(tree.index(obs, slice(1, None))), seen)
         mean, deviation = self._model.rewards(tree.index(obs, slice(None, -1)), data.action)
         return guard.paid(mean, deviation, self.caution + self._extra)
 
-    def _seen(self) -> Tensor:
-        """Return states [N, F] of the candidates."""
+    def _seen(self) -> Known | None:
+        """Return states of the candidates; None if they are too few."""
         if self._known_at != self._found.count:
             rows = self._found.segments()
             segment, row = (np.arange(self.segment) < rows.size[:, None]).nonzero()
             some = np.unique(np.linspace(0, len(row) - 1, KNOWN).astype(np.int64))
             obs = tree.torch_views(tree.index(rows.obs, (segment[some], row[some])))
-            self._known = self._states(tree.to(obs, self._device))
+            self._known = known(self._states(tree.to(obs, self._device)))
             self._known_at = self._found.count
         return self._known
 
