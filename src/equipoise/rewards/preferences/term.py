@@ -28,6 +28,7 @@ from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
 from equipoise.feedback.store import in_the_way
 from equipoise.files import local_path
+from equipoise.naming import called
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard
@@ -53,6 +54,7 @@ from equipoise.seeds import derive_seed
 from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
+EQUAL = 1e-6  # deviations of a segment's return: the synthetic teacher calls two segments equal
 URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
 
 
@@ -80,6 +82,15 @@ class Preferences(RewardTerm):
             "`synthetic` answers at once, by the env's rewards; `people` answer on the page.",
         ),
     ] = "people"
+    score: Annotated[
+        str,
+        Help(
+            "Function that the synthetic teacher judges a segment by",
+            "`module:function`, from observations and actions [rows, ...] to a number; none uses "
+            "the env's rewards.",
+        ),
+        Read("teacher", "synthetic", why="people answer"),
+    ] = ""
     error: Annotated[
         UnitInterval,
         Help("Share of answers that the synthetic teacher gives wrongly"),
@@ -138,6 +149,7 @@ class Preferences(RewardTerm):
                 f"reward.preferences.first: must be 1 to labels ({self.labels:,}), since there is "
                 f"no reward before a first fit, got {self.first:,}"
             )
+        self._score = called(self.score, "reward.preferences.score") if self.score else None
 
     def build(self, spec: EnvSpec, seed: int) -> None:
         self._observed, self._action, self._seed = Observed(spec), spec.action, seed
@@ -311,9 +323,10 @@ class Preferences(RewardTerm):
             choose=self.choose,
             newest=self.newest if self._verdict == "ok" else max(self.newest, URGENT),
             best=self._best,
-            teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
+            teacher=Teacher(rationality=self.rationality or math.inf, error=self.error, equal=EQUAL)
             if self.teacher == "synthetic"
             else None,
+            score=self._score,
         )
         model = self._model if self._fitted else None
         return asks(store, self._clips, self._found.segments(), model, how, seed=seed)
