@@ -48,7 +48,7 @@ def go(folder: Path, algorithm: str) -> int:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
-        if any((folder / "run" / "checkpoints").glob("*/manifest.json")):
+        if any((folder / "run" / "checkpoints").glob("step_*/manifest.json")):
             run = api.start(resume=folder / "run")
         else:
             program = api.program(
@@ -99,7 +99,7 @@ def moment(kind: str, folder: Path, draw: random.Random) -> tuple[Callable[[], b
 
     def reached() -> bool:
         more = segments(store) > there if kind == "asking" else rounds(store) > began
-        return more and any(checkpoints.glob("*/manifest.json"))
+        return more and any(checkpoints.glob("step_*/manifest.json"))
 
     return reached, draw.uniform(0.0, 0.3) if kind == "later" else 0.0
 

@@ -26,19 +26,19 @@ SYNTHETIC = ("reward.teacher=synthetic", "reward.error=0.1")
 REPLAY = ("replay.capacity=1000", "replay.starts_at=128", "algorithm.hidden=16")
 
 
-def program(store: Path, steps: int, *settings: str, algorithm: str = "ppo", env: str = "") -> Any:
+def program(
+    store: Path, steps: int, *settings: str, algorithm: str = "ppo", env: str = "", **options: Any
+) -> Any:
+    given: dict[str, Any] = {"actors": 1, "envs_per_actor": 4, "unroll": 16, "max_lag": 0} | options
     return api.program(
         env or "tests.rewards.preferences.worlds:pendulum",
         algorithm,
         recipe=False,
         reward="preferences",
-        actors=1,
-        envs_per_actor=4,
-        unroll=16,
         steps=steps,
         evaluate_episodes=0,
-        max_lag=0,
         settings=[f"reward.store={store}", *SMALL, *settings],
+        **given,
     )
 
 

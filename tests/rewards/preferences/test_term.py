@@ -122,7 +122,6 @@ def test_novelty_is_larger_far_from_what_was_seen() -> None:
         (["reward.labels=0"], "first: must be 1 to labels"),
         (["reward.labels=7"], "first: must be 1 to labels"),
         (["reward.segment=9000000"], "reward.preferences.segment: must have at most"),
-        (["placement.learners=2"], "placement.learners: must be 1"),
         (["reward.members=1"], "members"),
     ],
 )

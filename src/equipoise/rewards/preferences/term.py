@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -55,6 +56,7 @@ from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
 EQUAL = 1e-6  # deviations of a segment's return: the synthetic teacher calls two segments equal
+SEEDED = threading.Lock()  # learners may be threads of one process, which has one torch seed
 URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
 
 
@@ -71,7 +73,7 @@ class Preferences(RewardTerm):
     """
 
     name: ClassVar[str] = "preferences"
-    alone: ClassVar[bool] = True
+    together: ClassVar[bool] = True
 
     store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
     labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
@@ -163,7 +165,7 @@ class Preferences(RewardTerm):
             raise Refused(f"reward.preferences.{error}") from error
         self._shown: Candidates | None = None  # segments of demonstrations
         self._device = torch.device("cpu")
-        self._model, self._fitted = self._new_model(), False
+        self._model, self._fitted = self._new_model(seed), False
         self._projection = projection(self._observed.size, seed)
         self._known: Known | None = None  # states that novelty compares with
         self._known_at = 0  # candidates so far, when it was made
@@ -214,9 +216,11 @@ class Preferences(RewardTerm):
         with Store(folder) as store:
             self._clips.check(store)
 
-    def _new_model(self) -> RewardModel:
+    def _new_model(self, seed: int) -> RewardModel:
         nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
-        return RewardModel(self._observed.space, self._action, nets).to(self._device)
+        with SEEDED, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return RewardModel(self._observed.space, self._action, nets).to(self._device)
 
     # ------------------------------------------------------------------------------------ rewards
 
@@ -256,19 +260,30 @@ class Preferences(RewardTerm):
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         if self._collected - self._last >= self.every and len(self._found) >= 2:
             self._last = self._collected
-            with one_thread(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed := derive_seed(self._seed, f"round {self._rounds}"))
-                self._round(int(data.version.max()), seed)
+            seed = derive_seed(self._seed, f"round {self._rounds}")
+            with one_thread(), torch.enable_grad():
+                self._round(int(pool.max(data.version.max())), seed, pool)
 
-    def _round(self, version: int, seed: int) -> None:
-        """Ask, read the answers that are there, judge the model by the new ones, and fit."""
-        self._run = self._run or secrets.token_hex(8)
+    def _round(self, version: int, seed: int, pool: Pool) -> None:
+        """Ask, read the answers that are there, judge the model by the new ones, and fit.
+
+        All learners do it alike. The first of them to ask writes the round, which the others find.
+        """
+        self._run = self._run if self._rounds else _name_of_run(self._run, pool)
         with self._opened() as store:
-            upto = store.round_of(self._run, self._rounds)
+            upto, new = store.round_of(self._run, self._rounds), list[Ask]()
             if upto is None:
                 new = self._asks(store, seed)
+            pool.max(torch.zeros(1))  # all have chosen their queries
+            if upto is None:
                 upto = store.ask(
                     self._run, self._rounds, new, version=version, step=self._collected
+                )
+            most, least = int(pool.max(torch.tensor(upto))), -int(pool.max(torch.tensor(-upto)))
+            if least != most:
+                raise Refused(
+                    f"reward.preferences.store: must be one folder for all learners, got folders "
+                    f"with {least:,} and {most:,} answers"
                 )
             answers = self._labels.read(store, upto)
             fresh = self._labels.read(store, upto, self._row)
@@ -340,7 +355,7 @@ class Preferences(RewardTerm):
         answers = answers.to(self._device)
         train, _, _ = split(answers, segments.episode, share=HELD_OUT, seed=SPLIT)
         settings = Fitting(held_out=HELD_OUT if len(train) else 0.0)
-        self._model, self._fitted = self._new_model(), True
+        self._model, self._fitted = self._new_model(seed), True
         held = fit(self._model, segments, answers, settings, seed=SPLIT)
         self._numbers |= {"held_out_accuracy": held.accuracy, "held_out_ece": held.ece}
 
@@ -454,6 +469,7 @@ class Preferences(RewardTerm):
 
     def load(self, state: Tree) -> None:
         self._found.load(state["candidates"])
+        state = state | {"run": state["run"] or self._run}  # of a round that is done again
         self._model.load_state_dict(state["model"])
         self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
         self._collected, self._last, self._row = state["collected"], state["last"], state["row"]
@@ -489,3 +505,11 @@ def _signs(values: list[float]) -> guard.Signs:
         deviation_labelled=labelled,
         kl=kl,
     )
+
+
+def _name_of_run(name: str, pool: Pool) -> str:
+    """Return the name that a learner has, of a first round that is done again, or a random one; the
+    same for all learners.
+    """
+    number = int(pool.max(torch.tensor(int(name or "0", 16))))
+    return f"{number or int(pool.max(torch.tensor(secrets.randbits(62)))):016x}"
