@@ -6,8 +6,8 @@ their speed.
     .venv/bin/python benchmarks/feedback.py labels       # answers needed: disagreement and random
     .venv/bin/python benchmarks/feedback.py speed        # ns of a row, beside one of SAC's learner
     .venv/bin/python benchmarks/feedback.py imitation --python VENV/bin/python
-    .venv/bin/python benchmarks/feedback.py sac          # trained by 700 labels, and by rewards
-    .venv/bin/python benchmarks/feedback.py ppo          # trained by 1,500 labels, likewise
+    .venv/bin/python benchmarks/feedback.py sac          # and ppo, turning, catch, demonstrations,
+                                                         # gail: policies (feedback_control.py)
 
 The rows are Pendulum's (three numbers and a torque), in segments of 25 to 50 steps. A synthetic
 teacher answers by the true rewards. Bayes accuracy is that of a judge who knows the teacher's own
@@ -32,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from feedback_control import CASES
 from torch import Tensor
 
 from equipoise import api
@@ -286,73 +287,16 @@ def imitation(python: str, rounds: int, nets: RewardNets) -> dict[str, object]:
     return {"ratio": statistics.median(ratios), "ratios": ratios, "us_ours_theirs": took}
 
 
-LABELS = [
-    "reward.teacher=synthetic",
-    "reward.error=0.1",  # of the answers are wrong
-]
-TRAINED = {  # algorithm: steps, settings of both runs, settings of the one with labels
-    "sac": (
-        10_000,
-        ["algorithm.hidden=64,64", "policy.batch=128"],
-        LABELS,
-    ),
-    "ppo": (
-        100_000,
-        [],
-        [*LABELS, "reward.labels=1500", "reward.queries=100"],
-    ),
-}
-
-
-def trained(algorithm: str, seed: int) -> dict[str, float]:
-    """Train by labels and by the true rewards; ``share``: of what true rewards gain over random
-    torques, labels gain.
-    """
-    steps, settings, labels = TRAINED[algorithm]
-    found = {"seed": float(seed), "random": random_return(100)}
-    with tempfile.TemporaryDirectory() as folder:
-        arms = {
-            "true": ("env", []),
-            "labels": ("preferences", [*labels, f"reward.store={folder}/p"]),
-        }
-        for name, (reward, more) in arms.items():
-            run = api.train(
-                "Pendulum-v1",
-                algorithm,
-                reward=reward,
-                steps=steps,
-                seed=seed,
-                on="serial",
-                evaluate_episodes=50,
-                out=Path(folder) / name,
-                settings=[*settings, *more],
-            )
-            assert run.summary is not None
-            found[name] = run.summary["evaluation"]["mean"]
-    gained = found["true"] - found["random"]
-    return found | {"share": (found["labels"] - found["random"]) / gained}
-
-
-def random_return(episodes: int) -> float:
-    """The mean return of torques at random."""
-    env, generator = Pendulum(), torch.Generator().manual_seed(0)
-    state = env.begin(torch.rand(episodes, 2, generator=generator))
-    total = torch.zeros(episodes)
-    for _ in range(STEPS):
-        action = torch.rand(episodes, 1, generator=generator) * 4 - 2
-        state, reward, _ = env.advance(state, action)
-        total += reward
-    return float(total.mean())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "case", choices=("accuracy", "faults", "labels", "speed", "imitation", *TRAINED)
+        "case", choices=("accuracy", "faults", "labels", "speed", "imitation", *CASES)
     )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="first seed, of policies")
+    parser.add_argument("--folder", default="", help="of policies: keep runs, and go on from them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--how", default="random,disagreement", help="of labels; also information")
     parser.add_argument("--sizes", default="25,50,100,150,200,300,400,600", help="of labels")
@@ -364,9 +308,11 @@ def main() -> int:
     torch.set_num_threads(1)
     hidden = tuple(int(one) for one in a.hidden.split(","))
     nets, fitting = RewardNets(hidden=hidden, noise=a.noise), Fitting()
-    if a.case in TRAINED:
-        for seed in range(a.seeds):
-            print(json.dumps(trained(a.case, seed)), flush=True)
+    if a.case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            for seed in range(a.first, a.first + a.seeds):
+                numbers = CASES[a.case](Path(a.folder or folder), seed)
+                print(json.dumps({"case": a.case, "seed": seed, **numbers}), flush=True)
     elif a.case == "speed":
         print(json.dumps(speed(a.rounds, nets)))
     elif a.case == "imitation":

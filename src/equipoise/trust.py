@@ -50,6 +50,7 @@ REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of
 DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
+SCORE = "score"  # setting of a term that names code
 PLACES = ("URL", "address")  # kinds of names that are connected to
 FILES = ("argument", "reward model", "reward setting")  # kinds of names that are opened
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
@@ -140,6 +141,7 @@ def of_rewards(rewards: object) -> Names:
     ]
     return [
         *(_term(name) for name in sums.codes(rewards.get("sum")) if _outside(name)),
+        *(("reward score", value) for key, value in values if key == SCORE and ":" in value),
         *(
             ("reward setting", value)
             for key, value in values

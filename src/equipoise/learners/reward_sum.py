@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from equipoise.facts import values_of
 from equipoise.hints import raised, shortened
 from equipoise.learners.parameters.flat import Flat
 from equipoise.learners.pool import LearnerLost, Learners
+from equipoise.learners.row_gather import gathered, kept_rows
 from equipoise.learners.steps import checked
 from equipoise.private.torch import changes
 from equipoise.rewards.step import RewardStep
@@ -48,6 +49,9 @@ class RewardSum:
         self._step.to(device)
         self._own: dict[str, Tensor] = {}  # of the batch at hand: of each term, of env
         self._sum: Tensor | None = None
+        # terms that see the rows of all learners, and the rows that they have not seen
+        self._gathering = [one for one in terms.values() if one.together and pool.size > 1]
+        self._waiting: list[Trajectory] = []
         for name, term in self._terms.items():
             term.to(device)
             if term.net is not None:
@@ -64,10 +68,15 @@ class RewardSum:
             term.follow(algorithm)
 
     def collect(self, data: Trajectory) -> None:
-        """Show new rows [T, B] to the terms, each once."""
+        """Show new rows [T, B] to the terms, each once: those of all learners at the next step."""
+        if self._gathering:
+            self._waiting.append(kept_rows(data))
         if self._terms:
             data = Trajectory(**tree.map(_kept, data.fields()))
-        for term in self._terms.values():
+        self._show(data, [one for one in self._terms.values() if one not in self._gathering])
+
+    def _show(self, data: Trajectory, terms: Iterable[RewardTerm]) -> None:
+        for term in terms:
             with _told(term, "collect"), unchanged(data):
                 term.collect(data)
 
@@ -75,6 +84,10 @@ class RewardSum:
         """Return the rewards [T, B] to learn from; ``data`` keeps the env's own."""
         if self._plain:
             return self._step.rewards(data)
+        if self._gathering:
+            rows, self._waiting = gathered(self._waiting, self._pool), []
+            if rows is not None:
+                self._show(rows, self._gathering)
         self._own = {ENV: data.reward} | {
             name: self._asked(term, data) * data.mask for name, term in self._terms.items()
         }
@@ -232,6 +245,7 @@ class RewardSum:
 
     def load(self, state: Mapping[str, Tree]) -> None:
         self._step.load(state["rewards"])
+        self._waiting = []  # a step that is taken back collects its rows again
         for name, term in self._terms.items():
             saved = state["terms"][name]
             with _told(term, "load"):

@@ -115,10 +115,9 @@ def _collecting_problems(program: Program, policy: Policy) -> list[str]:
         1 if policy.replay is None else policy.replay.shards,
     )
     problems = [
-        f"placement.learners: must be 1 with reward {name}, whose state one learner has, got "
-        f"{learners}"
+        f"placement.shard: must be none or fsdp with reward {name} and several learners, got tensor"
         for name, term in terms.items()
-        if term.alone and learners > 1
+        if term.together and learners > 1 and program.placement.shard == "tensor"
     ]
     for name in list(terms)[:1]:
         why = f"with reward {name}, which sees the rows as they arrive at the learner"

@@ -50,7 +50,8 @@ class RewardTerm:
     """
 
     name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
-    alone: ClassVar[bool] = False  # must it be the only learner's?
+    # does ``collect`` at each learner see the rows of all learners? Otherwise it sees its own
+    together: ClassVar[bool] = False
 
     head: Annotated[
         bool,

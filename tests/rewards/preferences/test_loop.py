@@ -32,20 +32,23 @@ def program(
     *settings: str,
     algorithm: str = "ppo",
     env: str = "",
-    reward: str = "preferences",
+    **options: Any,
 ) -> Any:
+    given: dict[str, Any] = {
+        "reward": "preferences",
+        "actors": 1,
+        "envs_per_actor": 4,
+        "unroll": 16,
+        "max_lag": 0,
+    } | options
     return api.program(
         env or "tests.rewards.preferences.worlds:pendulum",
         algorithm,
         recipe=False,
-        reward=reward,
-        actors=1,
-        envs_per_actor=4,
-        unroll=16,
         steps=steps,
         evaluate_episodes=0,
-        max_lag=0,
         settings=[f"reward.store={store}", *SMALL, *settings],
+        **given,
     )
 
 

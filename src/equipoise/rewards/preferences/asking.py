@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,12 +20,15 @@ from equipoise.rewards.preferences.model import RewardModel
 from equipoise.rewards.preferences.queries import chosen_pairs, disagreement, random_pairs
 from equipoise.rewards.preferences.segments import Segments, held_out
 from equipoise.rewards.preferences.teacher import Teacher
+from equipoise.rewards.term import Refused
 from equipoise.seeds import derive_seed
+from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
 HASTE = 0.1  # of the schedule
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes
+Score = Callable[[Tree, Tree], float]  # of a segment's observations and actions [T, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class Asking:
     newest: int  # those of them that compare segments of the newest round with those of ``best``
     best: int  # a round
     teacher: Teacher | None  # None: people answer
+    score: Score | None = None  # that the teacher judges by; None: the env's rewards
 
 
 def asks(
@@ -89,7 +94,7 @@ def asks(
         parts.append(chosen_pairs(rest, side, score, seed=seed, asked=asked))
         purposes += ["disagreement"] * len(parts[-1])
     pairs = np.concatenate(parts)
-    choices = _answers(how.teacher, rows, pairs, derive_seed(seed, "teacher"))
+    choices = _answers(how, rows, pairs, derive_seed(seed, "teacher"))
     for i in np.unique(pairs):
         store.add_segment(arrays[i])
     return [
@@ -157,16 +162,17 @@ def _asked(queries: list[Query], hashes: list[str]) -> np.ndarray:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def _answers(
-    teacher: Teacher | None, rows: Rows, pairs: np.ndarray, seed: int
-) -> list[Choice | None]:
+def _answers(how: Asking, rows: Rows, pairs: np.ndarray, seed: int) -> list[Choice | None]:
     """Return the teacher's answers; None each if people answer.
 
     The unit of a return is its deviation over all candidates.
     """
-    if teacher is None:
+    if (teacher := how.teacher) is None:
         return [None] * len(pairs)
-    returns = teacher.returns(rows.reward, np.arange(rows.reward.shape[1]) < rows.size[:, None])
+    if how.score is None:
+        returns = teacher.returns(rows.reward, np.arange(rows.reward.shape[1]) < rows.size[:, None])
+    else:
+        returns = np.array([_scored(how.score, rows, i) for i in range(len(rows.size))])
     left, right = (returns / max(float(returns.std()), 1e-9))[pairs].T
     share, given = teacher.answer(left, right, seed=seed)
     names: dict[float, Choice] = {1.0: "left", 0.0: "right", 0.5: "equal"}
@@ -174,3 +180,12 @@ def _answers(
         names[float(one)] if there else "cannot_tell"
         for one, there in zip(share, given, strict=True)
     ]
+
+
+def _scored(score: Score, rows: Rows, at: int) -> float:
+    """Return the score of a segment, by a user's function."""
+    obs, action = (tree.index(one, (at, slice(rows.size[at]))) for one in (rows.obs, rows.action))
+    found: object = score(obs, action)
+    if not isinstance(found, int | float | np.number) or not math.isfinite(found):
+        raise Refused(f"reward.preferences.score: must return a finite number, got {found!r}")
+    return float(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,20 +22,40 @@ def projection(size: int, seed: int) -> Tensor | None:
     return found
 
 
-def novelty(states: Tensor, known: Tensor, mask: Tensor) -> Tensor:
-    """Return the log of the distance to the fifth nearest of ``known`` [N, F], for ``states``
-    [..., F]: an estimate of the entropy of states (Lee et al. 2021, arXiv:2106.05091, section 4.1).
+@dataclass(frozen=True, slots=True)
+class Known:
+    """States that novelty compares with, and the scale of their own novelty."""
 
-    The result has mean 0 and deviation 1 over the rows of ``mask``, like a fitted reward.
+    states: Tensor  # [N, F], whitened
+    mean: Tensor  # [F], of the states as they were
+    std: Tensor  # [F]
+    centre: Tensor  # []: mean of the novelty of these states
+    spread: Tensor  # []
+
+
+def known(states: Tensor) -> Known | None:
+    """Return states [N, F] to compare with; None if they are too few."""
+    if len(states) <= NEIGHBOUR:
+        return None
+    mean, std = states.mean(0), states.std(0, correction=0).clamp(min=1e-6)
+    whitened = (states - mean) / std
+    own = _distance(whitened, whitened, NEIGHBOUR + 1)  # the nearest one is the state itself
+    return Known(whitened, mean, std, own.mean(), own.std().clamp(min=1e-6))
+
+
+def novelty(states: Tensor, seen: Known) -> Tensor:
+    """Return the log of the distance to the fifth nearest of known states, for ``states`` [..., F]:
+    an estimate of the entropy of states (Lee et al. 2021, arXiv:2106.05091, section 4.1).
+
+    The result has mean 0 and deviation 1 over the known states, like a fitted reward.
     """
-    if len(known) < NEIGHBOUR:
-        return states.new_zeros(states.shape[:-1])
-    mean, std = known.mean(0), known.std(0, correction=0).clamp(min=1e-6)
-    whitened = (states.flatten(0, -2) - mean) / std
-    distance = torch.cdist(whitened, (known - mean) / std)
-    found = distance.kthvalue(NEIGHBOUR, -1).values.log1p().view(states.shape[:-1])
-    seen = found[mask]
-    if len(seen) < 2:
-        return torch.zeros_like(found)
-    result: Tensor = (found - seen.mean()) / seen.std().clamp(min=1e-6)
+    whitened = (states.flatten(0, -2) - seen.mean) / seen.std
+    found = (_distance(whitened, seen.states, NEIGHBOUR) - seen.centre) / seen.spread
+    result: Tensor = found.view(states.shape[:-1])
     return result
+
+
+def _distance(states: Tensor, others: Tensor, nearest: int) -> Tensor:
+    """Return the log of 1 + the distance [N] to the ``nearest``-th of other states."""
+    found: Tensor = torch.cdist(states, others).kthvalue(nearest, -1).values.log1p()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from equipoise.feedback import Ask, Purpose, Store
 from equipoise.feedback.database import FILE
 from equipoise.feedback.store import in_the_way
 from equipoise.files import local_path
+from equipoise.naming import called
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard as verdicts
@@ -38,7 +40,7 @@ from equipoise.rewards.preferences.demonstrations import demonstration_answers
 from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
 from equipoise.rewards.preferences.moved import ROWS, Actor, Drawn, is_measured
-from equipoise.rewards.preferences.novelty import KNOWN, novelty, projection
+from equipoise.rewards.preferences.novelty import KNOWN, Known, known, novelty, projection
 from equipoise.rewards.preferences.segments import (
     Answers,
     Segments,
@@ -55,6 +57,8 @@ from equipoise.types import Algorithm, EnvSpec, Learns, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
 BEST, JUDGED = "best", "judged"  # kept states of the learner
+EQUAL = 1e-6  # deviations of a segment's return: the synthetic teacher calls two segments equal
+SEEDED = threading.Lock()  # learners may be threads of one process, which has one torch seed
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +74,7 @@ class Preferences(RewardTerm):
     """
 
     name: ClassVar[str] = "preferences"
-    alone: ClassVar[bool] = True
+    together: ClassVar[bool] = True
 
     store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
     labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
@@ -81,6 +85,15 @@ class Preferences(RewardTerm):
             "`synthetic` answers at once, by the env's rewards; `people` answer on the page.",
         ),
     ] = "people"
+    score: Annotated[
+        str,
+        Help(
+            "Function that the synthetic teacher judges a segment by",
+            "`module:function`, from observations and actions [rows, ...] to a number; none uses "
+            "the env's rewards.",
+        ),
+        Read("teacher", "synthetic", why="people answer"),
+    ] = ""
     error: Annotated[
         UnitInterval,
         Help("Share of answers that the synthetic teacher gives wrongly"),
@@ -156,6 +169,7 @@ class Preferences(RewardTerm):
             )
         self._algorithm = algorithm
         self._check_kl(is_measured(algorithm))
+        self._score = called(self.score, "reward.preferences.score") if self.score else None
 
     def _check_kl(self, measured: bool) -> None:
         if self.kl and not measured:
@@ -179,9 +193,9 @@ class Preferences(RewardTerm):
             raise Refused(f"reward.preferences.{error}") from error
         self._shown: Candidates | None = None  # segments of demonstrations
         self._device = torch.device("cpu")
-        self._model, self._fitted = self._new_model(), False
+        self._model, self._fitted = self._new_model(seed), False
         self._projection = projection(self._observed.size, seed)
-        self._known = torch.zeros(0, self._observed.size)  # states that novelty compares with
+        self._known: Known | None = None  # states that novelty compares with
         self._known_at = 0  # candidates so far, when it was made
         self._run = ""  # the name of the run in the store; "": before its first round
         self._rounds = 0  # rounds so far
@@ -215,7 +229,6 @@ class Preferences(RewardTerm):
 
     def to(self, device: torch.device) -> None:
         self._device, self._model = device, self._model.to(device)
-        self._known = self._known.to(device)
         if self._projection is not None:
             self._projection = self._projection.to(device)
 
@@ -237,9 +250,11 @@ class Preferences(RewardTerm):
         with Store(folder) as store:
             self._clips.check(store)
 
-    def _new_model(self) -> RewardModel:
+    def _new_model(self, seed: int) -> RewardModel:
         nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
-        return RewardModel(self._observed.space, self._action, nets).to(self._device)
+        with SEEDED, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return RewardModel(self._observed.space, self._action, nets).to(self._device)
 
     # ------------------------------------------------------------------------------------ rewards
 
@@ -252,15 +267,16 @@ class Preferences(RewardTerm):
     def rewards(self, data: Trajectory) -> Tensor:
         obs = self._observed.leaf(data.obs)
         if not self._fitted:
-            states = self._states(tree.index(obs, slice(1, None)))
-            return novelty(states, self._seen(), data.mask)
+            if (seen := self._seen()) is None:
+                return torch.zeros_like(data.reward)
+            return novelty(self._states(tree.index(obs, slice(1, None))), seen)
         mean, deviation = self._model.rewards(tree.index(obs, slice(None, -1)), data.action)
         return verdicts.paid(mean, deviation, self.caution + self._extra)
 
-    def _seen(self) -> Tensor:
-        """Return states [N, F] of the candidates."""
+    def _seen(self) -> Known | None:
+        """Return states of the candidates; None if they are too few."""
         if self._known_at != self._found.count:
-            self._known = self._states(self._some_obs(KNOWN))
+            self._known = known(self._states(self._some_obs(KNOWN)))
             self._known_at = self._found.count
         return self._known
 
@@ -282,24 +298,29 @@ class Preferences(RewardTerm):
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         self._due = self._collected - self._last >= self.every and len(self._found) >= 2
         if self._due:
-            self._last, self._version = self._collected, int(data.version.max())
+            self._last, self._pool = self._collected, pool
+            self._version = int(pool.max(data.version.max()))
 
     def steer(self, states: LearnerStates) -> None:
         if self._due:
             self._due = False
-            with one_thread(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed := derive_seed(self._seed, f"round {self._rounds}"))
-                self._round(states, seed)
+            with one_thread():
+                self._round(states, derive_seed(self._seed, f"round {self._rounds}"), self._pool)
         if self._verdict == "stop":  # the learner's update is taken back
             states.go_back(BEST)
 
-    def _round(self, states: LearnerStates, seed: int) -> None:
-        """Ask, read the answers that are there, judge the model by the new ones, and fit."""
-        self._run = self._run or secrets.token_hex(8)
+    def _round(self, states: LearnerStates, seed: int, pool: Pool) -> None:
+        """Ask, read the answers that are there, judge the model by the new ones, and fit.
+
+        All learners do it alike. The first of them to ask writes the round, which the others find.
+        """
+        self._run = self._run if self._rounds else _name_of_run(self._run, pool)
         with self._opened() as store:
-            upto = store.round_of(self._run, self._rounds)
+            upto, new = store.round_of(self._run, self._rounds), list[Ask]()
             if upto is None:
                 new = self._asks(store, seed, states.progress)
+            pool.max(torch.zeros(1))  # all have chosen their queries
+            if upto is None:
                 upto = store.ask(
                     self._run,
                     self._rounds,
@@ -307,6 +328,12 @@ class Preferences(RewardTerm):
                     version=self._version,
                     step=self._collected,
                     most=self.labels,
+                )
+            most, least = int(pool.max(torch.tensor(upto))), -int(pool.max(torch.tensor(-upto)))
+            if least != most:
+                raise Refused(
+                    f"reward.preferences.store: must be one folder for all learners, got folders "
+                    f"with {least:,} and {most:,} answers"
                 )
             answers = self._labels.read(store, upto)
             fresh = self._labels.since(store, upto, self._row)
@@ -425,9 +452,10 @@ class Preferences(RewardTerm):
             choose=self.choose,
             newest=about_newest,
             best=self._best,
-            teacher=Teacher(rationality=self.rationality or math.inf, error=self.error)
+            teacher=Teacher(rationality=self.rationality or math.inf, error=self.error, equal=EQUAL)
             if self.teacher == "synthetic"
             else None,
+            score=self._score,
         )
         model = self._model if self._fitted else None
         return asks(store, self._clips, self._rows(), model, how, seed=seed)
@@ -441,7 +469,7 @@ class Preferences(RewardTerm):
         answers = answers.to(self._device)
         train, _, _ = split(answers, segments.episode, share=HELD_OUT, seed=SPLIT)
         settings = Fitting(held_out=HELD_OUT if len(train) else 0.0)
-        self._model, self._fitted = self._new_model(), True
+        self._model, self._fitted = self._new_model(seed), True
         held = fit(self._model, segments, answers, settings, seed=SPLIT)
         self._numbers |= {"held_out_accuracy": held.accuracy, "held_out_ece": held.ece}
 
@@ -582,6 +610,7 @@ class Preferences(RewardTerm):
 
     def load(self, state: Tree) -> None:
         self._found.load(state["candidates"])
+        state = state | {"run": state["run"] or self._run}  # of a round that is done again
         self._model.load_state_dict(state["model"])
         self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
         self._collected, self._last, self._row = state["collected"], state["last"], state["row"]
@@ -626,3 +655,11 @@ def _signs(values: list[float]) -> verdicts.Signs:
         deviation_labelled=labelled,
         kl=kl,
     )
+
+
+def _name_of_run(name: str, pool: Pool) -> str:
+    """Return the name that a learner has, of a first round that is done again, or a random one; the
+    same for all learners.
+    """
+    number = int(pool.max(torch.tensor(int(name or "0", 16))))
+    return f"{number or int(pool.max(torch.tensor(secrets.randbits(62)))):016x}"
