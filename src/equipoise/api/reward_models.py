@@ -20,7 +20,7 @@ from equipoise.api.programs import Env, program
 from equipoise.envs import space_json
 from equipoise.facts import Help, PositiveInt, facts, values_of
 from equipoise.feedback import Store
-from equipoise.files import local_path, parse_json, read_json, sync_directory
+from equipoise.files import local_path, parse_json, plain, read_json, sync_directory
 from equipoise.hints import hint
 from equipoise.language.stores import UPTO, is_store, last_row
 from equipoise.nets.threads import one_thread
@@ -165,6 +165,7 @@ def _read(settings: Settings) -> tuple[RewardNets, Fitting, Enough, dict[str, ob
     made = [cls(**given[cls]) for cls in parts]
     for problem in (one for part in made for one in out_of_range(part, "algorithm.")):
         raise ValueError(problem)
+    schema.check(plain(asdict(made[0])), stored.NETS, "algorithm")  # what can be read again
     return made[0], made[1], made[2], of_env
 
 
