@@ -316,8 +316,13 @@ def aside_of(to: Path, *, shared: bool = False) -> Iterator[Path]:
     """A folder to write into, which gets the name ``to`` at the end. ``shared``: another process
     may have written the same by then.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    except OSError as error:
+        raise OSError(
+            f"{to}: must be a folder that can be made, got {error.strerror!r} at {error.filename}"
+        ) from None
     try:
         yield aside
         aside.chmod(0o755)
