@@ -296,7 +296,7 @@ def _preferences(policies: Mapping[str, Any], run: Path) -> tuple[str, dict[str,
             return name, schema.check(given, stored.NETS, f"{run / paths.RUN}: reward.{TERM}")
     raise ValueError(
         f"{run}: must be a run of reward_model or of --reward preferences, got one without a "
-        "reward model"
+        "reward model; 'equipoise export RUN DIR' writes a policy"
     )
 
 
