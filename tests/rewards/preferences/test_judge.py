@@ -272,12 +272,13 @@ def strange() -> None:
     folder_of(Path("judge"))
     Registry("keep", create=True).add("judge", "judge")
     Path("file").write_text("x")
-    for name, program in {
+    programs: dict[str, object] = {
         "empty": None,
         "other": {"policies": {"main": {"rewards": {"sum": "env", "terms": {}}}}},
         "odd": [],
         "young": {"policies": {"main": {"rewards": {"terms": {"preferences": {}}}}}},
-    }.items():
+    }
+    for name, program in programs.items():
         Path(name).mkdir()
         if program is not None:
             Path(name, "run.json").write_text(json.dumps({"program": program}))
