@@ -127,7 +127,7 @@ def test_a_store_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None
     [
         ({"algorithm.membrs": 3}, r"unknown setting 'algorithm\.membrs'.*did you mean"),
         ({"algorithm.members": 0}, r"algorithm\.members"),
-        ({"algorithm.activation": "sinus"}, "activation 'sinus' is unknown"),
+        ({"algorithm.activation": "sinus"}, r"algorithm\.activation: expected one of 'tanh'"),
         ({"policy.batch": 3}, r"unknown setting 'policy\.batch'"),
     ],
 )
