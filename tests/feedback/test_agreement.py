@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.feedback.agreement import CLASSES, agreement, alpha, dawid_skene
-from equipoise.feedback.records import Answer
+from equipoise.feedback.agreement import CLASSES, agreement, alpha, dawid_skene, weights
+from equipoise.feedback.records import Answer, Choice
 
 GOLDEN = json.loads((Path(__file__).parent / "krippendorff.json").read_text())["cases"]
 ANNOTATORS = 11  # ten with errors of 0 to 30 %, and a spammer
@@ -157,3 +157,20 @@ def test_people_whom_nobody_checks_have_no_error():
     assert math.isnan(found.annotators["ben"].error) and found.shared == 1
     checked = agreement(own, dict.fromkeys(range(1, 30), "left"))
     assert checked.annotators["ann"].error < 1e-6
+
+
+def test_weights_are_youden_s_j_and_0_for_a_spammer() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=300)
+    said: list[Answer] = []
+    for name, error in (("good", 0.02), ("weak", 0.3), ("spammer", 0.5), ("ann", 0.05)):
+        for query, right in enumerate(truth.tolist()):
+            side = right != (rng.random() < error)
+            choice: Choice = "left" if side else "right"
+            said.append(Answer(len(said) + 1, query + 1, name, choice, None, None, 0.0, False))
+    said.append(Answer(len(said) + 1, 1, "new", "left", None, None, 0.0, False))
+    found = weights(said)
+    assert found["good"] > 0.9 > found["weak"] > 0.25
+    assert found["spammer"] == 0.0 and found["new"] == 1.0
+    alone = [one for one in said if one.annotator == "spammer"]
+    assert weights(alone) == {"spammer": 1.0} and weights([]) == {}

@@ -13,7 +13,7 @@ from equipoise import trust as trusting
 from equipoise.api.playing import Loaded, read_policies, weights_of
 from equipoise.api.recorded import recordings
 from equipoise.api.reward_models import aside_of
-from equipoise.api.writing import export_model, reward_model
+from equipoise.api.writing import export_model
 from equipoise.exporting import artifact as artifacts
 from equipoise.exporting import observations
 from equipoise.exporting.parity import Parity, Seen
@@ -57,15 +57,13 @@ def export(
     recorded: str | os.PathLike[str] | None = None,
     rows: int | None = None,
     graph: bool = True,
-    reward: bool = False,
     trust: Sequence[str] = (),
 ) -> Exported:
     """Write a trained policy as a folder of data that acts without torch: an artifact.
 
     The folder holds ``policy.onnx``, weights, spec, ``edge.py`` and hashes. The graph is compared
     with torch on observations. A run on text gives ``config.json`` and ``model.safetensors``
-    instead, which ``transformers`` loads. A reward model is a folder that ``--reward run:DIR`` and
-    a registry take.
+    instead, which ``transformers`` loads. The folder of a reward model is copied.
 
     Args:
         directory: A run, one of its checkpoints, or a URL.
@@ -75,7 +73,6 @@ def export(
         recorded: Observations to compare on, as for ``play`` (default: played in the run's env).
         rows: How many of them (default: 10,000, or 2,000 large ones).
         graph: Write the graph also; without it there are weights alone.
-        reward: Write the reward model of a run of ``--reward preferences``, and no policy.
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
 
     Returns:
@@ -96,8 +93,8 @@ def export(
     if place.exists():
         raise FileExistsError(f"{place}: expected a new directory, got one that is there already")
     with local(directory) as here:
-        if reward or (Path(here) / REWARD).is_file():
-            return _reward_model(Path(here), place, trust)
+        if (Path(here) / REWARD).is_file():
+            return _reward_model(Path(here), place)
         source = weights_of(here, best=best)
         spec = parse_json(checkpoint.read(source, checkpoint.SPEC), source / checkpoint.SPEC)
         if any(
@@ -132,11 +129,10 @@ def export(
     )
 
 
-def _reward_model(here: Path, place: Path, trust: Sequence[str]) -> Exported:
-    """Copy the reward model of a run, or of a folder."""
-    source = reward_model(here, trust=trust)
+def _reward_model(here: Path, place: Path) -> Exported:
+    """Copy the folder of a reward model."""
     with aside_of(place) as aside:
-        bundles.copy(source, bundles.read_manifest(source), aside)
+        bundles.copy(here, bundles.read_manifest(here), aside)
     return Exported(path=place, version=checkpoint.identity(place))
 
 

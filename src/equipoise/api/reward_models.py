@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -20,7 +20,7 @@ from equipoise.api.programs import Env, program
 from equipoise.envs import space_json
 from equipoise.facts import Help, PositiveInt, facts, values_of
 from equipoise.feedback import Store
-from equipoise.files import local_path, parse_json, read_json, sync_directory
+from equipoise.files import local_path, parse_json, plain, read_json, sync_directory
 from equipoise.hints import hint
 from equipoise.language.stores import UPTO, is_store, last_row
 from equipoise.nets.threads import one_thread
@@ -145,27 +145,31 @@ def fit_reward_model(
 
 def _read(settings: Settings) -> tuple[RewardNets, Fitting, Enough, dict[str, object]]:
     """The networks, the fit, the fewest answers, and the settings of the env."""
-    parts: tuple[Any, ...] = (RewardNets, Fitting, Enough)
-    kinds = {
-        f"algorithm.{key}": (cls, key, fact.kind)
-        for cls in parts
-        for key, fact in facts(cls).items()
+    known = {
+        f"algorithm.{name}": fact
+        for cls in (RewardNets, Fitting, Enough)
+        for name, fact in facts(cls).items()
     }
-    given: dict[type, dict[str, object]] = {cls: {} for cls in parts}
-    of_env: dict[str, object] = {}
-    for key, value in pairs(settings):
-        if key.startswith("env."):
-            of_env[key] = value
-        elif key not in kinds:
-            raise ValueError(f"unknown setting {key!r} of a reward model{hint(key, kinds)}")
-        else:
-            cls, name, kind = kinds[key]
-            given[cls][name] = convert(value, kind, key)
-    given[Fitting].setdefault("held_out", HELD_OUT)
-    made = [cls(**given[cls]) for cls in parts]
-    for problem in (one for part in made for one in out_of_range(part, "algorithm.")):
+    given = dict(pairs(settings))
+    of_env = {key: value for key, value in given.items() if key.startswith("env.")}
+    if unknown := [key for key in given if key not in known and key not in of_env]:
+        raise ValueError(
+            f"unknown setting {unknown[0]!r} of a reward model{hint(unknown[0], known)}"
+        )
+    values = {"held_out": HELD_OUT} | {
+        key.partition(".")[2]: convert(value, known[key].kind, key)
+        for key, value in given.items()
+        if key in known
+    }
+    nets = RewardNets(**{name: values[name] for name in facts(RewardNets) if name in values})
+    fitting = Fitting(**{name: values[name] for name in facts(Fitting) if name in values})
+    enough = Enough(**{name: values[name] for name in facts(Enough) if name in values})
+    for problem in (
+        one for part in (nets, fitting, enough) for one in out_of_range(part, "algorithm.")
+    ):
         raise ValueError(problem)
-    return made[0], made[1], made[2], of_env
+    schema.check(plain(asdict(nets)), stored.NETS, "algorithm")  # what can be read again
+    return nets, fitting, enough, of_env
 
 
 def _only_spec(made: Program) -> EnvSpec:
@@ -222,7 +226,8 @@ def of_run(run: Path, to: Path | None = None) -> Path:
     where = source.path / checkpoint.LEARNER
     learner = statefile.parse(data, where)
     own = _at(learner, ("learners", name, "terms", TERM, "own"), where)
-    if own.get("fitted") is not True:
+    own = schema.check(own, OWN, f"{where}: {TERM}")
+    if not own["fitted"]:
         raise ValueError(
             f"{run}: must be a run whose reward model was fitted, got one that waits for its first "
             f"answers, at step {step_of(source.meta):,}"
@@ -235,8 +240,8 @@ def of_run(run: Path, to: Path | None = None) -> Path:
         space_json.from_json(about[key], f"{spec_file}: {key}") for key in ("observation", "action")
     )
     observed = Observed(EnvSpec(observation=observation, action=action, mask=tuple(about["mask"])))
-    model = stored.made(observed.space, action, given, _at(own, ("model",), where), str(where))
-    numbers = schema.check(own["numbers"], schema.Each(schema.Number()), str(where))
+    model = stored.made(observed.space, action, given, own["model"], str(where))
+    numbers = own["numbers"]
     metrics = Metrics(
         accuracy=numbers.get("held_out_accuracy", float("nan")),
         ece=numbers.get("held_out_ece", float("nan")),
@@ -273,6 +278,12 @@ PROGRAM: schema.Schema = {
     "program": {"policies": schema.Each({"*": schema.Anything()}), "*": schema.Anything()},
     "*": schema.Anything(),
 }
+OWN: schema.Schema = {  # of the state of the term
+    "fitted": schema.Flag(),
+    "model": schema.Each(schema.Anything()),
+    "numbers": schema.Each(schema.Number()),
+    "*": schema.Anything(),
+}
 SPACES: schema.Schema = {
     "observation": schema.Anything(),
     "action": schema.Anything(),
@@ -281,7 +292,7 @@ SPACES: schema.Schema = {
 }
 
 
-def _preferences(policies: Mapping[str, Any], run: Path) -> tuple[str, dict[str, Any]]:
+def _preferences(policies: Mapping[str, Mapping[str, object]], run: Path) -> tuple[str, RewardNets]:
     """The policy that learns from preferences, and the networks of its reward model."""
     usual = asdict(RewardNets()) | {
         key: value for key, value in values_of(Preferences()).items() if key in NETS
@@ -292,17 +303,17 @@ def _preferences(policies: Mapping[str, Any], run: Path) -> tuple[str, dict[str,
         if isinstance(terms, Mapping) and isinstance(found := terms.get(TERM), Mapping):
             given = usual | {key: found[key] for key in NETS if key in found}
             given = json.loads(json.dumps(given))  # tuples as lists
-            return name, schema.check(given, stored.NETS, f"{run / paths.RUN}: reward.{TERM}")
+            return name, stored.nets_of(given, f"{run / paths.RUN}: reward.{TERM}")
     raise ValueError(
         f"{run}: must be a run of reward_model or of --reward preferences, got one without a "
-        "reward model"
+        "reward model; 'equipoise export RUN DIR' writes a policy"
     )
 
 
 NETS = tuple(one.name for one in fields(RewardNets) if one.name in facts(Preferences))
 
 
-def _at(data: object, keys: Sequence[str], where: Path) -> Any:
+def _at(data: object, keys: Sequence[str], where: Path) -> object:
     for key in keys:
         if not isinstance(data, Mapping) or key not in data:
             raise ValueError(f"{where}: must have {'.'.join(keys)}, got nothing at {key!r}")
@@ -315,8 +326,13 @@ def aside_of(to: Path, *, shared: bool = False) -> Iterator[Path]:
     """A folder to write into, which gets the name ``to`` at the end. ``shared``: another process
     may have written the same by then.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    except OSError as error:
+        raise OSError(
+            f"{to}: must be a folder that can be made, got {error.strerror!r} at {error.filename}"
+        ) from None
     try:
         yield aside
         aside.chmod(0o755)

@@ -17,7 +17,7 @@ from torch import Tensor
 from equipoise.algorithms._pairs import columns
 from equipoise.api.playing import weights_of
 from equipoise.api.reward_models import FOLDER, aside_of, of_run
-from equipoise.files import parse_json
+from equipoise.files import local_path, parse_json
 from equipoise.hints import shortened
 from equipoise.language import files, messages, reward_models, tasks
 from equipoise.language.task_files import plain, whole
@@ -233,7 +233,7 @@ def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()
     """The folder of a reward model: ``directory`` itself, or the one in a run of its newest
     weights, which is written if it is not there.
     """
-    here = Path(directory).expanduser()
+    here = local_path(directory).expanduser()
     if (here / reward_models.FILE).is_file():
         return here
     run = RunDirectory.found(here)

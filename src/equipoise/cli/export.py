@@ -22,7 +22,6 @@ from equipoise.console.place import say
   python policy/edge.py policy < observations.jsonl
                                 an action a line, on numpy and onnxruntime alone
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
-  equipoise export runs/NAME judge --reward     of a run of --reward preferences
   equipoise train sort --algorithm rloo --model model        of a run on text""",
 )
 @plain_command("equipoise export")
@@ -57,14 +56,6 @@ def export(
             show_default=False,
         ),
     ] = False,
-    reward: Annotated[
-        bool,
-        typer.Option(
-            "--reward",
-            help="Write the reward model of a run of --reward preferences",
-            show_default=False,
-        ),
-    ] = False,
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -84,7 +75,6 @@ def export(
         recorded=recorded,
         rows=count,
         graph=not no_graph,
-        reward=reward,
         **vouched(trust),
     )
     if not found.version:

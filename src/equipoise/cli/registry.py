@@ -105,12 +105,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
     epilog="""Examples:
   equipoise export runs/NAME artifact
   equipoise registry add artifact cartpole
+  equipoise registry add runs/NAME judge
   equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
 )
 @field_options(Settings, only=TRIAL)
 def add(
     artifact: Annotated[
-        Path, typer.Argument(metavar="ARTIFACT", help="Folder that 'equipoise export' wrote")
+        Path,
+        typer.Argument(metavar="ARTIFACT", help="Folder of an export, or run with a reward model"),
     ],
     name: Name,
     alias: Annotated[
@@ -127,16 +129,22 @@ def add(
 ) -> None:
     """Add an artifact to the registry, as a version of NAME.
 
-    A missing registry is created. The version is a hash of the whole artifact. An artifact that the
+    A run of --reward preferences or of reward_model is its newest reward model. A missing registry
+    is created. The version is a hash of the whole artifact. An artifact that the
     registry already has is not copied again. A graph is first tried on recorded observations, in a
     process of its own.
     """
     with plain_errors("equipoise registry add", debug):
+        from equipoise.record.paths import RUN
         from equipoise.registry import Registry, check_alias
         from equipoise.serving.trial import Trial
 
         if alias is not None:
             check_alias(alias)
+        if (artifact / RUN).is_file():
+            from equipoise.api.writing import reward_model
+
+            artifact = reward_model(artifact)
         limits = read_fields(Settings, given)
         to = Registry(at, create=True)
         trial = Trial(cpu_s=limits["trial_s"], memory=limits["trial_memory"])

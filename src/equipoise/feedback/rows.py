@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 
 from equipoise.feedback.items import digest
-from equipoise.feedback.records import Answer, Choice, Query
+from equipoise.feedback.records import MIRRORED, Answer, Ask, Choice, Query
 
 QUERY = "id, kind, prompt, item_left, item_right, purpose, gold, version, step, created"
 # Answers to a query, and questions that other annotators hold: each takes one of its places.
@@ -58,6 +60,36 @@ def put_query(db: sqlite3.Connection, new: Query) -> int:
     return number
 
 
+def put_asks(
+    db: sqlite3.Connection,
+    asks: Sequence[Ask],
+    like: Query,
+    annotator: str,
+    wanted: int,
+    most: int,
+) -> None:
+    """Add queries of a round with the answers of ``annotator``, until there are ``most`` queries
+    about clips. ``like``: a query with their version, step and time; ``wanted``: answers that close
+    a query.
+    """
+    (there,) = db.execute("SELECT count(*) FROM queries WHERE kind = 'clip'").fetchone()
+    for ask in asks:
+        sides, choice = (ask.left, ask.right), ask.choice
+        if (found := same_pair(db, None, *sides)) is not None:
+            number, mirrored = found
+            choice = MIRRORED.get(choice, choice) if choice and mirrored else choice
+        elif there >= most:
+            continue
+        else:
+            there += 1
+            new = replace(like, left=ask.left, right=ask.right, purpose=ask.purpose)
+            number = put_query(db, new)
+        if choice is None or has_answer(db, number, annotator):
+            continue
+        put_answer(db, Answer(0, number, annotator, choice, None, None, like.created, False), None)
+        close_answered(db, number, wanted)
+
+
 def put_answer(db: sqlite3.Connection, answer: Answer, lease: int | None) -> int:
     """Add an answer and return its row; ``answer.row`` is not read."""
     one = (answer.query, answer.annotator, answer.choice, lease, answer.swapped)
@@ -77,12 +109,6 @@ def close_answered(db: sqlite3.Connection, number: int, wanted: int) -> None:
         "query = ?1) >= ?2",
         (number, wanted),
     )
-
-
-def clips(db: sqlite3.Connection) -> int:
-    """Return the number of queries about clips."""
-    (found,) = db.execute("SELECT count(*) FROM queries WHERE kind = 'clip'").fetchone()
-    return int(found)
 
 
 def same_pair(

@@ -327,24 +327,8 @@ class Store:
         with self._db.writing() as db:
             if (upto := rows.round_of(db, run, number)) is not None:
                 return upto
-            room = max(most - rows.clips(db), 0)
-            for ask in asks:
-                sides, choice = (ask.left, ask.right), ask.choice
-                if (found := rows.same_pair(db, None, *sides)) is not None:
-                    query, mirrored = found
-                    choice = MIRRORED.get(choice, choice) if choice and mirrored else choice
-                elif room == 0:
-                    continue
-                else:
-                    room -= 1
-                    new = Query(0, "clip", None, *sides, ask.purpose, None, version, step, now)
-                    query = rows.put_query(db, new)
-                if choice is None or rows.has_answer(db, query, SYNTHETIC):
-                    continue
-                rows.put_answer(
-                    db, Answer(0, query, SYNTHETIC, choice, None, None, now, False), None
-                )
-                rows.close_answered(db, query, self.plan.answers_per_query)
+            new = Query(0, "clip", None, "", "", "random", None, version, step, now)
+            rows.put_asks(db, asks, new, SYNTHETIC, self.plan.answers_per_query, most)
             return rows.put_round(db, run, number, now)
 
     # ------------------------------------------------------------------------------------ answers

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import algorithm_json
@@ -44,7 +43,7 @@ def described(blue: Blueprint) -> dict[str, object]:
     return parent | source_of(blue.program).described(blue.dataset, blue.spec)
 
 
-def check_reward_models(run: Mapping[str, Any], program: Program) -> None:
+def check_reward_models(run: Mapping[str, dict[str, str]], program: Program) -> None:
     """ValueError if a reward model has other weights than when the run began."""
     for name, before in run.get("reward_models", {}).items():
         if name in program.reward_models and (now := weights_sha256(name)) != before:

@@ -16,7 +16,8 @@ from equipoise.rewards.preferences.queries import random_pairs
 from equipoise.rewards.preferences.segments import held_out
 
 ENV = "tests.rewards.preferences.worlds:pendulum"
-OBSERVATION = spaces.Box(np.array([-1, -1, -8], np.float32), np.array([1, 1, 8], np.float32))
+HIGH = np.array([1, 1, 8], np.float32)
+OBSERVATION = spaces.Box(-HIGH, HIGH)
 ACTION = spaces.Box(-2.0, 2.0, (1,), np.float32)
 ROWS = 4
 SMALL = {"algorithm.hidden": "8", "algorithm.epochs": 20}

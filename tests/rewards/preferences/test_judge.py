@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import api
 from equipoise.api.reward_models import of_run, pinned, pinned_like
+from equipoise.cli import app
 from equipoise.feedback import Store
 from equipoise.registry import Registry
 from equipoise.registry.artifacts import write_manifest
@@ -125,7 +127,7 @@ def test_a_store_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None
     [
         ({"algorithm.membrs": 3}, r"unknown setting 'algorithm\.membrs'.*did you mean"),
         ({"algorithm.members": 0}, r"algorithm\.members"),
-        ({"algorithm.activation": "sinus"}, "activation 'sinus' is unknown"),
+        ({"algorithm.activation": "sinus"}, r"algorithm\.activation: expected one of 'tanh'"),
         ({"policy.batch": 3}, r"unknown setting 'policy\.batch'"),
     ],
 )
@@ -341,8 +343,9 @@ def test_the_ensemble_of_a_run_of_preferences_pays_another_run(tmp_path: Path) -
     assert list(json.loads(Path("one/run.json").read_text())["reward_models"]) == [name]
     finished(api.start(small("run:pref"), on="serial", out="two"))
     assert list(json.loads(Path("two/run.json").read_text())["reward_models"]) != [name]
-    exported = eq.export("pref", "exported", reward=True)
-    assert Registry("keep", create=True).add("exported", "judge") == exported.version
+    added = CliRunner().invoke(app, ["registry", "add", "pref", "judge", "--alias", "champion"])
+    assert added.exit_code == 0, added.output
+    assert place("registry:judge").name.startswith(added.stdout.split()[1].rstrip(":"))
     # nothing that run.json names is imported
     file = Path("pref/run.json")
     said = json.loads(file.read_text())

@@ -54,6 +54,17 @@ def test_a_round_that_is_asked_again_adds_nothing_and_reads_the_same(store: Stor
     assert [one.purpose for one in store.queries()] == ["random", "newest"]
 
 
+def test_a_round_adds_no_more_queries_than_the_store_may_have(store: Store) -> None:
+    a, b, c = hashes(store)
+    asks = [Ask(left=x, right=y, purpose="random") for x, y in ((a, b), (b, c), (a, c))]
+    store.ask("one", 0, asks[:1], version=0, step=0)
+    # another run has added one since this run looked
+    store.ask("two", 0, asks, version=0, step=0, most=2)
+    store.ask("three", 0, asks[::-1], version=0, step=0, most=1)
+    assert [(one.left, one.right) for one in store.queries()] == [(a, b), (b, c)]
+    assert store.round_of("three", 0) is not None
+
+
 def test_a_pair_that_is_there_is_answered_once_and_from_its_own_side(store: Store) -> None:
     a, b, _ = hashes(store)
     store.ask("one", 0, [Ask(left=a, right=b, purpose="random")], version=0, step=0)

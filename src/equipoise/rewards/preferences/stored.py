@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -101,24 +100,26 @@ def read(folder: Path) -> RewardModel:
         tensors = load(read_plain(weights, LARGEST))
     except SafetensorError as error:
         raise ValueError(f"{weights}: must be safetensors, got others: {error}") from None
-    return made(observation, action, said["nets"], tensors, str(weights))
+    return made(observation, action, nets_of(said["nets"], str(file)), tensors, str(weights))
+
+
+def nets_of(data: object, where: str) -> RewardNets:
+    """Return the settings of networks as JSON has them; ValueError if they cannot be."""
+    said = schema.check(data, NETS, where)
+    return RewardNets(**said | {"hidden": tuple(said["hidden"])})
 
 
 def made(
     observation: spaces.Space[object],
     action: spaces.Space[object],
-    nets: Mapping[str, Any],
+    nets: RewardNets,
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> RewardModel:
-    """Make a reward model of saved tensors, which it uses; ValueError if they do not fit.
-
-    ``nets``: the fields of a ``RewardNets`` as JSON has them.
-    """
-    settings = RewardNets(**{**nets, "hidden": tuple(nets["hidden"])})
+    """Make a reward model of saved tensors, which it uses; ValueError if they do not fit."""
     try:
         with torch.device("meta"):  # no memory yet, whatever the sizes are
-            model = RewardModel(observation, action, settings)
+            model = RewardModel(observation, action, nets)
     except RuntimeError as error:
         raise ValueError(f"{where}: must be of a size that can be, got another: {error}") from None
     form = schema.like(dict(model.state_dict()), finite=True)
