@@ -11,7 +11,7 @@ newest segments with the best ones. The honest env is the same engine without ov
 The table has true returns of a whole episode by the policy that explores: the best mean of
 ``WINDOW`` episodes in a row, and the run's result over the best one; the mean reward that the model
 paid, at its lowest after the first fit and at the end; and the share of the best return so far that
-was lost when the guard first asked for more answers or pulled back (``alarm``).
+was lost at the first pull back.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ import equipoise as eq
 
 ROWS = 25  # of an episode, and of a segment
 FIRST = 40  # answers before the first fit
-WINDOW = 40  # episodes
-HEAT = 2.0
+WINDOW = 100  # episodes
+LAST = 32  # episodes of one round
+HEAT = 3.0
 SETTINGS = (
     "algorithm.hidden=32,32",
     "algorithm.log_std=-1",
     "algorithm.epochs=4",
     "algorithm.minibatches=2",
-    "optimizer.learning_rate=3e-4",
+    "optimizer.learning_rate=2e-4",
     "placement.threads=1",
     "placement.precision=fp32",
     "reward.teacher=synthetic",
     f"reward.segment={ROWS}",
-    "reward.labels=240",
-    "reward.queries=20",
+    "reward.labels=320",
+    "reward.queries=16",
     f"reward.first={FIRST}",
     "reward.newest=0.5",
     "reward.every=800",
@@ -87,8 +88,7 @@ class Trained:
 
     returns: list[float] = field(default_factory=list)  # of the episodes in their order
     paid: list[float] = field(default_factory=list)  # mean reward of the model, at each report
-    alarm: int | None = None  # episodes until the guard's first verdict other than ok
-    pulls: int = 0  # pull backs
+    pulled: list[int] = field(default_factory=list)  # episodes until each pull back
     stopped: bool = False
     result: float = 0.0  # the return of the run's last weights
     seconds: float = 0.0  # of CPU
@@ -102,9 +102,9 @@ class Trained:
         return float(self.curve.max())
 
     def lost(self, episodes: int) -> float:
-        """The share of the best return so far that was lost after this many episodes."""
-        curve = self.curve[: max(episodes - WINDOW + 1, 1)]
-        return float(1 - curve[-1] / curve.max())
+        """The share of the best return so far that the last episodes of this many had lost."""
+        best = self.curve[: max(episodes - WINDOW + 1, 1)].max()
+        return float(1 - np.mean(self.returns[episodes - LAST : episodes]) / best)
 
 
 def trained(seed: int, a: argparse.Namespace, *, heat: float, guard: bool) -> Trained:
@@ -135,9 +135,8 @@ def trained(seed: int, a: argparse.Namespace, *, heat: float, guard: bool) -> Tr
                 said = report.metrics
                 if said.get("preferences_labels", 0) >= FIRST:
                     found.paid.append(said["reward_preferences"])
-                if found.alarm is None and said.get("preferences_verdict", 0) > 0:
-                    found.alarm = len(Engine.returns)
-                found.pulls = round(said.get("preferences_pull_backs", 0))
+                if guard and said.get("preferences_pull_backs", 0) > len(found.pulled):
+                    found.pulled.append(len(Engine.returns))
                 found.stopped |= said.get("preferences_contradicted", 0) > 0
         found.returns = list(Engine.returns)
         found.result = played(eq.load(Path(place) / "run"), heat, seed)
@@ -161,7 +160,11 @@ def played(policy: Any, heat: float, seed: int, episodes: int = WINDOW) -> float
 
 def rows(a: argparse.Namespace) -> Iterator[str]:
     heads = ("env", "guard", "seed", "best return", "result / best", "paid: lowest, last")
-    yield "| " + " | ".join([*heads, "lost at the alarm", "pull backs", "stopped", "CPU s"]) + " |"
+    yield (
+        "| "
+        + " | ".join([*heads, "lost at the first pull back", "pull backs", "stopped", "CPU s"])
+        + " |"
+    )
     yield "|---" * 10 + "|"
     arms = [(HEAT, False, seed) for seed in range(a.seeds) if "off" in a.arms]
     arms += [(HEAT, True, seed) for seed in range(a.seeds) if "on" in a.arms]
@@ -175,8 +178,8 @@ def rows(a: argparse.Namespace) -> Iterator[str]:
             f"{run.best:.1f}",
             f"{run.result / run.best:.2f}",
             f"{min(run.paid):.2f}, {run.paid[-1]:.2f}",
-            "-" if run.alarm is None else f"{run.lost(run.alarm):.0%}",
-            run.pulls,
+            f"{run.lost(run.pulled[0]):.0%}" if run.pulled else "-",
+            len(run.pulled),
             "yes" if run.stopped else "no",
             f"{run.seconds:.0f}",
         )
@@ -190,7 +193,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="*", default=["off", "on", "honest"])
     parser.add_argument("--seeds", type=int, default=3, help="of the shortcut: 0 to N - 1")
     parser.add_argument("--honest", type=int, default=5, help="seeds of the honest env")
-    parser.add_argument("--steps", type=int, default=25_600)
+    parser.add_argument("--steps", type=int, default=35_200)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     a = parser.parse_args()
     for line in rows(a):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.facts import values_of
 from equipoise.nets import action_dims
-from equipoise.types import Acts, Algorithm, EnvSpec, Learns, Tree
+from equipoise.types import Acts, Algorithm, EnvSpec, Learns, Network, Tree
 
 ROWS = 512  # observations
 EDGE = 1e-6  # smallest distance of a number of noise to 0 and to 1
@@ -52,7 +51,7 @@ class Actor:
     """A policy: an algorithm with a distribution, and its network."""
 
     algorithm: Algorithm
-    net: Any
+    net: Network
 
     def draw(self, obs: Tree, spec: EnvSpec, seed: int) -> Drawn:
         """Draw an action at each observation."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, cast, get_args
 
@@ -41,6 +41,7 @@ from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
 from equipoise.rewards.preferences.moved import ROWS, Actor, Drawn, is_measured
 from equipoise.rewards.preferences.novelty import KNOWN, Known, known, novelty, projection
+from equipoise.rewards.preferences.saved import SAVED, loaded, saved
 from equipoise.rewards.preferences.segments import (
     Answers,
     Segments,
@@ -53,7 +54,7 @@ from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.rewards.term import LearnerStates, Refused, RewardTerm
 from equipoise.schema import Array, Each, Either, Flag, Number, Schema, Text, count, like
 from equipoise.seeds import derive_seed
-from equipoise.types import Algorithm, EnvSpec, Learns, Pool, Trajectory, Tree
+from equipoise.types import Algorithm, EnvSpec, Learns, Network, Pool, Trajectory, Tree
 
 MOST_CAUTION = 8.0  # that the guard adds
 BEST, JUDGED = "best", "judged"  # kept states of the learner
@@ -497,14 +498,15 @@ class Preferences(RewardTerm):
     def _draw(self, net: nn.Module, seed: int) -> None:
         """Draw actions of the policy that the model is fitted with, on candidates."""
         if self._spec is not None:
-            actor = Actor(cast(Algorithm, self._algorithm), net)
-            drawn = actor.draw(self._some_obs(ROWS), self._spec, derive_seed(seed, "kl"))
+            obs, seed = self._some_obs(ROWS), derive_seed(seed, "kl")
+            drawn = self._actor(net).draw(obs, self._spec, seed)
             self._drawn = drawn.like(self._clips.specs["action"])
 
     def _divergence(self, net: nn.Module) -> float:
-        if self._drawn is None:
-            return math.nan
-        return Actor(cast(Algorithm, self._algorithm), net).divergence(self._drawn)
+        return math.nan if self._drawn is None else self._actor(net).divergence(self._drawn)
+
+    def _actor(self, net: nn.Module) -> Actor:
+        return Actor(cast(Algorithm, self._algorithm), cast(Network, net))
 
     def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
         """Let the guard look at the answers since the last round."""
@@ -556,7 +558,6 @@ class Preferences(RewardTerm):
     # -------------------------------------------------------------------------------------- state
 
     def state(self) -> Tree:
-        recent = [astuple(one) for one in self._guard.recent]
         return {
             "candidates": self._found.state(),
             "model": dict(self._model.state_dict()),
@@ -575,13 +576,7 @@ class Preferences(RewardTerm):
             "extra": self._extra,
             "verdict": self._verdict,
             "numbers": dict(self.metrics()),
-            "guard": {
-                "look": self._guard.look,
-                "recent": np.array(recent, np.float64).reshape(-1, SIGNS),
-                "unanswered": self._guard.unanswered,
-                "pulled": np.array(self._guard.pulled, np.int64),
-                "stopped": self._guard.stopped,
-            },
+            "guard": saved(self._guard),
         }
 
     def schema(self) -> Schema:
@@ -599,13 +594,7 @@ class Preferences(RewardTerm):
             "drawn": Either(({}, drawn)),
             "verdict": Text(among=get_args(verdicts.Kind)),
             "numbers": Each(Number()),
-            "guard": {
-                "look": count(),
-                "recent": Array((None, SIGNS), "float64"),
-                "unanswered": count(),
-                "pulled": Array((None,), "int64"),
-                "stopped": Flag(),
-            },
+            "guard": SAVED,
         }
 
     def load(self, state: Tree) -> None:
@@ -619,42 +608,16 @@ class Preferences(RewardTerm):
         self._best_rows = Rows(**tree.map(np.copy, rows)) if (rows := state["best_rows"]) else None
         self._drawn = Drawn(**tree.to(drawn, self._device)) if (drawn := state["drawn"]) else None
         self._verdict, self._numbers = state["verdict"], dict(state["numbers"])
-        seen = state["guard"]
-        self._guard = verdicts.State(
-            look=seen["look"],
-            recent=tuple(_signs(one) for one in seen["recent"].tolist()),
-            unanswered=seen["unanswered"],
-            pulled=tuple(seen["pulled"].tolist()),
-            stopped=seen["stopped"],
-        )
+        self._guard = loaded(state["guard"])
         self._known_at = 0
         if self._row:
             with Store(self.store) as store:
                 self._check_rows(store)
 
 
-SIGNS = len(fields(verdicts.Signs))
-
-
 def _tensors(spec: tree.ArraySpec) -> Array:
     """Return the schema of tensors of this form, any number of them."""
     return Array((None, *spec.shape), spec.dtype, tensor=True, finite="float" in spec.dtype)
-
-
-def _signs(values: list[float]) -> verdicts.Signs:
-    """Return signs from their numbers in the order of the fields."""
-    answers, accuracy, expected, compared, win_answers, win_model, ours, labelled, kl = values
-    return verdicts.Signs(
-        answers=int(answers),
-        accuracy=accuracy,
-        expected=expected,
-        compared=int(compared),
-        win_answers=win_answers,
-        win_model=win_model,
-        deviation=ours,
-        deviation_labelled=labelled,
-        kl=kl,
-    )
 
 
 def _name_of_run(name: str, pool: Pool) -> str:
