@@ -91,10 +91,10 @@ def slots(rows: list[dict[str, str]]) -> Batch:
         version=zero[None],
         state={},
         context={
-            "stream": number,
+            "stream": place,
             "start": zero,
-            "task": number // 2,
-            "group": number // 2,
+            "task": place // 2,
+            "group": place // 2,
             "refills": zero,
             "prompt_length": torch.tensor([len(one) for one in prompts]),
             "prompt": prompt,

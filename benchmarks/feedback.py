@@ -319,10 +319,15 @@ def main() -> int:
         print(json.dumps(imitation(a.python, a.rounds, nets)))
     elif a.case == "labels":
         sizes = [int(one) for one in a.sizes.split(",")]
+        answers: dict[str, list[float]] = {how: [] for how in a.how.split(",")}
         for seed in range(a.seeds):
-            for how in a.how.split(","):
+            for how, some in answers.items():
                 found = needed(how, seed, sizes=sizes, below=0.03, nets=nets, fitting=fitting)
                 print(json.dumps(found), flush=True)
+                some.append(float(str(found["answers"])))
+        medians = {how: statistics.median(some) for how, some in answers.items()}
+        ratios = {how: one / next(iter(medians.values())) for how, one in medians.items()}
+        print(json.dumps({"ratio_to_the_first": ratios}))
     else:
         for seed in range(a.seeds):
             one = accuracy(

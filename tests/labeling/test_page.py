@@ -285,6 +285,24 @@ def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[4 : 4 + length]), data[4 + length :]
 
 
+@pytest.mark.parametrize(
+    "shape", [(5, 8, 9), (5, 8, 9, 1), (5, 8, 9, 3), (5, 4, 8, 9), (5, 4, 8, 9, 3)]
+)
+def test_observations_that_are_images_are_shown_as_frames(shape: tuple[int, ...]) -> None:
+    seen = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
+    head, data = parts(packed({"observations": seen, "actions": np.zeros(5)}))
+    assert (head["frames"], head["steps"], head["curves"]) == ([5, 8, 9, 3], 5, [])
+    shown = np.frombuffer(data, np.uint8).reshape(5, 8, 9, 3)
+    newest = seen[:, 3] if shape[1] == 4 else seen
+    assert (shown[..., 0] == newest.reshape(5, 8, 9, -1)[..., 0]).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 3, 3), (5, 2, 2, 3), (5, 2, 8, 9, 2)])
+def test_small_arrays_of_bytes_are_curves(shape: tuple[int, ...]) -> None:
+    head, data = parts(packed({"observations": np.zeros(shape, np.uint8)}))
+    assert head["frames"] is None and head["curves"] and not data
+
+
 def test_numbers_without_frames_become_curves() -> None:
     head, data = parts(packed(waves(0)))
     assert [one["name"] for one in head["curves"]] == ["observations[0]", "observations[1]"]

@@ -4,7 +4,9 @@ The page reads these arrays of a segment:
 
 - ``frames``: images [T, H, W, 3], uint8. With frames there are no curves.
 - ``fps``: frames or steps per second, one number (default 30).
-- ``observations``: [T, ...]; a curve for each number. Without it, all other arrays are drawn.
+- ``observations``: images of uint8 are shown as frames: [T, H, W], [T, H, W, 1 or 3], and the
+  last image of the stacks [T, S, H, W] and [T, S, H, W, 1 or 3]. Of other observations [T, ...]
+  each number is a curve. Without observations, all other arrays are drawn.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from equipoise.pages.responses import encoded
 FPS, MOST_FPS = 30.0, 240.0
 MOST_CURVES = 12
 MOST_POINTS = 1000  # of a curve
+SMALLEST = 8  # side of an image; smaller arrays of bytes are numbers
 
 
 def packed(arrays: Arrays) -> bytes:
@@ -29,7 +32,7 @@ def packed(arrays: Arrays) -> bytes:
     The head has fps, steps, the shape of ``frames`` or null, and ``curves``: name and points
     [[step, value], ...] of each. ValueError if there is nothing to show.
     """
-    frames = arrays.get("frames")
+    frames = arrays["frames"] if "frames" in arrays else _images(arrays.get("observations"))
     head: dict[str, object] = {"fps": _fps(arrays.get("fps")), "frames": None, "curves": []}
     data = b""
     if frames is not None:
@@ -49,6 +52,18 @@ def packed(arrays: Arrays) -> bytes:
         head["more"] = total - len(shown)
     said = encoded(head)
     return len(said).to_bytes(4, "little") + said + data
+
+
+def _images(seen: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
+    """Return observations that are images as frames [T, H, W, 3]; None for others."""
+    if seen is None or seen.dtype != np.uint8 or seen.ndim not in (3, 4, 5) or not seen.size:
+        return None
+    if seen.ndim == 5 or (seen.ndim == 4 and seen.shape[-1] not in (1, 3)):
+        seen = seen[:, -1]  # a stack of images, the newest last
+    images = seen if seen.ndim == 4 else seen[..., None]
+    if images.shape[-1] not in (1, 3) or min(images.shape[1:3]) < SMALLEST:
+        return None
+    return np.ascontiguousarray(np.broadcast_to(images, (*images.shape[:3], 3)))
 
 
 def _fps(given: NDArray[np.generic] | None) -> float:
