@@ -124,8 +124,12 @@ class RewardModel:
         order = sorted(range(len(texts)), key=lambda n: -sizes[n])
         with torch.no_grad(), one_thread():
             for part in in_parts(order, [sizes[n] for n in order], TOGETHER):
-                data = packed_texts([(texts[n][0], [texts[n][1]]) for n in part])
-                found[part] = self.net.scores(data)
+                # completions of one prompt share it
+                same = dict[tuple[int, ...], list[int]]()
+                for n in part:
+                    same.setdefault(tuple(texts[n][0]), []).append(n)
+                data = packed_texts([(p, [texts[n][1] for n in each]) for p, each in same.items()])
+                found[[n for each in same.values() for n in each]] = self.net.scores(data)
         return found
 
     def tokens(self, prompt: Prompt, completion: str) -> tuple[list[int], list[int]]:
