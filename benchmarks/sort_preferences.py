@@ -30,7 +30,7 @@ from equipoise.types.packed import Example
 
 WRONG = 0.1  # share of wrong labels
 # labels of a round, and the steps of grpo after it
-ROUNDS = ((1_000, 16_000), (400, 16_000), (300, 16_000), (300, 32_000))
+ROUNDS = ((1_400, 24_000), (600, 40_000))
 MEMBERS = 3  # reward models
 SCALE = 0.2  # deviation of the learned rewards; that of the true reward is about as large
 EVERY = 8_000  # steps between two evaluations
@@ -95,16 +95,17 @@ def newest(run: Path, rows: int, *, seed: int) -> str:
     return labelled(answers(), rows, WRONG, rng)
 
 
-def judges(folder: Path, file: Path, *, steps: int, seed: int) -> str:
-    """Fit reward models, each with its own beginning and held-out pairs; return their mean as a
-    reward.
+def judges(folder: Path, file: Path, model: Path, *, seed: int) -> str:
+    """Fit reward models that begin with ``model``, each with its own held-out pairs; return their
+    mean as a reward.
     """
-    made = []
+    steps, made = 15 * len(file.read_text("utf-8").splitlines()), []
     for member in range(MEMBERS):
         out = folder / f"judge{member}"
         eq.train(
             str(file),
             "reward_model",
+            model=str(model),
             steps=steps,
             seed=seed * 100 + member,
             batch=128,
@@ -114,6 +115,27 @@ def judges(folder: Path, file: Path, *, steps: int, seed: int) -> str:
         )
         made.append(f"{SCALE / MEMBERS:.4g}*run:{out}")
     return "+".join(made)
+
+
+def imitator(folder: Path, file: Path, *, seed: int) -> Path:
+    """Return a model that was trained to write the chosen answers. A reward model that begins with
+    it knows more of the task than the labels alone teach (Ouyang et al. 2022, arXiv:2203.02155).
+    """
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    lines = [json.dumps({"prompt": one["prompt"], "completion": one["chosen"]}) for one in rows]
+    (folder / "chosen.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    eq.train(
+        str(folder / "chosen.jsonl"),
+        "sft",
+        model="tiny",
+        steps=16_000,
+        batch=256,
+        seed=seed,
+        settings=FIT[:2],
+        on="serial",
+        out=folder / "imitator",
+    )
+    return eq.export(folder / "imitator", folder / "model").path
 
 
 def learn(
@@ -170,15 +192,16 @@ def grade(run: Path, judge: Path) -> None:
 
 def loop(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
-    file, before = folder / "pairs.jsonl", None
+    file, before, model = folder / "pairs.jsonl", None, folder
     for number, (labels, steps) in enumerate(ROUNDS):
         here = folder / f"round{number}"
         if before is None:
             pairs(file, labels, WRONG, seed=seed)
+            model = imitator(folder, file, seed=seed)
         else:
             with file.open("a", encoding="utf-8") as to:
                 to.write(newest(before, labels, seed=seed * 100 + number))
-        reward = judges(here, file, steps=15 * len(file.read_text("utf-8").splitlines()), seed=seed)
+        reward = judges(here, file, model, seed=seed)
         settings = ("source.caution=0.5",)
         show(
             f"round {number}, {labels} labels",
@@ -194,14 +217,13 @@ def loop(folder: Path, seed: int) -> None:
 def guard(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
     pairs(folder / "pairs.jsonl", sum(n for n, _ in ROUNDS), WRONG, seed=seed)
-    reward = judges(folder, folder / "pairs.jsonl", steps=30_000, seed=seed)
+    model = imitator(folder, folder / "pairs.jsonl", seed=seed)
+    reward = judges(folder, folder / "pairs.jsonl", model, seed=seed)
     steps, (single, *_) = sum(n for _, n in ROUNDS), reward.split("+")
     alone = f"{SCALE}*{single.partition('*')[2]}"
     show("guard off", learn(folder / "off", steps, seed=seed, reward=alone))
     on = ("source.caution=0.5", "algorithm.beta=0.01")
-    found = learn(
-        folder / "on", steps, seed=seed, reward=reward, settings=on, on_alarm="stop"
-    )
+    found = learn(folder / "on", steps, seed=seed, reward=reward, settings=on, on_alarm="stop")
     show("guard on", found)
 
 

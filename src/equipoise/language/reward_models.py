@@ -30,7 +30,8 @@ FILE = "reward_model.json"
 FOLDER = "reward_model"  # in a run's directory
 FORMAT = 1
 TOGETHER = 8_192  # tokens of a forward pass
-CUT = -3.0  # of a completion without its end: three deviations below the mean
+# of a completion that no pair is like: three deviations below the mean
+CUT = -3.0
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
 _POSITIVE = schema.Number(1e-12, 1e12)
 SCHEMA: schema.Schema = {
@@ -147,13 +148,14 @@ class RewardModel:
         completion_ids: Sequence[Sequence[int]],
         ended: Sequence[bool],
     ) -> list[float]:
-        """The scores of samples, whose tokens are taken as they were drawn; one that a limit cut
-        has no end, so it gets ``CUT``.
+        """Return the scores of samples, whose tokens are taken as they were drawn. A sample that a
+        limit cut, or that has an end alone, gets ``CUT``: no pair has such a completion.
         """
         ends = [with_end(self.tokenizer, one) for one in completion_ids]
         asked = [self.tokenizer.prompt(one, self._template) for one in prompts]
         scores = self.scaled(self.raw(list(zip(asked, ends, strict=True))))
-        return [score if end else CUT for score, end in zip(scores, ended, strict=True)]
+        whole = [end and len(one) > 1 for one, end in zip(ends, ended, strict=True)]
+        return [score if one else CUT for score, one in zip(scores, whole, strict=True)]
 
 
 def write(
