@@ -30,11 +30,13 @@ from equipoise.types.packed import Example
 
 WRONG = 0.1  # share of wrong labels
 # labels of a round, and the steps of grpo after it
-ROUNDS = ((1_400, 24_000), (600, 40_000))
+ROUNDS = ((1_400, 8_000), (600, 16_000))
+EXPLOITED = 20_000  # steps of the two runs that the guard is compared in
 MEMBERS = 3  # reward models
 SCALE = 0.2  # deviation of the learned rewards; that of the true reward is about as large
-EVERY = 8_000  # steps between two evaluations
+EVERY = 4_000  # steps between two evaluations
 EVALUATED = 182  # held-out prompts
+POLICY = ("algorithm.entropy=0.002", "optimizer.learning_rate=1e-3")
 FIT = (
     "optimizer.learning_rate=1e-3",
     "optimizer.schedule=linear",
@@ -95,26 +97,21 @@ def newest(run: Path, rows: int, *, seed: int) -> str:
     return labelled(answers(), rows, WRONG, rng)
 
 
-def judges(folder: Path, file: Path, model: Path, *, seed: int) -> str:
-    """Fit reward models that begin with ``model``, each with its own held-out pairs; return their
-    mean as a reward.
-    """
-    steps, made = 15 * len(file.read_text("utf-8").splitlines()), []
-    for member in range(MEMBERS):
-        out = folder / f"judge{member}"
-        eq.train(
-            str(file),
-            "reward_model",
-            model=str(model),
-            steps=steps,
-            seed=seed * 100 + member,
-            batch=128,
-            settings=FIT,
-            on="serial",
-            out=out,
-        )
-        made.append(f"{SCALE / MEMBERS:.4g}*run:{out}")
-    return "+".join(made)
+def fitted(out: Path, file: Path, model: Path, *, seed: int) -> Path:
+    """Fit a reward model that begins with ``model``."""
+    count = len(file.read_text("utf-8").splitlines())
+    eq.train(
+        str(file),
+        "reward_model",
+        model=str(model),
+        steps=15 * count,
+        seed=seed,
+        batch=128,
+        settings=FIT,
+        on="serial",
+        out=out,
+    )
+    return out
 
 
 def imitator(folder: Path, file: Path, *, seed: int) -> Path:
@@ -139,22 +136,29 @@ def imitator(folder: Path, file: Path, *, seed: int) -> Path:
 
 
 def learn(
-    out: Path, steps: int, *, seed: int, reward: str | None = None, **more: object
+    out: Path,
+    model: Path,
+    steps: int,
+    *,
+    seed: int,
+    reward: str | None = None,
+    begin: Path | None = None,
+    guard: Sequence[str] = (),
 ) -> list[dict[str, float]]:
     """Train grpo on ``sort``; return its evaluations: step, gold, proxy and KL."""
-    settings = ["algorithm.beta=1e-6", *more.pop("settings", ())]  # reports have the KL
     run = eq.train(
         "sort",
         "grpo",
+        model=str(model),
         steps=steps,
         seed=seed,
         reward=reward,
-        settings=settings,
+        init_from=begin,
+        settings=(*POLICY, *(guard or ("algorithm.beta=1e-6",))),  # reports have the KL
+        on_alarm="stop" if guard else "warn",
         evaluate_every=EVERY,
         evaluate_episodes=EVALUATED,
-        on="serial",
         out=out,
-        **more,
     )
     found, kl = list[dict[str, float]](), math.nan
     for line in (run.directory / "metrics.jsonl").read_text("utf-8").splitlines():
@@ -171,6 +175,15 @@ def learn(
                 }
             )
     return found
+
+
+def drawn(run: Path) -> float:
+    """Return the mean true reward of four drawn answers to each held-out prompt."""
+    examples = make("sort", seed=0).held_out
+    answers = eq.generate(run, [one.prompt for one in examples], samples=4)
+    right = [one.completion for one in examples for _ in range(4)]
+    ended = [one.ended for one in answers]
+    return sum(answered([one.text for one in answers], answer=right, ended=ended)) / len(right)
 
 
 def grade(run: Path, judge: Path) -> None:
@@ -192,39 +205,38 @@ def grade(run: Path, judge: Path) -> None:
 
 def loop(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
-    file, before, model = folder / "pairs.jsonl", None, folder
+    file, before = folder / "pairs.jsonl", None
+    pairs(file, ROUNDS[0][0], WRONG, seed=seed)
+    model = imitator(folder, file, seed=seed)
     for number, (labels, steps) in enumerate(ROUNDS):
         here = folder / f"round{number}"
-        if before is None:
-            pairs(file, labels, WRONG, seed=seed)
-            model = imitator(folder, file, seed=seed)
-        else:
+        if before is not None:
             with file.open("a", encoding="utf-8") as to:
                 to.write(newest(before, labels, seed=seed * 100 + number))
-        reward = judges(here, file, model, seed=seed)
-        settings = ("source.caution=0.5",)
-        show(
-            f"round {number}, {labels} labels",
-            learn(
-                here / "policy", steps, seed=seed, reward=reward, init_from=before,
-                settings=settings,
-            ),
-        )  # fmt: skip
+        judge = f"{SCALE}*run:{fitted(here / 'judge', file, model, seed=seed)}"
+        found = learn(here / "policy", model, steps, seed=seed, reward=judge, begin=before)
+        show(f"round {number}, {labels} labels", found)
         before = here / "policy"
-    show("the true reward", learn(folder / "true", sum(n for _, n in ROUNDS), seed=seed))
+    steps = sum(n for _, n in ROUNDS)
+    show("the true reward", learn(folder / "true", model, steps, seed=seed))
+    for name in ("imitator", f"{before.relative_to(folder)}", "true"):
+        print(f"{name}: true reward of drawn answers {drawn(folder / name):.3f}")
 
 
 def guard(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
-    pairs(folder / "pairs.jsonl", sum(n for n, _ in ROUNDS), WRONG, seed=seed)
-    model = imitator(folder, folder / "pairs.jsonl", seed=seed)
-    reward = judges(folder, folder / "pairs.jsonl", model, seed=seed)
-    steps, (single, *_) = sum(n for _, n in ROUNDS), reward.split("+")
-    alone = f"{SCALE}*{single.partition('*')[2]}"
-    show("guard off", learn(folder / "off", steps, seed=seed, reward=alone))
-    on = ("source.caution=0.5", "algorithm.beta=0.01")
-    found = learn(folder / "on", steps, seed=seed, reward=reward, settings=on, on_alarm="stop")
-    show("guard on", found)
+    file = folder / "pairs.jsonl"
+    pairs(file, sum(n for n, _ in ROUNDS), WRONG, seed=seed)
+    model = imitator(folder, file, seed=seed)
+    several = [
+        fitted(folder / f"judge{member}", file, model, seed=seed * 100 + member)
+        for member in range(MEMBERS)
+    ]
+    one = f"run:{several[0]}"
+    show("guard off", learn(folder / "off", model, EXPLOITED, seed=seed, reward=one))
+    each = "+".join(f"{1 / MEMBERS:.4f}*run:{judge}" for judge in several)
+    guarded = ("source.caution=1", "algorithm.beta=0.02")
+    show("guard on", learn(folder / "on", model, EXPLOITED, seed=seed, reward=each, guard=guarded))
 
 
 def show(name: str, found: Sequence[dict[str, float]]) -> None:
