@@ -205,7 +205,8 @@ def grade(run: Path, judge: Path) -> None:
 
 def loop(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
-    file, before = folder / "pairs.jsonl", None
+    before: Path | None = None
+    file = folder / "pairs.jsonl"
     pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
     for number, (labels, steps) in enumerate(ROUNDS):
@@ -219,7 +220,7 @@ def loop(folder: Path, seed: int) -> None:
         before = here / "policy"
     steps = sum(n for _, n in ROUNDS)
     show("the true reward", learn(folder / "true", model, steps, seed=seed))
-    for name in ("imitator", f"{before.relative_to(folder)}", "true"):
+    for name in ("imitator", f"round{len(ROUNDS) - 1}/policy", "true"):
         print(f"{name}: true reward of drawn answers {drawn(folder / name):.3f}")
 
 

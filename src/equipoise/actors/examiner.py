@@ -74,7 +74,7 @@ class Examiner:
         """
         rewards = np.array(list(self.rewards.values()))
         share = float(np.mean(rewards >= self._full)) if len(rewards) else None
-        found = {
+        found: dict[str, float | None] = {
             "pass@1": share,
             "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None,
         }
