@@ -10,8 +10,8 @@ grade  the true reward of a run's greedy answers to held-out prompts, the share 
        answer, and the mean scores that the reward model gives these and the right ones
 loop   2,000 labels in rounds: reward models, grpo, labels of the newest policy's answers, and so on;
        and grpo with the true reward in the same updates
-guard  2,000 labels before the first update, then grpo with the guard off and on: the true (gold) and
-       the learned (proxy) reward over the root of the KL to the first policy
+guard  the labels of the first round alone, then grpo with the guard off and on: the true (gold) and
+       the learned (proxy) reward over the root of the KL a token to the first policy
 """  # noqa: E501
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def loop(folder: Path, seed: int) -> None:
 def guard(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
     file = folder / "pairs.jsonl"
-    pairs(file, sum(n for n, _ in ROUNDS), WRONG, seed=seed)
+    pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
     several = [
         fitted(folder / f"judge{member}", file, model, seed=seed * 100 + member)
