@@ -103,7 +103,7 @@ def of_task(source: object) -> Names:
     if not isinstance(source, Mapping) or "task" not in source:
         return []
     task, model = source["task"], str(source.get("model", ""))
-    rewards = sums.codes(str(source.get("reward", "")))
+    rewards = [name for key in ("reward", "gold") for name in sums.codes(str(source.get(key, "")))]
     paths = [("task", str(task))] if PATH.search(str(task)) else []
     arguments = source.get("arguments")
     texts = (

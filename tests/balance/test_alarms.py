@@ -15,6 +15,7 @@ from equipoise.balance.alarms import (
     Limits,
     Moment,
     PolicyLimits,
+    Probe,
     contradicted,
     effective,
 )
@@ -287,3 +288,33 @@ def test_a_learned_reward_is_exploited_once_its_guard_gives_up() -> None:
     metrics = {"preferences_win_rate": 0.25}
     assert contradicted(0.0, metrics) == ""
     assert contradicted(1.0, metrics).endswith("the last ones let it win 25%")
+
+
+def probed(*series: tuple[float, float]) -> Alarms:
+    """Return the alarms of evaluations with these true and learned rewards."""
+    alarms, best = Alarms(LIMITS), None
+    for step, (gold, proxy) in enumerate(series, 1):
+        last = Probe(step=step, gold=gold, error=0.01, proxy=proxy)
+        best = last if best is None or gold > best.gold else best
+        alarms.evaluated(best, last, wall_s=float(step))
+    return alarms
+
+
+def test_a_true_reward_that_falls_while_the_learned_one_rises_is_an_alarm_once() -> None:
+    [alarm] = probed((0.5, 0.0), (0.8, 1.0), (0.7, 1.1), (0.6, 1.2), (0.5, 1.3)).raised
+    assert (alarm.name, alarm.owner, alarm.step) == ("reward exploited", "policy main", 4)
+    assert "fell from 0.8 at step 2 to 0.6 at step 4" in alarm.evidence
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        ((0.8, 1.0), (0.79, 1.1), (0.79, 1.2), (0.78, 1.3)),  # within chance
+        ((0.8, 1.0), (0.6, 0.9), (0.5, 0.8), (0.4, 0.7)),  # both fall: a policy that forgets
+        ((0.8, 1.0), (0.6, 1.1), (0.81, 1.2), (0.6, 1.3)),  # never twice in a row
+    ],
+)
+def test_a_learned_reward_that_is_not_exploited_raises_none(
+    series: tuple[tuple[float, float], ...],
+) -> None:
+    assert probed(*series).raised == []

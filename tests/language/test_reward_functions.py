@@ -99,6 +99,18 @@ def test_the_sum_is_weighted_and_leaves_none_out() -> None:
         total([RewardFunction("m:a", 1e300)], {"m:a": [1e30]})
 
 
+def test_reward_models_that_disagree_pay_less_with_caution() -> None:
+    three = [RewardFunction("run:a", 0.5), RewardFunction("run:b", 0.5), RewardFunction("m:f", 2.0)]
+    parts: dict[str, list[float | None]] = {
+        "run:a": [1.0, 3.0, None],
+        "run:b": [1.0, 1.0, 4.0],
+        "m:f": [1.0, 1.0, 1.0],
+    }
+    assert total(three, parts) == [3.0, 4.0, 4.0]
+    # the deviation of 3 and 1 is 1; a single model has none
+    assert total(three, parts, caution=0.5) == [3.0, 3.5, 4.0]
+
+
 def test_names_and_weights() -> None:
     assert functions("m:a, n.o:b") == [RewardFunction("m:a"), RewardFunction("n.o:b")]
     assert functions("m:a,m:b", (1, 0.5))[1] == RewardFunction("m:b", 0.5)

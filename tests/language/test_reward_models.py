@@ -173,6 +173,14 @@ def test_a_trained_reward_model_judges_a_run(tmp_path: Path) -> None:
         eq.generate(run, ["210210>"])
     done = eq.train("sort", "grpo", reward=f"run:{run}", steps=32, out=tmp_path / "run", **usual)
     assert done.summary["evaluation"]["episodes"] == 20
+    # the task's own reward evaluates, and is never learned from
+    info = done.summary["evaluation"]["info"]
+    assert info["gold"] == done.summary["evaluation"]["mean"] >= 0 > info["proxy"]
+    untold = eq.train(
+        "sort", "grpo", reward=f"run:{run}", steps=32, out=tmp_path / "other", gold="none", **usual
+    )
+    assert untold.summary["params_sha256"] == done.summary["params_sha256"]
+    assert untold.summary["evaluation"]["mean"] == info["proxy"]
 
 
 @pytest.mark.parametrize(

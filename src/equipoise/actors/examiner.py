@@ -38,21 +38,24 @@ class Examiner:
         engine: Engine,
         prompts: Prompts,
         numbers: Sequence[int],
-        judge: Judge,
+        judges: Sequence[Judge],
         *,
         policy: str,
         limit: int,
         full: float = 1.0,
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        """``numbers``: the prompts' numbers; ``limit``: the most tokens of an answer; ``full``: the
+        """``numbers``: the prompts' numbers; ``judges``: of the returns, and of the reward that is
+        learned from if that is another; ``limit``: the most tokens of an answer; ``full``: the
         reward of a right answer; ``decode``: tokens to text.
         """
         self._prompts, self._decode = prompts, decode
         self._shown = dict.fromkeys(list(numbers)[:MOST_ANSWERS], "")
         self.answers: list[Answer] = []
-        self._engine, self._judge, self._policy, self._full = engine, judge, policy, full
+        self._engine, self._policy, self._full = engine, policy, full
+        self._judges = judges
         self._all, self._ended, self._steps = len(numbers), 0, 0
+        self._learned = list[float | None]()  # rewards by the second judge
         # by the prompt's number; none if the reward failed, or was None
         self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
@@ -65,17 +68,29 @@ class Examiner:
 
     @property
     def info(self) -> dict[str, float | None]:
-        """pass@1: the share of answers with the full reward; completions/mean_length in tokens."""
+        """Return pass@1, the share of answers with the full reward; completions/mean_length in
+        tokens; and with two judges the means of ``gold``, the true reward, and ``proxy``, the
+        learned one.
+        """
         rewards = np.array(list(self.rewards.values()))
         share = float(np.mean(rewards >= self._full)) if len(rewards) else None
-        return {
+        found: dict[str, float | None] = {
             "pass@1": share,
             "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None,
         }
+        learned = [one for one in self._learned if one is not None]
+        if learned and len(rewards):
+            found |= {"gold": float(rewards.mean()), "proxy": float(np.mean(learned))}
+        return found
 
     @property
     def done(self) -> bool:
-        return self._ended == self._all
+        return self._ended == self._all and self._told == self._all
+
+    @property
+    def _told(self) -> int:
+        """The number of answers that the second judge has judged; all if there is none."""
+        return len(self._learned) if len(self._judges) > 1 else self._all
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -85,7 +100,7 @@ class Examiner:
         return self._ended, self._all, self._steps
 
     def tick(self) -> Tick:
-        judged = self._judge.poll()
+        judged = self._judges[0].poll()
         for number, rewards in judged.items():
             self._ended += 1
             if not isinstance(rewards, str) and rewards[0] is not None:
@@ -98,21 +113,26 @@ class Examiner:
                         reward=self.rewards.get(number),
                     )
                 )
+        for judge in self._judges[1:]:
+            others = judge.poll().values()
+            self._learned += [None if isinstance(one, str) else one[0] for one in others]
         if not (self._engine.live or self._engine.waiting):
             if not judged:
                 # its caller would ask again at once
-                select.select(self._judge.fds(), [], [], WAIT_S)
+                select.select([fd for one in self._judges for fd in one.fds()], [], [], WAIT_S)
             return Tick.WORKED if judged else Tick.STARVED
         for sample in self._engine.step():
             self.lengths.append(len(sample.token))
             if sample.group in self._shown:
                 self._shown[sample.group] = self._decode(sample.token.tolist())[:LONGEST_ANSWER]
-            self._judge.submit(sample.group, sample.group, [sample])
+            for judge in self._judges:
+                judge.submit(sample.group, sample.group, [sample])
         self._steps += 1
         return Tick.WORKED
 
     def close(self) -> None:
-        self._judge.close()
+        for judge in self._judges:
+            judge.close()
 
 
 def spread(count: int, of: int) -> Array:

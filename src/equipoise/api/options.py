@@ -132,6 +132,12 @@ class Fields(TypedDict, total=False):
     reasoning-gym data set, or held_out=FILE for a file."""
     reward_weights: Sequence[float] | None
     """Weights of the rewards, in order; empty weighs each by 1 (default: none)."""
+    caution: float | None
+    """Deviations of the reward models that a reward is lowered by (default: 0.0). Used if
+    `reward` is a sum of two reward models or more."""
+    gold: str | None
+    """True reward, which only evaluations read; none turns it off (default: none). Empty uses the
+    task's own functions if `reward` has a reward model."""
     reward_deadline_s: float | None
     """Seconds for a reward to judge a group (default: 60.0)."""
     chat_template_kwargs: Sequence[str] | None

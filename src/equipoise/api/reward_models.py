@@ -384,8 +384,11 @@ def _with_models(made: Program, change: Callable[[str], str]) -> Program:
     if not made.reward_models:
         return made
     if made.source.judges:
-        text = with_models(str(values_of(made.source)["reward"]), change)
-        return apply_settings(made, {"source.reward": text})
+        sums = {key: str(values_of(made.source)[key]) for key in ("reward", "gold")}
+        return apply_settings(
+            made,
+            {f"source.{key}": with_models(text, change) for key, text in sums.items() if text},
+        )
     policies = {
         name: replace(one, rewards=replace(one.rewards, sum=with_models(one.rewards.sum, change)))
         if isinstance(one, Policy)

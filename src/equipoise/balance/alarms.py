@@ -19,6 +19,8 @@ RECORDS = 10  # looks at the learner's numbers that a collapse lasts
 FEW = 5  # the same for lag and importance weights, which need no time to show a problem
 # episodes that end in the window of a collapse, so that the return is the collapsed policy's
 EPISODES = 20
+# evaluations in a row below the best one, and by how many standard errors, of an exploited reward
+FALLEN, FALLEN_ERRORS = 2, 2.0
 EXPLODED, EXPLODING = 100.0, 3  # times the scale of the returns, and looks at it
 # metric -> the power that gives it the unit of returns
 ROOTS = {"value_error": 0.5, "critic_loss": 0.5, "td_error": 1.0, "q": 1.0, "surprise": 1.0}
@@ -103,6 +105,16 @@ class Moment:
     balance: Mapping[str, Shares] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """An evaluation by the true reward, which nothing learns from, and by the learned one."""
+
+    step: int
+    gold: float
+    error: float  # standard error of ``gold``
+    proxy: float
+
+
 @dataclass(frozen=True, slots=True)
 class OpenUnroll:
     """An unroll that somebody acts in."""
@@ -180,6 +192,24 @@ def contradicted(verdict: float, said: Mapping[str, float]) -> str:
     won = f", of which the last ones let it win {said['preferences_win_rate']:.0%}"
     return "the answers contradict the learned reward again and again" + (
         won if "preferences_win_rate" in said else ""
+    )
+
+
+def exploited(best: Probe, later: Sequence[Probe]) -> str:
+    """Return the evidence that a policy exploits a learned reward: the last two evaluations are
+    clearly below the ``best`` one by the true reward, and not below it by the learned one.
+    """
+    if len(later) < FALLEN:
+        return ""
+    for one in later[-FALLEN:]:
+        chance = math.hypot(best.error, one.error)
+        if best.gold - one.gold <= FALLEN_ERRORS * chance or one.proxy < best.proxy:
+            return ""
+    last = later[-1]
+    return (
+        f"the true reward fell from {best.gold:.3g} at step {best.step:,} to {last.gold:.3g} at "
+        f"step {last.step:,}, while the learned reward went from {best.proxy:.3g} to "
+        f"{last.proxy:.3g}"
     )
 
 
@@ -279,6 +309,7 @@ class Alarms:
             lambda: deque(maxlen=SAMPLES_KEPT)
         )
         self._base: dict[str, float] = {}
+        self._probes = deque[Probe](maxlen=FALLEN)
 
     def look(self, now: Moment) -> list[Alarm]:
         """Take in a moment -> the alarms that it raises, each name once for an owner."""
@@ -290,6 +321,21 @@ class Alarms:
                 ):
                     self._raise(name, owner, evidence, action, now.step, now.wall_s)
         return self.raised[before:]
+
+    def evaluated(self, best: Probe, last: Probe, wall_s: float) -> Alarm | None:
+        """Take in an evaluation by the true and the learned reward -> the alarm that it raises."""
+        if last.step <= best.step:
+            self._probes.clear()
+            return None
+        self._probes.append(last)
+        name, evidence = "reward exploited", exploited(best, list(self._probes))
+        if not evidence or any(one.name == name for one in self.raised):
+            return None
+        action = (
+            "labels of the newest answers, a higher algorithm.beta or source.caution; the best "
+            "version is kept (equipoise evaluate DIR --best)"
+        )
+        return self._raise(name, self._all, evidence, action, last.step, wall_s)
 
     def failed(self, said: str, *, step: int, wall_s: float) -> Alarm:
         """Note an update whose loss or gradient was not finite, by the error's words ``said``."""

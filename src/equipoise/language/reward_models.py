@@ -31,7 +31,8 @@ FILE = REWARD
 FORMAT = 1
 BINS = 10  # of the calibration error, over chances from 0.5 to 1
 TOGETHER = 8_192  # tokens of a forward pass
-CUT = -3.0  # of a completion without its end: three deviations below the mean
+# of a completion that no pair is like: three deviations below the mean
+CUT = -3.0
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
 _POSITIVE = schema.Number(1e-12, 1e12)
 SCHEMA: schema.Schema = {
@@ -138,8 +139,12 @@ class RewardModel:
         order = sorted(range(len(texts)), key=lambda n: -sizes[n])
         with torch.no_grad(), one_thread():
             for part in in_parts(order, [sizes[n] for n in order], TOGETHER):
-                data = packed_texts([(texts[n][0], [texts[n][1]]) for n in part])
-                found[part] = self.net.scores(data)
+                # completions of one prompt share it
+                same = dict[tuple[int, ...], list[int]]()
+                for n in part:
+                    same.setdefault(tuple(texts[n][0]), []).append(n)
+                data = packed_texts([(p, [texts[n][1] for n in each]) for p, each in same.items()])
+                found[[n for each in same.values() for n in each]] = self.net.scores(data)
         return found
 
     def tokens(self, prompt: Prompt, completion: str) -> tuple[list[int], list[int]]:
@@ -157,13 +162,14 @@ class RewardModel:
         completion_ids: Sequence[Sequence[int]],
         ended: Sequence[bool],
     ) -> list[float]:
-        """The scores of samples, whose tokens are taken as they were drawn; one that a limit cut
-        has no end, so it gets ``CUT``.
+        """Return the scores of samples, whose tokens are taken as they were drawn. A sample that a
+        limit cut, or that has an end alone, gets ``CUT``: no pair has such a completion.
         """
         ends = [with_end(self.tokenizer, one) for one in completion_ids]
         asked = [self.tokenizer.prompt(one, self._template) for one in prompts]
         scores = self.scaled(self.raw(list(zip(asked, ends, strict=True))))
-        return [score if end else CUT for score, end in zip(scores, ended, strict=True)]
+        whole = [end and len(one) > 1 for one, end in zip(ends, ended, strict=True)]
+        return [score if one else CUT for score, one in zip(scores, whole, strict=True)]
 
 
 def write(

@@ -296,11 +296,12 @@ def with_end(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """The hash of a tokenizer's tokens and ends: equal for tokenizers that share their numbers."""
-    if isinstance(tokenizer, CharTokenizer):
-        tokens: object = tokenizer.alphabet
-    else:
-        tokens = [tokenizer.decode([number]) for number in range(tokenizer.size)]
+    """Return the hash of a tokenizer's tokens and ends: equal for tokenizers that share their
+    numbers, as those of a task and of a model that was exported from it.
+    """
+    # a pad is in no text, and reads differently from files
+    numbers = (number for number in range(tokenizer.size) if number != tokenizer.pad)
+    tokens = [tokenizer.decode([number]) for number in numbers]
     said = [tokens, tokenizer.size, list(tokenizer.eos)]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 

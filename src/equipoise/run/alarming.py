@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from equipoise.balance.alarms import FirstEpisodes, Limits, Moment, PolicyLimits
+from equipoise.balance.alarms import FirstEpisodes, Limits, Moment, PolicyLimits, Probe
 from equipoise.plans.blueprint import Blueprint
-from equipoise.record.report import Report
+from equipoise.record.report import Evaluation, Report
 from equipoise.runtime.stats import RunStats
 from equipoise.runtime.usage import DRIVER
 from equipoise.sources.source import source_of
@@ -60,6 +60,15 @@ def _filling(blue: Blueprint) -> dict[str, float]:
         elif isinstance(member.kind, SamplingKind) and blue.spec.env.resume == "restart":
             found[member.title] = ROOM + ACTIONS * max(len(member.groups(blue)), 1)
     return found
+
+
+def probe(evaluation: Evaluation) -> Probe | None:
+    """Return an evaluation by the true and the learned reward; None if there is one reward."""
+    gold, proxy = evaluation.info.get("gold"), evaluation.info.get("proxy")
+    if gold is None or proxy is None:
+        return None
+    error = evaluation.std / math.sqrt(max(evaluation.episodes, 1))
+    return Probe(step=evaluation.step, gold=gold, error=error, proxy=proxy)
 
 
 def moment(report: Report, stats: RunStats) -> Moment:

@@ -36,6 +36,7 @@ from equipoise.run.parts import aborted, lags_of, more, tokens, without_time
 from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, Text
+from equipoise.sources.source import source_of
 from equipoise.types import Program
 
 MOST_NOTES = 200  # of a run
@@ -133,10 +134,23 @@ class Reporter:
             self._fresh.append(evaluation)
             if (warning := self._evaluations.enter(evaluation)) is not None:
                 self.note(warning)
+            self._probe(evaluation)
         elif evaluation is not None:
             self.note(f"warning: evaluation: {gave_up(self._blue.program.evaluation.episodes)}")
         if solved:
             self._solved_at = time.monotonic() - self._began
+
+    def _probe(self, evaluation: Evaluation) -> None:
+        """Compare the learned reward with the true one, if an evaluation has both."""
+        if not source_of(self._blue.program).writes:
+            return  # an env may have numbers of these names
+        last = alarming.probe(evaluation)
+        best = None if self._evaluations.best is None else alarming.probe(self._evaluations.best)
+        if last is None or best is None:
+            return
+        wall_s = time.monotonic() - self._began
+        if (alarm := self._alarms.evaluated(best, last, wall_s)) is not None:
+            self.note(f"warning: {alarm.text}")
 
     def note(self, text: str) -> None:
         """Add a note for the user to the next report and to the summary; the same text appears

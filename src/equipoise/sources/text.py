@@ -41,6 +41,7 @@ from equipoise.types import (
     learning,
 )
 from equipoise.types.packed import begun
+from equipoise.types.sources import RUN_REWARD
 
 AT_ONCE = 100  # most answers that an evaluation writes side by side
 LITTLE = 0.05  # of the greatest entropy of a token
@@ -137,11 +138,10 @@ class Texts(Source):
                 f"reward: expected module:function[,...]{less}, since {source.task} has none of "
                 "its own, got none"
             )
-        for one in (
-            functions(named, source.reward_weights)
-            if named and (reads or program.evaluation.episodes)
-            else ()
-        ):
+        wanted = functions(named, source.reward_weights) if named else []
+        if named and program.evaluation.episodes:
+            wanted += functions(self.gold(text)) if self.gold(text) else []
+        for one in wanted if reads or program.evaluation.episodes else ():
             # refuse before the run's directory exists
             if one.name in source.judges:
                 reward_models.check(
@@ -209,15 +209,18 @@ class Texts(Source):
         engine = self.engine(
             text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
         )
-        named = self.settings.reward or text.task.reward
+        judges, gold = [self.judge(text, prompts, None)], self.gold(text)
+        rewards = functions(self.settings.reward or text.task.reward, self.settings.reward_weights)
+        if gold:
+            rewards = functions(gold)
+            judges.insert(0, self.judge(text, prompts, None, gold=gold))
         # the reward of a perfect answer
-        full = sum(one.weight for one in functions(named, self.settings.reward_weights))
-        judge = self.judge(text, prompts, None)
+        full = sum(one.weight for one in rewards)
         return Examiner(
             engine,
             prompts,
             numbers,
-            judge,
+            judges,
             policy=name,
             limit=text.spec.completion,
             full=full,
@@ -299,20 +302,34 @@ class Texts(Source):
         """The judge of samples that are recited."""
         return Unjudged()
 
-    def judge(self, text: Text, prompts: Prompts, capsules: str | None) -> Judge:
+    def gold(self, text: Text) -> str:
+        """Return the true rewards, which only evaluations read, or "" if there are none."""
         source = self.settings
-        if not (names := source.reward or text.task.reward):
+        named = functions(source.reward) if source.reward else []
+        learned = any(one.name.startswith(RUN_REWARD) for one in named)
+        own = text.task.reward if learned else ""
+        return "" if source.gold == "none" else source.gold or own
+
+    def judge(self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = "") -> Judge:
+        """Return a judge by ``gold``, or by the rewards that are learned from."""
+        source = self.settings
+        if not (names := gold or source.reward or text.task.reward):
             raise ValueError(
                 "reward: expected a run with a reward, or a task that has one, got none; "
                 f"{self.program.name} has none "
                 "of its own"
             )
-        named = functions(names, source.reward_weights)
+        named = functions(names, () if gold else source.reward_weights)
         where = None if capsules is None else Path(capsules)
-        if text.task.quick and not source.reward:
+        if text.task.quick and names == text.task.reward:
             return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
         return Judge(
-            ProcessScorer(named, deadline_s=source.reward_deadline_s, capsules=where),
+            ProcessScorer(
+                named,
+                deadline_s=source.reward_deadline_s,
+                capsules=where,
+                caution=0.0 if gold else source.caution,
+            ),
             prompts,
             text.tokenizer,
         )

@@ -10,6 +10,7 @@ from equipoise.facts import (
     FREE,
     Flag,
     Help,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -202,6 +203,20 @@ class TaskSource(SourceSettings):
     reward_weights: Annotated[
         tuple[float, ...], Help("Weights of the rewards, in order; empty weighs each by 1")
     ] = ()
+    caution: Annotated[
+        NonNegativeFloat,
+        Help(
+            "Deviations of the reward models that a reward is lowered by",
+            "Used if `reward` is a sum of two reward models or more.",
+        ),
+    ] = 0.0
+    gold: Annotated[
+        str,
+        Help(
+            "True reward, which only evaluations read; none turns it off",
+            "Empty uses the task's own functions if `reward` has a reward model.",
+        ),
+    ] = ""
     reward_deadline_s: Annotated[
         PositiveFloat, Help("Seconds for a reward to judge a group"), FREE
     ] = 60.0
@@ -270,7 +285,7 @@ class TaskSource(SourceSettings):
 
     @property
     def judges(self) -> tuple[str, ...]:
-        return tuple(models(self.reward))
+        return tuple(dict.fromkeys((*models(self.reward), *models(self.gold))))
 
     def stored(self) -> Stored:
         return {

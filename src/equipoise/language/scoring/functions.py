@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import inspect
 import math
+import statistics
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -242,8 +243,13 @@ def what(error: Exception | SystemExit) -> str:
     return str(error) if isinstance(error, WrongReward) else raised(error)
 
 
-def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Part:
-    """The weighted sum of the rewards of each sample; None if every function gave it None."""
+def total(
+    functions: Sequence[RewardFunction], parts: Mapping[str, Part], caution: float = 0.0
+) -> Part:
+    """Return the weighted sum of the rewards of each sample; None if every function gave it None.
+
+    ``caution``: deviations of the reward models (``run:DIR``) that their mean is lowered by.
+    """
     sums: Part = []
     for row in zip(*(parts[one.name] for one in functions), strict=True):
         given = [
@@ -251,6 +257,14 @@ def total(functions: Sequence[RewardFunction], parts: Mapping[str, Part]) -> Par
             for one, value in zip(functions, row, strict=True)
             if value is not None
         ]
+        models = [
+            (value, one.weight)
+            for one, value in zip(functions, row, strict=True)
+            if value is not None and one.name.startswith(RUN_REWARD)
+        ]
+        if caution and len(models) > 1:
+            values, weights = zip(*models, strict=True)
+            given.append(-caution * abs(sum(weights)) * statistics.pstdev(values))
         sums.append(sum(given) if given else None)
     if wrong := [value for value in sums if value is not None and not abs(value) <= LARGEST]:
         raise WrongReward(f"expected a finite sum of the weighted rewards, got {wrong[0]}")

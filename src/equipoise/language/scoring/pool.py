@@ -43,14 +43,17 @@ class ProcessScorer:
         processes: int = 1,
         deadline_s: float = 60.0,
         capsules: Path | None = None,
+        caution: float = 0.0,
     ) -> None:
-        """``deadline_s``: seconds of one function for one group. ``capsules``: their directory."""
+        """``deadline_s``: seconds of one function for one group. ``capsules``: their directory.
+        ``caution``: as in ``functions.total``.
+        """
         if processes < 1:
             raise ValueError(f"reward_processes: expected at least 1, got {processes}")
         if not deadline_s > 0:
             raise ValueError(f"reward_deadline_s: expected more than 0 seconds, got {deadline_s}")
         self._names, self._deadline_s = [one.name for one in functions], deadline_s
-        self._outcomes = Outcomes(functions, capsules, deadline_s)
+        self._outcomes = Outcomes(functions, capsules, deadline_s, caution)
         self._queue: deque[tuple[int, Samples, bytes]] = deque()
         self._killed: list[_Process] = []
         self._processes: list[_Process] = []

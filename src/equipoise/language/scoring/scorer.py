@@ -60,18 +60,22 @@ class Outcomes:
         functions: Sequence[RewardFunction],
         capsules: Path | None = None,
         deadline_s: float | None = None,
+        caution: float = 0.0,
     ) -> None:
-        """``capsules``: the directory where they are written; None: nowhere."""
+        """``capsules``: the directory where they are written; None: nowhere. ``caution``: as in
+        ``total``.
+        """
         self._functions, self._capsules, self._deadline_s, self._failed = (
             functions,
             capsules,
             deadline_s,
             0,
         )
+        self._caution = caution
 
     def scored(self, key: int, samples: Samples, parts: dict[str, Part]) -> Scored:
         try:
-            reward = total(self._functions, parts)
+            reward = total(self._functions, parts, self._caution)
         except ValueError as error:
             return self.failed(key, samples, self._functions[0].name, str(error))
         self._failed = 0
