@@ -70,14 +70,12 @@ def learner(terms: Terms, net: Any, given: list[Batch], **more: Any) -> Learner:
 def test_rows_of_two_learners_are_put_together_in_the_order_of_their_streams() -> None:
     data = batches()[0].data
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # learner r has the streams s mod 2 = r
-    mixed = Trajectory(
-        **{
-            name: tree.map(lambda x: x[order] if name == "context" else x[:, order], field)
-            for name, field in data.fields().items()
-            if name != "state"
-        },
-        state={},
-    )
+    every: tuple[Any, ...] = (slice(None), order)
+    fields = {
+        name: tree.map(lambda x, at=(order if name == "context" else every): x[at], field)
+        for name, field in replace(data, state={}).fields().items()
+    }
+    mixed = Trajectory(**fields)
 
     def work(rank: int, pool: Any) -> Any:
         mine = kept_rows(streams_of(mixed, slice(4 * rank, 4 * rank + 4)))

@@ -17,6 +17,7 @@ from equipoise.feedback.database import FILE
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.novelty import known, novelty
 from equipoise.rewards.preferences.term import Preferences
+from equipoise.types import Pool
 from tests.rewards.preferences.test_loop import program
 
 SPACE = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "on": spaces.MultiBinary(3)})
@@ -161,6 +162,8 @@ def test_a_store_that_a_file_names_is_opened_only_if_the_user_vouches_for_it() -
     with pytest.raises(trust.Untrusted, match="run.json: reward setting 'labels' would be opened"):
         trust.check(names, None, None, [], "run.json")
     assert not trust.of_rewards({"sum": "preferences", "terms": {"preferences": {"store": ""}}})
+    scored = {"sum": "preferences", "terms": {"preferences": {"score": "mine:turns"}}}
+    assert trust.of_rewards(scored) == [("reward score", "mine:turns")]
 
 
 def test_a_store_that_cannot_be_made_is_refused_before_the_run(tmp_path: Path) -> None:
@@ -176,8 +179,8 @@ def test_a_store_that_is_removed_between_two_rounds_ends_the_run(
     """A new store would hold none of the answers."""
     first = Preferences._round
 
-    def then_removed(self: Preferences, version: int, seed: int) -> None:
-        first(self, version, seed)
+    def then_removed(self: Preferences, version: int, seed: int, pool: Pool) -> None:
+        first(self, version, seed, pool)
         shutil.rmtree(self.store)
 
     monkeypatch.setattr(Preferences, "_round", then_removed)

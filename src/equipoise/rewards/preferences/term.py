@@ -261,8 +261,11 @@ class Preferences(RewardTerm):
         if self._collected - self._last >= self.every and len(self._found) >= 2:
             self._last = self._collected
             seed = derive_seed(self._seed, f"round {self._rounds}")
-            with one_thread(), torch.enable_grad():
-                self._round(int(pool.max(data.version.max())), seed, pool)
+            try:
+                with one_thread(), torch.enable_grad():
+                    self._round(int(pool.max(data.version.max())), seed, pool)
+            except OSError as error:  # such as a full disk
+                raise Refused(f"reward.preferences.store: {error}") from error
 
     def _round(self, version: int, seed: int, pool: Pool) -> None:
         """Ask, read the answers that are there, judge the model by the new ones, and fit.
