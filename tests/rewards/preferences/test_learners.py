@@ -94,6 +94,7 @@ def test_rows_of_two_learners_are_put_together_in_the_order_of_their_streams() -
             assert one.dtype == other.dtype and np.array_equal(one, other)
 
 
+@pytest.mark.thorough
 def test_two_learners_have_the_reward_of_one(tmp_path: Path) -> None:
     given = batches()
     # by one thread: torch has one seed
