@@ -54,7 +54,7 @@ CATCH = Task(
     "feedback_envs:catch",
     "ppo",
     60_000,
-    ("actors.envs_per_actor=8",),
+    ("placement.envs_per_actor=8",),
     recipe=False,
 )
 

@@ -30,12 +30,12 @@ from equipoise.record.directory import RunDirectory
 from tests.rewards.preferences.test_loop import REPLAY, SMALL, SYNTHETIC, content
 from tests.runtime.resuming import told
 
-STEPS, EVERY = 768, 128  # of the run, and between two checkpoints: two rounds
+STEPS, EVERY = 1024, 256  # of the run, and between two checkpoints: four rounds
 MOMENTS = ("asking", "fitting", "later")
 SETTINGS = [
     *(one for one in SMALL if not one.startswith(("schedule", "reward.labels"))),
     *SYNTHETIC,
-    "reward.labels=56",
+    "reward.labels=72",
 ]
 LONGEST_S = 200.0
 
@@ -93,13 +93,20 @@ def segments(store: Path) -> int:
 
 
 def moment(kind: str, folder: Path, draw: random.Random) -> tuple[Callable[[], bool], float]:
-    """A condition, and the seconds after it until the kill."""
+    """A condition, and the seconds after it until the kill: one to three rounds after those that
+    are in the store, so that some of them are done again.
+    """
     store, checkpoints = folder / "store", folder / "run" / "checkpoints"
-    began, there = rounds(store), segments(store)
+    wanted, there = max(rounds(store), EVERY // 64) + draw.randint(1, 3), list[int]()
 
     def reached() -> bool:
-        more = segments(store) > there if kind == "asking" else rounds(store) > began
-        return more and any(checkpoints.glob("step_*/manifest.json"))
+        if not any(checkpoints.glob("step_*/manifest.json")):
+            return False
+        done = rounds(store)
+        if kind == "asking" and done == wanted - 1:  # its segments are being stored
+            there.append(segments(store))
+            return there[-1] > there[0]
+        return done >= wanted
 
     return reached, draw.uniform(0.0, 0.3) if kind == "later" else 0.0
 

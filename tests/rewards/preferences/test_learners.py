@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ from equipoise.learners.row_gather import gathered, kept_rows
 from equipoise.rewards.terms import Terms, built
 from equipoise.types import Batch, Rewards, Trajectory
 from tests.algorithms.items import DISCRETE, batch, drawn, generator, network
+from tests.conftest import descendants
 from tests.learners.several import share, streams_of, together
-from tests.rewards.preferences.test_loop import SYNTHETIC, content, finish, program
+from tests.rewards.preferences.test_loop import REPLAY, SYNTHETIC, content, finish, program
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LONG, STREAMS, UPDATES = 6, 8, 8
@@ -70,12 +73,12 @@ def learner(terms: Terms, net: Any, given: list[Batch], **more: Any) -> Learner:
 def test_rows_of_two_learners_are_put_together_in_the_order_of_their_streams() -> None:
     data = batches()[0].data
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # learner r has the streams s mod 2 = r
+    every: tuple[Any, ...] = (slice(None), order)
     fields = {
-        name: tree.map(lambda x: x[:, order], field)
-        for name, field in data.fields().items()
-        if name not in ("state", "context")
+        name: tree.map(lambda x, at=(order if name == "context" else every): x[at], field)
+        for name, field in replace(data, state={}).fields().items()
     }
-    mixed = Trajectory(**fields, context=tree.map(lambda x: x[order], data.context), state={})
+    mixed = Trajectory(**fields)
 
     def work(rank: int, pool: Any) -> Any:
         mine = kept_rows(streams_of(mixed, slice(4 * rank, 4 * rank + 4)))
@@ -91,6 +94,7 @@ def test_rows_of_two_learners_are_put_together_in_the_order_of_their_streams() -
             assert one.dtype == other.dtype and np.array_equal(one, other)
 
 
+@pytest.mark.thorough
 def test_two_learners_have_the_reward_of_one(tmp_path: Path) -> None:
     given = batches()
     # by one thread: torch has one seed
@@ -115,17 +119,33 @@ def test_two_learners_have_the_reward_of_one(tmp_path: Path) -> None:
         torch.testing.assert_close(two[0].params()[name], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.thorough
-def test_a_run_with_two_learners_is_the_same_in_processes_and_goes_on(tmp_path: Path) -> None:
-    def made(out: str, steps: int, on: Any) -> str:
-        one = program(
-            tmp_path / f"store-{out}", steps, *SYNTHETIC, learners=2, actors=2, envs_per_actor=2
-        )
-        return finish(api.start(one, on=on, out=tmp_path / out))
+def two(
+    folder: Path, out: str, steps: int = 384, on: Any = "serial", algorithm: str = "ppo"
+) -> Any:
+    settings = (*SYNTHETIC, *(REPLAY if algorithm == "sac" else ()))
+    sizes: dict[str, Any] = {"learners": 2, "actors": 2, "envs_per_actor": 2}
+    one = program(folder / f"store-{out}", steps, *settings, algorithm=algorithm, **sizes)
+    return api.start(one, on=on, out=folder / out)
 
-    whole = made("whole", 384, "serial")
-    assert made("process", 384, "process") == whole
-    made("half", 192, "serial")
+
+@pytest.mark.thorough
+def test_a_run_with_two_learners_goes_on_and_loses_a_learner(tmp_path: Path) -> None:
+    whole = finish(two(tmp_path, "whole"))
+    finish(two(tmp_path, "half", 192))
     assert finish(api.start(resume=tmp_path / "half", steps=384)) == whole
+    run, killed = two(tmp_path, "process", on="process"), list[int]()
+    for report in run:
+        if not killed and report.metrics.get("preferences_labels", 0) >= 12:
+            killed += [int(one.split()[0]) for one in descendants() if one.endswith("learner 1")]
+            os.kill(killed[0], signal.SIGKILL)
+    assert killed and run.summary["params_sha256"] == whole
     for name in ("process", "half"):
         assert content(tmp_path / f"store-{name}") == content(tmp_path / "store-whole")
+
+
+@pytest.mark.thorough
+def test_two_learners_with_a_replay_each_are_the_same_in_processes(tmp_path: Path) -> None:
+    found = [finish(two(tmp_path, on, on=on, algorithm="sac")) for on in ("serial", "process")]
+    assert found[0] == found[1]
+    assert content(tmp_path / "store-serial") == content(tmp_path / "store-process")
+    assert len(content(tmp_path / "store-serial")[1]) >= 16

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from equipoise import api
+from equipoise import api, files
+from equipoise.errors import RewardsFailed
 from equipoise.feedback import Choice, Store
 from equipoise.rewards.preferences import guard
+from tests.rewards.preferences import worlds
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = (
@@ -204,3 +207,74 @@ def test_a_run_that_goes_back_is_the_same_in_processes_and_after_a_resume(
     train(tmp_path / "half", tmp_path / "four", 192, *settings, **given)  # before it goes back
     assert finish(api.start(resume=tmp_path / "half", steps=512)) == whole
     assert content(tmp_path / "four") == content(tmp_path / "one")
+
+
+@pytest.mark.thorough
+def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) -> None:
+    settings = (SYNTHETIC[0], "reward.score=tests.rewards.preferences.worlds:leftness")
+    train(tmp_path / "run", tmp_path / "store", 192, *settings)
+    with Store(tmp_path / "store") as store:
+        answers = {one.query: one.choice for one in store.answers()}
+        for query in store.queries():
+            left, right = (
+                worlds.leftness(store.segment(one)["observations"], None)
+                for one in (query.left, query.right)
+            )
+            assert answers[query.id] == ("left" if left > right else "right")
+    assert len(answers) >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tests.rewards.preferences.worlds:lefness", "did you mean"),
+        ("nothing", "expected module:name"),
+        ("tests.rewards.preferences.worlds:nowhere", "score: must return a finite number, got nan"),
+    ],
+)
+def test_a_function_that_gives_no_number_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    settings = (SYNTHETIC[0], f"reward.score={name}")
+    with pytest.raises((ValueError, RewardsFailed), match=said):
+        train(tmp_path / "run", tmp_path / "store", 128, *settings)
+    if (tmp_path / "store").exists():
+        assert content(tmp_path / "store") == ([], [])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("full", ["segments", "database"])
+def test_a_round_on_a_full_disk_leaves_nothing_and_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    settings = (*SYNTHETIC, "schedule.checkpoint_every=64")
+    whole = train(tmp_path / "whole", tmp_path / "one", 384, *settings)
+    with monkeypatch.context() as patch:
+        if full == "segments":
+            write, sizes = files.write_atomic, list[int]()
+
+            def partly(path: Path, data: bytes) -> None:
+                with Store(tmp_path / "two") as store:
+                    sizes.append(store.last_row())
+                if sizes.count(12) > 1:  # a part of the segments of the third round
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                write(path, data)
+
+            patch.setattr("equipoise.feedback.store.write_atomic", partly)
+        else:
+            ask = Store.ask
+
+            def filled(self: Store, run: str, number: int, *given: Any, **named: Any) -> int:
+                if number == 2:
+                    (pages,) = self._db._db.execute("PRAGMA page_count").fetchone()
+                    self._db._db.execute(f"PRAGMA max_page_count = {pages}")
+                    with self._db.writing() as db:  # no page is free
+                        db.execute("CREATE TABLE IF NOT EXISTS filler (x)")
+                return ask(self, run, number, *given, **named)
+
+            patch.setattr(Store, "ask", filled)
+        with pytest.raises(RewardsFailed, match="^reward.preferences.store: .*the disk is full"):
+            train(tmp_path / "full", tmp_path / "two", 384, *settings)
+    with Store(tmp_path / "two") as store:
+        assert len(store.queries()) == len(store.answers()) == 12  # of two rounds
+        assert not [one for one in (store.path / "segments").iterdir() if one.name[0] == "."]
+    assert finish(api.start(resume=tmp_path / "full")) == whole
+    assert content(tmp_path / "two") == content(tmp_path / "one")

@@ -194,8 +194,6 @@ def test_a_training_learns_from_answers_about_pictures(tmp_path: Path) -> None:
     finish(api.start(resume=run, steps=384))
     told = [one["metrics"] for one in RunDirectory.found(run).metrics()]
     assert {one["preferences_labels"] for one in told} == {0, answers}
-    # novelty, which has mean 0 in a batch, until the model was fitted to the answers
-    assert abs(told[0]["reward_preferences"]) < 1e-5 < abs(told[-1]["reward_preferences"])
     assert len(content(store)[0]) == answers  # its limit counts the queries about pictures
 
 

@@ -197,6 +197,8 @@ def test_a_store_that_a_file_names_is_opened_only_if_the_user_vouches_for_it() -
     with pytest.raises(trust.Untrusted, match="run.json: reward setting 'labels' would be opened"):
         trust.check(names, None, None, [], "run.json")
     assert not trust.of_rewards({"sum": "preferences", "terms": {"preferences": {"store": ""}}})
+    scored = {"sum": "preferences", "terms": {"preferences": {"score": "mine:turns"}}}
+    assert trust.of_rewards(scored) == [("reward score", "mine:turns")]
 
 
 def test_a_store_that_cannot_be_made_is_refused_before_the_run(tmp_path: Path) -> None:

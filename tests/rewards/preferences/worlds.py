@@ -24,6 +24,15 @@ def pendulum() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("Pendulum-v1", max_episode_steps=50)
 
 
+def leftness(obs: Any, action: Any) -> float:
+    """How far to the left a pendulum is in a segment."""
+    return float(-obs[:, 1].mean())
+
+
+def nowhere(obs: Any, action: Any) -> float:
+    return float("nan")
+
+
 class Drawn(gymnasium.Env[Any, Any]):
     """Episodes of 11 rows; an observation and the red of its frame tell the row's number."""
 

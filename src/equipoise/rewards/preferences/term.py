@@ -305,8 +305,12 @@ class Preferences(RewardTerm):
     def steer(self, states: LearnerStates) -> None:
         if self._due:
             self._due = False
-            with one_thread():
-                self._round(states, derive_seed(self._seed, f"round {self._rounds}"), self._pool)
+            seed = derive_seed(self._seed, f"round {self._rounds}")
+            try:
+                with one_thread():
+                    self._round(states, seed, self._pool)
+            except OSError as error:  # such as a full disk
+                raise Refused(f"reward.preferences.store: {error}") from error
         if self._verdict == "stop":  # the learner's update is taken back
             states.go_back(BEST)
 
