@@ -50,9 +50,10 @@ class ICM(RewardTerm):
     """The error of a model that predicts the features of the next observation from the present ones
     and the action, half a squared distance (Pathak et al. 2017, arXiv:1705.05363).
 
-    The features are learned by telling the action between two observations, so what no action
-    changes, such as noise, has no part in them. The sizes, ``beta`` and the learning rate are the
-    paper's. The paper's eta is the weight in the sum.
+    The features are learned by predicting the action between two observations, so what no action
+    changes, such as noise, fades from them: the forward model's loss, which also moves them, grows
+    with noise. The sizes and the learning rate are the paper's; its ``beta`` of 0.2 leaves more
+    noise in the features. The paper's eta is the weight in the sum.
     """
 
     name: ClassVar[str] = "icm"
@@ -79,9 +80,12 @@ class ICM(RewardTerm):
     ] = (256,)
     beta: Annotated[
         UnitInterval,
-        Help("Weight of the forward model's loss", "The inverse model's is 1 - beta."),
+        Help(
+            "Weight of the forward model's loss",
+            "The inverse model's is 1 - beta. More leaves less noise in the features.",
+        ),
         Read("encoder", "inverse", why="the features are not learned"),
-    ] = 0.2
+    ] = 0.5
     learning_rate: Annotated[Rate, Help("Learning rate of all models")] = 1e-3
     steps: Annotated[
         PositiveInt,
