@@ -18,7 +18,7 @@ from equipoise.learners.pool import ALONE
 from equipoise.learners.reward_sum import RewardSum
 from equipoise.rewards.e3b import elliptical
 from equipoise.rewards.observed import reached
-from equipoise.rewards.streams import in_order
+from equipoise.rewards.streams import check_size, in_order
 from equipoise.types import EnvSpec, Rewards, Trajectory
 from tests.algorithms.items import BOX, DISCRETE, drawn, trajectory
 from tests.rewards.test_curiosity import rows, term
@@ -107,11 +107,58 @@ def test_the_features_of_icm_tell_actions_and_leave_noise_out() -> None:
     made = term("icm", spec, hidden=(32,), features=8, learning_rate=1e-2, steps=4)
     learn(made, data, 25)
     rows = made.net.features.rows(data.obs).requires_grad_()
-    made.net.features.inverse_loss(made.net.encoded(rows), data.action).sum().backward()
-    told = made.net.features.inverse_loss(made.net.encoded(rows), data.action).mean()
-    assert told < 0.5 < np.log(3)
+    features = made.net.encoded(rows)
+    told = made.net.features.inverse_loss(features[:-1], features[1:], data.action)
+    told.sum().backward()
+    assert told.mean() < 0.5 < np.log(3)
     slope = rows.grad.abs().mean((0, 1))
     assert slope[0] > 2 * slope[1:].max()
+
+
+def noisy(seed: int) -> tuple[Trajectory, EnvSpec]:
+    """A window of a number that moves by the action, beside four of noise."""
+    rng = torch.Generator().manual_seed(seed)
+    action = torch.randint(3, (64, 8), generator=rng)
+    noise = torch.randn(65, 8, 4, generator=rng)
+    place = torch.cat([torch.zeros(1, 8), (action - 1.0).cumsum(0)]) % 5
+    obs = torch.cat([torch.eye(5)[place.long()], noise], -1)
+    data = trajectory(obs, action, np.zeros((64, 8)))
+    space = spaces.Box(-9, 9, (9,), np.float32)
+    return data, EnvSpec(observation=space, action=spaces.Discrete(3))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("encoder", "low", "high"), [("inverse", 0.0, 0.02), ("none", 0.3, 1.0)])
+def test_the_bonus_of_noise_ends_with_learned_features_alone(
+    encoder: str, low: float, high: float
+) -> None:
+    spec = noisy(0)[1]
+    made = term("icm", spec, encoder=encoder, hidden=(32,), features=16, learning_rate=5e-3)
+    steps = RewardSum(Rewards(sum="icm"), {"icm": made}, PPO(), ALONE, torch.device("cpu"))
+    paid = []
+    for batch in range(50):
+        data = noisy(batch)[0]
+        with torch.no_grad():
+            paid.append(float(steps(data).mean()))
+            steps.learn(data, 0.0)
+    last = sum(paid[-5:]) / 5
+    assert low < last / max(paid) < high
+
+
+def test_a_step_of_icm_takes_a_share_of_the_rows_and_each_step_others() -> None:
+    made, data = term("icm", share=0.25, **SMALL), batches(1)[0].data
+    made.rewards(data)
+    counts = [float(made.loss(data).count) for _ in range(8)]
+    assert 0.1 * reached(data).sum() < sum(counts) / 8 < 0.4 * reached(data).sum()
+    losses = {made.loss(data).loss.item() for _ in range(8)}
+    assert len(losses) > 4
+    whole = term("icm", share=1.0, **SMALL)
+    bonus = whole.rewards(data)
+    wanted = whole.beta * bonus.sum()
+    features = whole.net.encoded(whole._rows)
+    told = whole.net.features.inverse_loss(features[:-1], features[1:], data.action)
+    wanted += (1 - whole.beta) * (told * reached(data)).sum()
+    torch.testing.assert_close(whole.loss(data).loss, wanted)
 
 
 # --------------------------------------------------------------------------------------------- e3b
@@ -171,6 +218,24 @@ def test_e3b_divides_by_the_running_deviation_and_random_features_stay() -> None
     made._inverse = made._inverse[:0]
     made.net.norm = term("e3b", **SMALL).net.norm
     torch.testing.assert_close(made.rewards(data), (raw / deviation).float())
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "streams"), [("e3b", "features", 8192), ("episodic", "bits", 4097)]
+)
+def test_the_state_of_all_streams_has_a_bound_and_64_take_a_few_megabytes(
+    name: str, key: str, streams: int
+) -> None:
+    made = term(name)
+    assert 64 * made._new.nbytes < 5e6
+    check_size(4096, made._new, key)
+    data = drawn(DISCRETE, 4, 2, 0)
+    data = replace(data, context={**data.context, "stream": torch.tensor([0, streams])})
+    with pytest.raises(
+        ValueError,
+        match=rf"^reward.{name}.{key}: must take at most 256 MiB .*; try a smaller {key}",
+    ):
+        made.rewards(data)
 
 
 @pytest.mark.parametrize("name", ["e3b", "episodic"])

@@ -12,7 +12,7 @@ from equipoise.facts import KEPT, Help, PositiveFloat, PositiveInt, Range, Rate,
 from equipoise.nets.normalize import RunningNorm
 from equipoise.rewards.features import Features
 from equipoise.rewards.observed import reached
-from equipoise.rewards.streams import in_order, of_all, turns, with_room
+from equipoise.rewards.streams import check_size, in_order, of_all, turns, with_room
 from equipoise.rewards.term import RewardTerm
 from equipoise.schema import Array, Schema, like
 from equipoise.types import EnvSpec, Learns, LossOutput, Optimizer, Pool, Trajectory, Tree
@@ -43,7 +43,10 @@ class E3B(RewardTerm):
     features: Annotated[
         int,
         Range(1, 1024),
-        Help("Number of features", "Each stream takes 8 * features^2 bytes."),
+        Help(
+            "Number of features",
+            "Each env takes 8 * features^2 bytes, also in checkpoints; all at most 256 MiB.",
+        ),
         KEPT,
     ] = 64
     hidden: Annotated[tuple[PositiveInt, ...], Help("Sizes of the hidden layers"), KEPT] = (64,)
@@ -84,7 +87,8 @@ class E3B(RewardTerm):
         features = self.net.encoder(self._rows).double()
         begins, real = data.first[:-1], reached(data)
         bonus = features.new_zeros(data.shape)
-        self._after = with_room(self._inverse, int(stream.max()) + 1, self._new)
+        check_size(streams := int(stream.max()) + 1, self._new, "reward.e3b.features")
+        self._after = with_room(self._inverse, streams, self._new)
         for windows in turns(data):
             ids = stream[windows]
             bonus[:, windows], self._after[ids] = elliptical(
@@ -101,7 +105,8 @@ class E3B(RewardTerm):
         if self.encoder == "random":
             return None
         real = reached(data)
-        told = self.net.inverse_loss(self.net.encoder(self._rows), data.action)
+        features = self.net.encoder(self._rows)
+        told = self.net.inverse_loss(features[:-1], features[1:], data.action)
         return LossOutput(loss=(told * real).sum(), count=real.sum() + 1e-9)  # above 0 in any case
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:

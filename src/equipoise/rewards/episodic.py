@@ -14,7 +14,7 @@ from equipoise.hints import shortened
 from equipoise.nets.heads import at
 from equipoise.rewards.hashes import Hashes
 from equipoise.rewards.observed import reached
-from equipoise.rewards.streams import in_order, of_all, turns, with_room
+from equipoise.rewards.streams import check_size, in_order, of_all, turns, with_room
 from equipoise.rewards.term import Refused, RewardTerm
 from equipoise.schema import Array, Schema
 from equipoise.types import EnvSpec, Learns, Pool, Trajectory, Tree
@@ -49,8 +49,8 @@ class Episodic(RewardTerm):
         Range(1, 20),
         Help(
             "Bits of the hash of an observation",
-            "Each stream takes 4 * 2^bits bytes. Discrete observations with at most 2^bits values "
-            "have no hash.",
+            "Each env takes 4 * 2^bits bytes, also in checkpoints; all at most 256 MiB. "
+            "Discrete observations with at most 2^bits values have no hash.",
         ),
         KEPT,
     ] = 14
@@ -82,7 +82,8 @@ class Episodic(RewardTerm):
         stream, values = data.context["stream"], self._hashes(at(data.obs, self._path))
         real = reached(data)
         visits = torch.ones(data.shape, dtype=torch.int64, device=values.device)
-        self._after = with_room(self._counts, int(stream.max()) + 1, self._new)
+        check_size(streams := int(stream.max()) + 1, self._new, "reward.episodic.bits")
+        self._after = with_room(self._counts, streams, self._new)
         for windows in turns(data):
             ids = stream[windows]
             visits[:, windows], self._after[ids] = counted(

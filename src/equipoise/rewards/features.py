@@ -44,11 +44,11 @@ class Features(nn.Module):
         """Return actions as numbers [T, B, A]; discrete ones as one-hots."""
         return encode(self._action, action)
 
-    def inverse_loss(self, features: Tensor, action: Tree) -> Tensor:
-        """Return [T, B], the negative log probability of the actions between features
-        [T + 1, B, F]. Box actions have a deviation of 1.
+    def inverse_loss(self, before: Tensor, after: Tensor, action: Tree) -> Tensor:
+        """Return [T, B], the negative log probability of the actions that led from features
+        ``before`` [T, B, F] to ``after`` [T, B, F]. Box actions have a deviation of 1.
         """
-        pairs = torch.cat([features[:-1], features[1:]], -1)
+        pairs = torch.cat([before, after], -1)
         outputs = columns(self.last, self.inverse(pairs.flatten(0, 1)))
         log_std = outputs.new_zeros(self._head.stds)
         return -self._head(outputs, log_std, pairs.shape[:2], None).logp(action)

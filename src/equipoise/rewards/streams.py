@@ -10,6 +10,8 @@ from torch import Tensor
 from equipoise.rewards.term import Refused
 from equipoise.types import Learns, Pool, Trajectory
 
+MOST = 256 << 20  # bytes of a term's state of all streams, which each checkpoint holds
+
 
 def in_order(algorithm: Learns, name: str) -> None:
     """Refused if batches do not hold the rows of each stream in their order."""
@@ -29,6 +31,17 @@ def turns(data: Trajectory) -> Iterator[Tensor]:
     turn = ((stream[:, None] == stream) & (start[:, None] > start)).sum(1)
     for i in range(int(turn.max()) + 1):
         yield (turn == i).nonzero().squeeze(1)
+
+
+def check_size(streams: int, new: Tensor, key: str) -> None:
+    """Refused if the state of all streams, each as large as ``new``, takes more than ``MOST``
+    bytes. ``key``: the setting of its size.
+    """
+    if streams * new.nbytes > MOST:
+        raise Refused(
+            f"{key}: must take at most {MOST >> 20} MiB for all envs, got {streams} envs of "
+            f"{new.nbytes / (1 << 20):.3g} MiB; try a smaller {key.rpartition('.')[2]}"
+        )
 
 
 def with_room(kept: Tensor, streams: int, new: Tensor) -> Tensor:
