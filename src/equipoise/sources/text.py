@@ -27,6 +27,7 @@ from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
+from equipoise.sums import MODELS
 from equipoise.tree import ArraySpec
 from equipoise.types import (
     Algorithm,
@@ -41,7 +42,6 @@ from equipoise.types import (
     learning,
 )
 from equipoise.types.packed import begun
-from equipoise.types.sources import RUN_REWARD
 
 AT_ONCE = 100  # most answers that an evaluation writes side by side
 LITTLE = 0.05  # of the greatest entropy of a token
@@ -306,7 +306,7 @@ class Texts(Source):
         """Return the true rewards, which only evaluations read, or "" if there are none."""
         source = self.settings
         named = functions(source.reward) if source.reward else []
-        learned = any(one.name.startswith(RUN_REWARD) for one in named)
+        learned = any(one.name.startswith(MODELS) for one in named)
         own = text.task.reward if learned else ""
         return "" if source.gold == "none" else source.gold or own
 

@@ -260,7 +260,7 @@ def total(
         models = [
             (value, one.weight)
             for one, value in zip(functions, row, strict=True)
-            if value is not None and one.name.startswith(RUN_REWARD)
+            if value is not None and one.name.startswith(MODELS)
         ]
         if caution and len(models) > 1:
             values, weights = zip(*models, strict=True)
