@@ -125,7 +125,6 @@ class Devices:
         self._marks: list[tuple[float, float, float, int, int]] = []
         self._switches: list[int] = []
         self._lender: Lender | None = lender(costs, plan, lent) if plan.kind == "elastic" else None
-        self._seen: deque[list[int]] = deque(maxlen=3)
         self._groups, self._mean = 0, 0.0
 
     def run(self, updates: int, warm: int = 5) -> Simulated:
@@ -310,7 +309,6 @@ class Devices:
                 device.at += self._costs.take_s
                 device.drawing_s += self._costs.take_s
                 self._schedule(device)
-        self._seen.append(self._tokens[self._version])
         self._version += 1
         self._learning, self._free_at = False, self.now
         self._ends.append(self.now)
@@ -324,8 +322,8 @@ class Devices:
 
     def _switch(self, decides: Lender) -> None:
         """Lend a device or take one back, if the lender says so."""
-        lengths = list(itertools.chain.from_iterable(self._seen))
-        found = gains(replace(self._costs, lengths=lengths), self._plan, decides.lent)
+        seen = replace(self._costs, lengths=self._tokens[self._version - 1])
+        found = gains(seen, self._plan, decides.lent)
         move = decides.look(found)
         self._switches.append(abs(move))
         if not move:

@@ -20,6 +20,9 @@ from equipoise.balance.placement.lending import MARGIN, SEEN, Gains, Lender, gai
 TOGETHER = Plan(kind="together", generate=8, learn=8)
 
 
+USUAL = Machine(reward_s=1.0)
+
+
 def apart(generate: int, max_lag: int = 1, **own: int) -> Plan:
     learn = 8 - generate - sum(own.values())
     return Plan(kind="apart", generate=generate, learn=learn, max_lag=max_lag, **own)
@@ -29,7 +32,7 @@ def apart(generate: int, max_lag: int = 1, **own: int) -> Plan:
 class Case:
     """A text run on 8 devices: lengths are lognormal of sigma 1, cut at ``limit`` tokens."""
 
-    machine: Machine = Machine(reward_s=1.0)
+    machine: Machine = USUAL
     median: float = 400
     limit: int = 4000
     samples: int = 512
@@ -148,7 +151,7 @@ def elastic_beside_fixed(case: Case, updates: int, grows: Callable[[int], float]
 
 @pytest.mark.slow
 def test_an_elastic_run_is_faster_than_any_fixed_split_while_lengths_grow_fourfold() -> None:
-    assert elastic_beside_fixed(GROWING, 60, lambda batch: 4 ** min(batch / 60, 1)) >= 1.1
+    assert elastic_beside_fixed(GROWING, 90, lambda batch: 4 ** min(batch / 90, 1)) >= 1.1
 
 
 @pytest.mark.slow
@@ -162,7 +165,7 @@ def test_a_lender_switches_at_most_once_an_update_and_never_soon_again() -> None
         draw, moves = random.Random(seed), list[int]()
         lender = Lender(most=7, switch_s=draw.uniform(0, 5), lent=draw.randrange(8))
         before, scale = lender.lent, draw.uniform(0.01, 1)
-        for _ in range(60):
+        for _ in range(40):
             spread = [draw.gauss(0, scale) for _ in range(2)]
             moves.append(lender.look(Gains(update_s=10, lend=spread[0], back=spread[1])))
             assert 0 <= lender.lent <= 7
@@ -181,9 +184,10 @@ def test_a_lender_waits_for_what_pays() -> None:
     assert moves(0.0, 1.0) == [0, 0, -1] + [0] * 6
     assert moves(1.0, switch_s=11) == [0] * 9  # would not be paid back in ten updates
     lender = Lender(most=3, lent=1)  # one odd update changes nothing
-    assert not any(lender.look(Gains(update_s=10, lend=one)) for one in (0, 0.5, 0, 0, 0.5, 0))
+    assert not any(lender.look(Gains(update_s=10, lend=one)) for one in (0, 0.4, 0, 0, 0.4, 0))
 
 
+@pytest.mark.thorough
 def test_64_devices_are_cheap_to_forecast() -> None:
     costs, _ = REFERENCE.run()
     plan = Plan(kind="elastic", generate=8, learn=56, max_lag=1)
@@ -206,6 +210,7 @@ def test_simple_plans_are_taken_if_nothing_is_gained() -> None:
     assert best(costs, plans(1)).best.plan == Plan(kind="together", generate=1, learn=1)
 
 
+@pytest.mark.thorough
 def test_lengths_that_will_grow_call_for_devices_that_can_be_lent() -> None:
     costs, _ = GROWING.run()
     among = [apart(one, 2) for one in range(1, 8)]
@@ -221,7 +226,7 @@ def test_the_parts_of_an_update_say_what_binds() -> None:
     assert forecast(replace(costs, reward_s=500.0), apart(4)).bound == "reward"
     assert forecast(replace(costs, publish_s=500.0), apart(4)).bound == "publishing"
     assert forecast(replace(costs, switch_s=500.0), TOGETHER).bound == "switching"
-    assert forecast(replace(costs, at_once=8), apart(1)).bound == "generation"
+    assert forecast(replace(costs, at_once=32), apart(1)).bound == "generation"
     assert set(forecast(costs, TOGETHER).spent) == set(PARTS)
 
 

@@ -18,7 +18,7 @@ from equipoise.balance.placement.costs import Costs, Forecast, Plan
 from equipoise.balance.placement.recursion import device_seconds, flow
 
 SEEN = 3  # updates whose mean decides
-MARGIN = 0.02  # of an update, which a switch has to gain at least
+MARGIN = 0.015  # of an update, which a switch has to gain at least
 PAYS_WITHIN = 10  # updates, within which a switch has to earn its cost
 
 Move = Literal[-1, 0, 1]  # a device is taken back, none changes, a device is lent

@@ -23,6 +23,7 @@ from equipoise.balance.placement.costs import PARTS, Costs, Forecast, Part, Plan
 BINS = 96  # of tokens, up to the longest sample
 KEPT = 4096  # lengths that are used at most, evenly spread over the given ones
 WARM, MEASURED = 4, 24  # batches
+CROWDED = 8  # batches that are measured if samples wait for room: they differ less
 TAIL = 0.1  # share of a batch's samples: when fewer are being drawn they are its long tail
 NEVER = -1e9  # in place of the logarithm of 0
 # columns of ``_Lengths.table``
@@ -169,7 +170,9 @@ class _Run:
             for rate, own in ((costs.score, plan.score), (costs.reference, plan.reference))
             if rate and own
         ]
-        count = WARM + 2 * plan.max_lag + MEASURED + 1
+        rows = min(costs.at_once, costs.room / (costs.prompt + self._lengths.mean))
+        self._measured = MEASURED if rows * plan.generate >= costs.samples else CROWDED
+        count = WARM + 2 * plan.max_lag + self._measured + 1
         self._quantiles, self._noises = _spread(count, 1), _spread(count, 2)
         self._spent = dict.fromkeys(PARTS, 0.0)
         self._busy_s = self._lags = self._tokens = 0.0
@@ -177,21 +180,22 @@ class _Run:
             self._deal()
 
     def forecast(self) -> Forecast:
+        measured = self._measured
         self._until(WARM + self._plan.max_lag)
         began, spent = self._free, dict(self._spent)
         busy_s, lags, tokens = self._busy_s, self._lags, self._tokens
-        self._until(WARM + self._plan.max_lag + MEASURED)
+        self._until(WARM + self._plan.max_lag + measured)
         whole = self._free - began
-        parts = {part: (self._spent[part] - spent[part]) / MEASURED for part in PARTS}
+        parts = {part: (self._spent[part] - spent[part]) / measured for part in PARTS}
         waits = parts["generation"] + parts["long tail"] + parts["reward"]
-        idle, drawing = waits * MEASURED / whole, (self._busy_s - busy_s) / whole
+        idle, drawing = waits * measured / whole, (self._busy_s - busy_s) / whole
         if self._plan.kind == "together":
             idle = drawing = max(idle - drawing, 0.0)
         else:
             drawing = max(1 - drawing, 0.0)
         return Forecast(
             plan=self._plan,
-            seconds=whole / MEASURED,
+            seconds=whole / measured,
             generators_idle=drawing,
             learners_idle=idle,
             lag=(self._lags - lags) / max(self._tokens - tokens, 1.0),
