@@ -252,6 +252,17 @@ class Texts(Source):
         batch = max(policy.batch for policy in learning(self.program).values())
         return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
 
+    def room(self) -> int | None:
+        if not self._reads_rewards:  # they recite given samples
+            return None
+        place, most = self.program.placement, self.at_once()
+        if place.max_lag is None:
+            return most
+        batch = max(policy.batch for policy in learning(self.program).values())
+        # generators share the places of the queue
+        shared = -(-(place.max_lag + 1) * batch // place.actors)
+        return max(min(most, shared), place.group_envs)
+
     def engine(
         self,
         text: Text | Voice,
