@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -173,10 +174,11 @@ class Devices:
         touched: dict[int, float] = {}  # seconds of prefill
         while self._waiting:
             group = self._waiting[0]
-            place = min(range(len(self._devices)), key=lambda at: len(self._devices[at].live))
-            device = self._devices[place]
-            if len(device.live) + len(group) > self._costs.at_once or not self._fits(device, group):
+            fits = [at for at, one in enumerate(self._devices) if self._fits(one, group)]
+            if not fits:
                 break
+            place = min(fits, key=lambda at: len(self._devices[at].live))
+            device = self._devices[place]
             self._waiting.popleft()
             if place not in touched:
                 self._pass(device)
@@ -194,8 +196,14 @@ class Devices:
             self._schedule(device)
 
     def _fits(self, device: _Device, group: list[_Sample]) -> bool:
-        """Is there room for the keys and values of the group, at the mean length seen?"""
+        """Is there room for the samples of the group, and for their keys and values at the mean
+        length seen?
+        """
         if not device.live:
+            return True
+        if len(device.live) + len(group) > self._costs.at_once:
+            return False
+        if self._costs.room == math.inf:
             return True
         each = self._costs.prompt + self._mean
         drawn = sum(device.steps - began for began, _ in device.live.values())

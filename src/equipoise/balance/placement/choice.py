@@ -132,6 +132,9 @@ def _why(chosen: Forecast, others: Sequence[Forecast]) -> str:
         else f"{chosen.plan.name}: {chosen.seconds:.3g} s an update, the learners idle "
         f"{chosen.learners_idle:.0%} of it"
     )
+    # an elastic plan that rests at the chosen split is no other plan
+    place = chosen.plan.max_lag, chosen.devices
+    others = [one for one in others if (one.plan.max_lag, one.devices) != place]
     if not others:
         return said
     other = others[0]

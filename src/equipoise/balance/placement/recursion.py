@@ -256,8 +256,9 @@ class _Run:
         if costs.room < math.inf:
             held = sum(one.sums[HELD] for one in self._open)
             fits = (costs.room - held / devices) / (costs.prompt + self._lengths.mean)
-            # a device that draws nothing takes a group of any size
-            groups = min(groups, (fits + 0.5) // group if taken > 0.5 else max(fits // group, 1.0))
+            # room comes in lumps of a sample, so it suffices somewhat earlier than in the mean; a
+            # device that draws nothing takes a group of any size
+            groups = min(groups, (fits + 1.5) // group if taken > 0.5 else max(fits // group, 1.0))
         room = max(groups, 0.0) * group * devices
         fresh = 0.0
         for batch in self._open:
