@@ -1,7 +1,7 @@
 """An engine without a model: random tokens, in the time that a latency model gives.
 
 It stands for a device that this machine does not have, so that the rest of a run (queue, lag,
-rewards, weights) can be tried with many of them. Its policy is known exactly: after ``t`` tokens a
+rewards, weights) can be tried with many of them. The policy is known exactly: after ``t`` tokens a
 sample ends with the chance that a lognormal length is ``t`` if it is at least ``t``; otherwise all
 other tokens are equally likely. The weights do not matter to it.
 """

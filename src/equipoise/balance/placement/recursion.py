@@ -1,9 +1,10 @@
 """The forecast of a plan without switches: a mean-field recursion over the batches of a run.
 
-Its clock is the token: all samples that began together age by the same number of tokens, so the
-number of them that is still being drawn follows from the lengths that were seen, without drawing
-any. A batch is complete when its longest sample is; that moment is taken from its exact
-distribution, at evenly spread quantiles. So a forecast costs the same for 8 devices and for 64.
+The clock of the recursion is the token: all samples that began together age by the same number of
+tokens, so the number of them that is still being drawn follows from the lengths that were seen,
+without drawing any. A batch is complete when its longest sample is; that moment is taken from its
+exact distribution, at evenly spread quantiles. So a forecast costs the same for 8 devices and for
+64.
 """
 
 from __future__ import annotations
