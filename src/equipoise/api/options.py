@@ -151,6 +151,9 @@ class Fields(TypedDict, total=False):
     own end also ends it."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
+    engine: str | None
+    """Engine of generators: torch, or sim for trials (default: torch). sim draws random tokens in
+    the time of a device that this machine does not have: sim:step_s=0.02,median=100."""
     on_update: Literal["keep", "recompute", "finish"] | None
     """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
     recompute: compute the cache again. finish: finish the completions first."""
@@ -336,6 +339,9 @@ class ResumeOptions(TypedDict, total=False):
     """Seconds for a reward to judge a group (default: 60.0)."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
+    engine: str | None
+    """Engine of generators: torch, or sim for trials (default: torch). sim draws random tokens in
+    the time of a device that this machine does not have: sim:step_s=0.02,median=100."""
     on_update: Literal["keep", "recompute", "finish"] | None
     """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
     recompute: compute the cache again. finish: finish the completions first."""

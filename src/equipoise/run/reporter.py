@@ -15,6 +15,7 @@ from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares, less
+from equipoise.balance.text_verdict import Writing, text_verdict
 from equipoise.balance.verdict import NOTHING_YET, STARTING, Setup, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.errors import not_finite
@@ -90,6 +91,7 @@ class Reporter:
         self._program = self._kept = blue.program
         # workers that do nothing; shares of the last change
         self._paused, self._changed = frozenset[str](), self._balance
+        self._room = source_of(blue.program).room()
         self._alarms = Alarms(alarming.limits(blue))
         # raised before the checkpoint that this goes on from
         self._alarms_before: list[dict[str, Any]] = []
@@ -387,8 +389,10 @@ class Reporter:
     def _verdict(self, stats: RunStats, balance: dict[str, Shares]) -> Verdict:
         if self._governs:  # numbers before the last change have no meaning now
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
-        return verdict(
-            {name: one for name, one in balance.items() if name not in self._paused},
+        placed = {name: one for name, one in balance.items() if name not in self._paused}
+        advice = None if self._remedies is None else remedies.advice(self._remedies)
+        found = verdict(
+            placed,
             Setup(
                 max_lag=self._program.placement.max_lag,
                 cores=None if stats.sites else usable(),
@@ -398,9 +402,19 @@ class Reporter:
                 envs=self._program.placement.envs_per_actor,
                 paid=None if not self._blue.replays else self._blue.pace.updates,
             ),
-            advice=None if self._remedies is None else remedies.advice(self._remedies),
+            advice=advice,
             cause=self._cause,
         )
+        if self._room is None:
+            return found
+        place = self._program.placement
+        writing = Writing(
+            group=place.group_envs,
+            length=stats.length_mean,
+            room=self._room,
+            max_lag=place.max_lag,
+        )
+        return text_verdict(found, placed, writing, advice=advice)
 
     def _governed(self, program: Program) -> dict[str, int | None] | None:
         """How many actors act, and the bound on lag; None if nothing is changed meanwhile."""

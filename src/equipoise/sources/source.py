@@ -141,6 +141,10 @@ class Source(ABC):
         """The entropy below which hardly anything is left to chance; None: not known."""
         return None
 
+    def room(self) -> int | None:
+        """The samples of text that a worker may draw at once; None: it draws none."""
+        return None
+
     # ---------------------------------------------------------------------- commands for the reader
 
     @property

@@ -12,8 +12,9 @@ import numpy as np
 
 from equipoise import foreign, phases
 from equipoise.actors import generator as judging
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import Engine, Sampled
 from equipoise.actors.engine.reciter import Reciter
+from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.actors.examiner import Examiner, spread
 from equipoise.actors.forward.noise import Noise
@@ -73,6 +74,11 @@ class Texts(Source):
             problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
+        if source.engine != "torch":
+            try:
+                latency(source.engine)
+            except ValueError as error:
+                problems.append(f"source.engine: {error}")
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"
@@ -249,6 +255,17 @@ class Texts(Source):
         batch = max(policy.batch for policy in learning(self.program).values())
         return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
 
+    def room(self) -> int | None:
+        if not self._reads_rewards:  # they recite given samples
+            return None
+        place, most = self.program.placement, self.at_once()
+        if place.max_lag is None:
+            return most
+        batch = max(policy.batch for policy in learning(self.program).values())
+        # generators share the places of the queue
+        shared = -(-(place.max_lag + 1) * batch // place.actors)
+        return max(min(most, shared), place.group_envs)
+
     def engine(
         self,
         text: Text | Voice,
@@ -275,6 +292,23 @@ class Texts(Source):
             greedy=greedy,
             on_update=self.settings.on_update,
         )
+
+    def writing_engine(self, text: Text, algorithm: Learns, net: Any) -> Engine:
+        """The engine of a generator, by the name in the settings."""
+        place, named = self.program.placement, self.settings.engine
+        if named != "torch":
+            return SimEngine(
+                latency(named),
+                rows=self.at_once(),
+                vocabulary=int(text.spec.model["vocab_size"]),
+                eos=text.spec.eos[0],
+                seed=derive_seed(self.program.schedule.seed, "tokens"),
+            )
+        engine = self.engine(text, algorithm, net, device=place.device)
+        if place.max_lag != 0 and place.device == "cpu":
+            # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
+            engine.make_room()
+        return engine
 
     def reciter(self, text: Text) -> Reciter:
         """An engine of the task's own completions; ValueError if a completion is missing or too

@@ -252,6 +252,15 @@ class TaskSource(SourceSettings):
     samples_at_once: Annotated[
         PositiveInt, Help("Completions that a generator writes at the same time"), FREE
     ] = 256
+    engine: Annotated[
+        str,
+        Help(
+            "Engine of generators: torch, or sim for trials",
+            "sim draws random tokens in the time of a device that this machine does not have: "
+            "sim:step_s=0.02,median=100.",
+        ),
+        FREE,
+    ] = "torch"
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],
         Help(

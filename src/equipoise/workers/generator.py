@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.actors.engine.engine import Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
@@ -50,14 +50,9 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
                 "others; the files of a task and of its tokenizer must be the same on every machine"
             )
         algorithm, judge = blue.roles[name].algorithm, None
-        engine: TorchEngine | None = None
+        engine: Engine | None = None
         if algorithm.reads_rewards:
-            engine = source.engine(
-                text, algorithm, blue.network(name), device=program.placement.device
-            )
-            if program.placement.max_lag != 0 and program.placement.device == "cpu":
-                # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
-                engine.make_room()
+            engine = source.writing_engine(text, algorithm, blue.network(name))
             judge = source.judge(text, text.train, blue.capsules)
         worker = Generator(
             engine or source.reciter(text),

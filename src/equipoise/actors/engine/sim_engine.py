@@ -1,0 +1,218 @@
+"""An engine without a model: random tokens, in the time that a latency model gives.
+
+It stands for a device that this machine does not have, so that the rest of a run (queue, lag,
+rewards, weights) can be tried with many of them. The policy is known exactly: after ``t`` tokens a
+sample ends with the chance that a lognormal length is ``t`` if it is at least ``t``; otherwise all
+other tokens are equally likely. The weights do not matter to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.actors.engine.drawing import sample_keys, uniform
+from equipoise.actors.engine.engine import Sampled
+from equipoise.hints import hint
+from equipoise.types.packed import Stop
+
+NAME = "sim"  # begins its name as a setting
+MOST_S = 60.0  # that one step may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Seconds of a device, and the lengths of its samples in tokens."""
+
+    median: float = 100.0  # of lengths, which are lognormal
+    sigma: float = 1.0
+    step_s: float = 0.02  # of a step, for any number of samples
+    sample_s: float = 5e-5  # more for each sample that is drawn
+    prefill: float = 20_000.0  # tokens/s of prompts
+    take_s: float = 0.0  # of new weights
+    # wait for the end of a step in it; or else do nothing until it is over, so that engines can
+    # take turns in one thread
+    waits: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("median", self.median, 1.0),
+            ("sigma", self.sigma, 1e-3),
+            ("prefill", self.prefill, 1.0),
+            ("step_s", self.step_s, 0.0),
+            ("sample_s", self.sample_s, 0.0),
+            ("take_s", self.take_s, 0.0),
+        ):
+            if not least <= value < math.inf:
+                raise ValueError(f"{NAME}: {name}: must be at least {least:g}, got {value}")
+        if max(self.step_s, self.take_s) > MOST_S:
+            raise ValueError(
+                f"{NAME}: step_s and take_s: must be at most {MOST_S:g}, got {self.step_s} and "
+                f"{self.take_s}"
+            )
+
+
+def latency(name: str) -> Latency:
+    """Return the model that a setting names: ``sim``, or ``sim:step_s=0.01,median=40``."""
+    kind, _, rest = name.partition(":")
+    if kind != NAME:
+        raise ValueError(f"engine: must be {NAME} or {NAME}:step_s=0.02,..., got {name!r}")
+    known = {one.name: one.default for one in fields(Latency)}
+    given: dict[str, float | bool] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, text = part.partition("=")
+        if (usual := known.get(key, MISSING)) is MISSING:
+            raise ValueError(f"{NAME}: must have a known value, got {key!r}{hint(key, known)}")
+        try:
+            given[key] = (
+                {"true": True, "false": False}[text] if isinstance(usual, bool) else float(text)
+            )
+        except (KeyError, ValueError):
+            wanted = "true or false" if isinstance(usual, bool) else "a number"
+            raise ValueError(f"{NAME}: {key}: must be {wanted}, got {text!r}") from None
+    return Latency(**given)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class _Row:
+    group: int
+    index: int
+    key: NDArray[np.int64]  # [1]
+    limit: int
+    token: list[int]
+    logp: list[float]
+    version: list[int]
+
+
+class SimEngine:
+    """``Engine`` by a latency model."""
+
+    def __init__(
+        self,
+        model: Latency,
+        *,
+        rows: int,
+        vocabulary: int,
+        eos: int,
+        seed: int,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """``rows``: most samples at a time; ``clock``, ``sleep``: of a test that does not wait."""
+        if rows < 1 or vocabulary < 2 or not 0 <= eos < vocabulary:
+            raise ValueError(
+                "rows, vocabulary and eos: must be at least 1, at least 2 and a token, got "
+                f"{rows}, {vocabulary} and {eos}"
+            )
+        self._model, self._most, self._seed = model, rows, seed
+        self._vocabulary, self._eos = vocabulary, eos
+        self._clock, self._sleep = clock, sleep
+        self._rows: list[_Row] = []
+        self._queue: deque[tuple[int, int, int, int]] = deque()  # group, prompt, samples, limit
+        # when the step under way is over, and the version that draws in it
+        self._until: float | None = None
+        self._drawing = 0
+        self._chances: list[float] = []  # that a sample ends, by its number of tokens
+        self._late_s = 0.0  # of new weights and prompts, which the next step takes longer
+        self.version = 0
+
+    @property
+    def live(self) -> int:
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
+        if not 1 <= samples <= self._most or limit < 1:
+            raise ValueError(
+                f"group {group}: must be 1 to {self._most} samples of at least 1 token, got "
+                f"{samples} of {limit}"
+            )
+        self._queue.append((group, len(prompt), samples, limit))
+
+    def step(self) -> list[Sampled]:
+        """Draw one token of every sample; nothing is drawn before the time of the step is over."""
+        if self._until is None:
+            self._admit()
+            if not self._rows:
+                return []
+            passes = self._model.step_s + self._model.sample_s * len(self._rows) + self._late_s
+            self._late_s = 0.0
+            self._until, self._drawing = self._clock() + passes, self.version
+        if (left := self._until - self._clock()) > 0:
+            if not self._model.waits:
+                return []
+            self._sleep(left)
+        self._until = None
+        return self._draw()
+
+    def take(
+        self, version: int, params: Mapping[str, object], whole: Callable[[], bool]
+    ) -> Iterator[None]:
+        self._late_s += self._model.take_s
+        yield
+        if whole():
+            self.version = version
+
+    def _admit(self) -> None:
+        """Begin groups whose samples all have room, in order."""
+        while self._queue and len(self._rows) + self._queue[0][2] <= self._most:
+            group, prompt, samples, limit = self._queue.popleft()
+            self._late_s += prompt / self._model.prefill
+            for index in range(samples):
+                key = sample_keys(self._seed, np.array([group]), np.array([index]))
+                self._rows.append(_Row(group, index, key, limit, [], [], []))
+
+    def _draw(self) -> list[Sampled]:
+        counts = np.array([len(row.token) + 1 for row in self._rows], np.int64)
+        number = uniform(np.concatenate([row.key for row in self._rows]), counts)
+        for count in range(len(self._chances) + 1, int(counts.max()) + 1):
+            self._chances.append(ends(self._model, count))
+        done, going = list[Sampled](), list[_Row]()
+        for row, count, one in zip(self._rows, counts.tolist(), number.tolist(), strict=True):
+            end, others = self._chances[count - 1], self._vocabulary - 1
+            if one < end:
+                token, logp = self._eos, math.log(end)
+            else:
+                token = min(int((one - end) / (1 - end) * others), others - 1)
+                token, logp = token + (token >= self._eos), math.log((1 - end) / others)
+            row.token.append(token)
+            row.logp.append(logp)
+            row.version.append(self._drawing)
+            if token == self._eos or count == row.limit:
+                done.append(_sampled(row, Stop.EOS if token == self._eos else Stop.LENGTH))
+            else:
+                going.append(row)
+        self._rows = going
+        return done
+
+
+def ends(model: Latency, count: int) -> float:
+    """The chance that a sample ends with its token ``count``, from 1 on, if it has come so far."""
+
+    def longer(than: float) -> float:
+        z = math.log(than / model.median) / model.sigma if than > 0 else -math.inf
+        return 0.5 * math.erfc(z / math.sqrt(2))
+
+    left = longer(count - 0.5) if count > 1 else 1.0
+    # far beyond the median hardly any chance is left that a float can hold
+    return min(max(1 - longer(count + 0.5) / left, 0.0), 1 - 1e-9) if left > 1e-300 else 1 - 1e-9
+
+
+def _sampled(row: _Row, stop: Stop) -> Sampled:
+    return Sampled(
+        row.group,
+        row.index,
+        np.array(row.token, np.int64),
+        np.array(row.logp, np.float32),
+        np.array(row.version, np.int64),
+        stop,
+    )

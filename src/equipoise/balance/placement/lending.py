@@ -1,0 +1,112 @@
+"""Devices of the learners that are lent to generation while that pays.
+
+``Lender`` decides once an update, by what a switch would gain: the forecast of an update with the
+devices as they are, less the forecast with one more lent, or with one taken back. The mean of the
+last three decides, so that one odd batch does not. A switch has to gain ``MARGIN`` of an update and
+to pay its own cost back within ``PAYS_WITHIN`` updates; both ways alike, so between the two lies a
+band in which nothing changes. The gains are forgotten with each switch: at least three updates lie
+between two of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from equipoise.balance.placement.costs import Costs, Forecast, Plan
+from equipoise.balance.placement.recursion import device_seconds, flow
+
+SEEN = 3  # updates whose mean decides
+MARGIN = 0.015  # of an update, which a switch has to gain at least
+PAYS_WITHIN = 10  # updates, within which a switch has to earn its cost
+
+Move = Literal[-1, 0, 1]  # a device is taken back, none changes, a device is lent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gains:
+    """Seconds that an update would gain; below 0 it would lose them."""
+
+    update_s: float  # of an update as the devices are
+    lend: float = 0.0  # if one more device were lent
+    back: float = 0.0  # if one were taken back
+
+
+@dataclass(slots=True)
+class Lender:
+    """Decides how many devices are lent."""
+
+    most: int  # devices that may be lent
+    switch_s: float = 0.0  # that an update loses in a switch
+    lent: int = 0
+    _seen: deque[Gains] = field(default_factory=lambda: deque(maxlen=SEEN))
+
+    def look(self, gains: Gains) -> Move:
+        """Take the gains after an update; return the switch to make before the next one."""
+        self._seen.append(gains)
+        if len(self._seen) < SEEN:
+            return 0
+        update_s = sum(one.update_s for one in self._seen) / SEEN
+        lend = sum(one.lend for one in self._seen) / SEEN
+        back = sum(one.back for one in self._seen) / SEEN
+        least = max(MARGIN * update_s, self.switch_s / PAYS_WITHIN)
+        if lend >= max(least, back) and self.lent < self.most:
+            return self._switch(1)
+        if back >= least and self.lent > 0:
+            return self._switch(-1)
+        return 0
+
+    def _switch(self, move: Move) -> Move:
+        self.lent += move
+        self._seen.clear()
+        return move
+
+
+def lender(costs: Costs, plan: Plan, lent: int) -> Lender:
+    """Return the lender of an elastic plan, with ``lent`` devices that are lent at the start."""
+    return Lender(most=plan.learn - 1, switch_s=costs.switch_s, lent=lent)
+
+
+def gains(costs: Costs, plan: Plan, lent: int) -> Gains:
+    """Return what a switch would gain, by forecasts of the three ways to deal the devices."""
+    return Splits(costs, plan).gains(lent)
+
+
+class Splits:
+    """Forecasts of an elastic plan by the number of lent devices, each made once."""
+
+    def __init__(self, costs: Costs, plan: Plan) -> None:
+        self._costs, self._plan = costs, plan
+        self._found: dict[int, Forecast] = {}
+
+    def __getitem__(self, lent: int) -> Forecast:
+        if lent not in self._found:
+            plan = self._plan
+            split = replace(
+                plan, kind="apart", generate=plan.generate + lent, learn=plan.learn - lent
+            )
+            self._found[lent] = flow(self._costs, split)
+        return self._found[lent]
+
+    def gains(self, lent: int) -> Gains:
+        now = self[lent].seconds
+        return Gains(
+            update_s=now,
+            lend=now - self[lent + 1].seconds if lent + 1 < self._plan.learn else 0.0,
+            back=now - self[lent - 1].seconds if lent else 0.0,
+        )
+
+
+def rests(costs: Costs, plan: Plan) -> Forecast:
+    """Forecast the split at which an elastic run rests while nothing changes, from that which
+    deals the work evenly.
+    """
+    splits, whole = Splits(costs, plan), plan.generate + plan.learn
+    drawn, learned = device_seconds(costs, plan)
+    even = round(whole * drawn / (drawn + learned)) - plan.generate
+    decides = lender(costs, plan, min(max(even, 0), plan.learn - 1))
+    quiet = 0
+    while quiet < SEEN:
+        quiet = 0 if decides.look(splits.gains(decides.lent)) else quiet + 1
+    return splits[decides.lent]
