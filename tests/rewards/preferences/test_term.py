@@ -152,6 +152,18 @@ def test_novelty_is_larger_far_from_what_was_seen() -> None:
     assert known(states[:5]) is None  # too few to compare with
 
 
+def test_novelty_of_states_that_are_alike_is_zero_and_of_another_one_bounded() -> None:
+    """Rounding of distances once drew a policy to one side of a world of few states."""
+    five = torch.arange(5.0).repeat(40).unsqueeze(-1) / 4
+    for states in (five, torch.full((200, 3), 0.1)):
+        seen = known(states)
+        assert seen is not None
+        assert novelty(states, seen).abs().max() == 0
+    seen = known(five)
+    assert seen is not None
+    assert 1 < float(novelty(torch.tensor([[9.0]]), seen)) < 100
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -10,6 +10,7 @@ from torch import Tensor
 
 NEIGHBOUR = 5  # the distance to this nearest state
 KNOWN = 1024  # states that a state is compared with
+LEAST = 0.1  # least deviation of novelty, where nearly all states are alike
 WIDE = 256  # numbers of a state from which it is projected at random
 
 
@@ -40,7 +41,7 @@ def known(states: Tensor) -> Known | None:
     mean, std = states.mean(0), states.std(0, correction=0).clamp(min=1e-6)
     whitened = (states - mean) / std
     own = _distance(whitened, whitened, NEIGHBOUR + 1)  # the nearest one is the state itself
-    return Known(whitened, mean, std, own.mean(), own.std().clamp(min=1e-6))
+    return Known(whitened, mean, std, own.mean(), own.std().clamp(min=LEAST))
 
 
 def novelty(states: Tensor, seen: Known) -> Tensor:
@@ -57,5 +58,7 @@ def novelty(states: Tensor, seen: Known) -> Tensor:
 
 def _distance(states: Tensor, others: Tensor, nearest: int) -> Tensor:
     """Return the log of 1 + the distance [N] to the ``nearest``-th of other states."""
-    found: Tensor = torch.cdist(states, others).kthvalue(nearest, -1).values.log1p()
+    # by differences: equal states are exactly 0 apart, also where all known ones are equal
+    apart = torch.cdist(states, others, compute_mode="donot_use_mm_for_euclid_dist")
+    found: Tensor = apart.kthvalue(nearest, -1).values.log1p()
     return found
