@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from equipoise.facts import Help, Read
 from equipoise.language import files
+from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.layout import Layout
 from equipoise.nets.packing import pack
@@ -84,7 +85,7 @@ class TextLearns(Learns):
         net = Decoder(DecoderConfig(**spec.model))
         if spec.weights:
             files.load(net, Path(spec.weights))
-        return net
+        return lora.adapted(net, spec.lora)
 
     def prepare(self, data: Trajectory) -> Packed:
         return pack(data)

@@ -31,6 +31,7 @@ from equipoise.algorithms._pairs import (
 )
 from equipoise.facts import Help
 from equipoise.language import files
+from equipoise.nets import lora
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.scored import SCORE, ScoredDecoder
 from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, TextSpec
@@ -53,7 +54,7 @@ class RewardModel(PairLearns):
         net = ScoredDecoder(DecoderConfig(**spec.model))
         if spec.weights:
             files.load(net, Path(spec.weights), fresh=(SCORE,))
-        return net
+        return lora.adapted(net, spec.lora, learned=("score",))
 
     def judge(self, net: ScoredDecoder, data: Packed) -> Tensor:
         return net.scores(data)

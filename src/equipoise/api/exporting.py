@@ -54,6 +54,7 @@ def export(
     recorded: str | os.PathLike[str] | None = None,
     rows: int | None = None,
     graph: bool = True,
+    adapter: bool = False,
     trust: Sequence[str] = (),
 ) -> Exported:
     """Write a trained policy as a folder of data that acts without torch: an artifact.
@@ -70,6 +71,8 @@ def export(
         recorded: Observations to compare on, as for ``play`` (default: played in the run's env).
         rows: How many of them (default: 10,000, or 2,000 large ones).
         graph: Write the graph also; without it there are weights alone.
+        adapter: Write the adapters of a run with ``lora`` alone, as ``peft`` loads them (default:
+            the model with the adapters in its weights).
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
 
     Returns:
@@ -95,7 +98,13 @@ def export(
         if any(
             isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()
         ):
-            return Exported(path=export_model(here, place, best=best, trust=trust))
+            made = export_model(here, place, best=best, adapter=adapter, trust=trust)
+            return Exported(path=made)
+        if adapter:
+            raise ValueError(
+                f"{directory}: must be a run on text to give adapters, got a policy that acts; "
+                "leave out --adapter"
+            )
         loaded = read_policies(here, best=best, trust=trust)
         name = loaded.named(policy)
         one, step = loaded.playable[name], step_of(loaded.meta)

@@ -22,7 +22,8 @@ from equipoise.console.place import say
   python policy/edge.py policy < observations.jsonl
                                 an action a line, on numpy and onnxruntime alone
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
-  equipoise train sort --algorithm rloo --model model        of a run on text""",
+  equipoise train sort --algorithm rloo --model model        of a run on text
+  equipoise export runs/NAME adapter --adapter               its adapters, as peft loads them""",
 )
 @plain_command("equipoise export")
 def export(
@@ -56,6 +57,14 @@ def export(
             show_default=False,
         ),
     ] = False,
+    adapter: Annotated[
+        bool,
+        typer.Option(
+            "--adapter",
+            help="Write the adapters of a run with --lora alone",
+            show_default=False,
+        ),
+    ] = False,
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -75,6 +84,7 @@ def export(
         recorded=recorded,
         rows=count,
         graph=not no_graph,
+        adapter=adapter,
         **vouched(trust),
     )
     if not found.version:

@@ -24,6 +24,7 @@ from equipoise.learners.scaling import scaling
 from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, checked, either
 from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
+from equipoise.nets import lora
 from equipoise.nets.precision import autocast, backward
 from equipoise.nets.vision import encoders
 from equipoise.rewards.terms import Terms
@@ -352,7 +353,7 @@ class Learner:
             "before": self.before,
             "rng": self.rng.get_state(),
             "groups": {name: group(name) for name in self.parameters.optimizers},
-            "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+            "buffers": tree.saved_buffers(self.net),
             "target": {} if self._target is None else self._target.state(),
             **self._rewards.state(),
             **({"scaling": dict(self._scaling.slots)} if self._scaling.slots else {}),
@@ -372,10 +373,11 @@ class Learner:
                 f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}"
             )
         schema.check(state, self._schema(), "")
+        lora.check_base(self.net, state["buffers"], "state of the learner")
         with torch.no_grad():
             for name, group in state["groups"].items():
                 self.parameters.load(name, group)
-            for name, buffer in self.net.named_buffers():
+            for name, buffer in tree.saved_buffers(self.net).items():
                 buffer.copy_(state["buffers"][name])
             if self._target is not None:
                 self._target.load(state["target"])

@@ -91,10 +91,11 @@ class _HeadLogp(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Context, grad_logp: Tensor, grad_spread: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype)
+        learned = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype) if learned else None
         for at in range(0, len(hidden), ctx.chunk):
             part = slice(at, at + ctx.chunk)
             logp = _log_softmax(hidden[part], weight, ctx.temperature)
@@ -107,8 +108,10 @@ class _HeadLogp(torch.autograd.Function):
             z.scatter_add_(1, target[part].unsqueeze(1), g)
             z = z.div_(ctx.temperature).to(weight.dtype)
             torch.mm(z, weight, out=grad_hidden[part])
-            grad_weight += z.t() @ hidden[part]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
+            if grad_weight is not None:
+                grad_weight += z.t() @ hidden[part]
+        whole = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, whole, None, None, None, None
 
 
 def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

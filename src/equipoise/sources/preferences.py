@@ -271,6 +271,7 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
+        lora=source.adapters,
         eos=tuple(tokenizer.eos),
         prompt=max(len(prompt) for prompt, _ in both),
         completion=max(len(one) for _, given in both for one in given.tokens),

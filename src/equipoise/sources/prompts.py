@@ -125,6 +125,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
+        lora=source.adapters,
         eos=tuple(tokenizer.eos),
         prompt=longest,
         completion=completion,

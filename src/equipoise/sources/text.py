@@ -72,6 +72,12 @@ class Texts(Source):
             problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
+        if source.lora is not None and self.program.placement.shard != "none":
+            problems.append(
+                "source.lora: must be none with placement.shard="
+                f"{self.program.placement.shard}, since adapters are too small to be parted, got "
+                f"{source.lora}; leave placement.shard out"
+            )
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"

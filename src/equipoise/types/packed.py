@@ -64,6 +64,8 @@ class TextSpec:
     model: Mapping[str, Any]  # the fields of a DecoderConfig
     # a directory whose safetensors the network begins with; "": it begins at random
     weights: str = ""
+    # of adapters, the fields of a ``Lora``; {}: the whole model learns
+    lora: Mapping[str, Any] = field(default_factory=dict)
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # most tokens of a prompt
     completion: int  # most tokens of a sample

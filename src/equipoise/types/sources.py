@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from equipoise.facts import (
     FREE,
+    KEPT,
     Flag,
     Help,
     NonNegativeInt,
@@ -192,6 +193,30 @@ class TaskSource(SourceSettings):
         ),
         Flag(WHAT, "MODEL"),
     ] = "tiny"
+    lora: Annotated[
+        PositiveInt | None,
+        Help(
+            "Rank of low-rank adapters; none learns the whole model",
+            "The model stays as it is. Only adapters are learned, published and saved.",
+        ),
+        Flag(WHAT, "RANK"),
+        KEPT,
+    ] = None
+    lora_alpha: Annotated[
+        PositiveFloat,
+        Help("Scale of the adapters, divided by their rank"),
+        Read("lora"),
+        KEPT,
+    ] = 16.0
+    lora_targets: Annotated[
+        tuple[str, ...],
+        Help(
+            "Linear layers with an adapter; empty adapts them all",
+            "A layer is named by the end of its name, such as q_proj, or by a pattern with *.",
+        ),
+        Read("lora"),
+        KEPT,
+    ] = ()
     reward: Annotated[
         str,
         Help(
@@ -272,6 +297,13 @@ class TaskSource(SourceSettings):
     @property
     def judges(self) -> tuple[str, ...]:
         return tuple(name for name in codes(self.reward) if name.startswith(RUN_REWARD))
+
+    @property
+    def adapters(self) -> dict[str, object]:
+        """The fields of a ``Lora``; {} if the whole model learns."""
+        if self.lora is None:
+            return {}
+        return {"rank": self.lora, "alpha": self.lora_alpha, "targets": self.lora_targets}
 
     def stored(self) -> Stored:
         return {

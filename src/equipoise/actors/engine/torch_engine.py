@@ -22,6 +22,7 @@ from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
 from equipoise.actors.engine.engine import OnUpdate, Sampled
+from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
 from equipoise.types.packed import Stop
@@ -118,6 +119,10 @@ class TorchEngine:
         self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
+        # A network with adapters draws merged, from a copy; its adapters are merged again with each
+        # new version.
+        self._adapted, self._layers = net, lora.layers_of(net)
+        net = lora.merged(net)
         self._now = _Weights(net, Decoding(net, rows, length))
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
@@ -183,7 +188,12 @@ class TorchEngine:
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
     ) -> Iterator[None]:
-        for name, parameter in self._now.params.items():
+        self._check(params)
+        return self._taking(version, params, whole)
+
+    def _check(self, params: Mapping[str, Tensor]) -> None:
+        lora.check_base(self._adapted, params, "update")
+        for name, parameter in self._adapted.named_parameters():
             if name not in params:
                 raise ValueError(
                     f"update: expected every parameter of the model, got none named {name!r}"
@@ -193,7 +203,6 @@ class TorchEngine:
                     f"update: {name}: expected {list(parameter.shape)}, got "
                     f"{list(params[name].shape)}"
                 )
-        return self._taking(version, params, whole)
 
     # --------------------------------------------------------------------------------------- a step
 
@@ -345,10 +354,13 @@ class TorchEngine:
             self.make_room()
         target = self._spare if aside and self._spare is not None else self._now
         self._next = None  # a version that waited is of no use any more
+        value = self._values(params)
         for name, parameter in target.params.items():
+            if self._layers and name.removesuffix(".weight") not in self._layers:
+                continue  # the base stays
             for piece in pieces(parameter):
                 with torch.no_grad():
-                    parameter[piece].copy_(params[name][piece])
+                    parameter[piece].copy_(value(name, piece))
                 if aside:
                     yield
         if not whole():
@@ -357,6 +369,15 @@ class TorchEngine:
             self._next, self._held = version, True
         else:
             self._turn(version, target)
+
+    def _values(self, params: Mapping[str, Tensor]) -> Callable[[str, slice], Tensor]:
+        """The pieces of new weights by name, merged if ``params`` are adapters."""
+        if not self._layers:
+            return lambda name, piece: params[name][piece]
+        with torch.no_grad():
+            for name, parameter in self._adapted.named_parameters():
+                parameter.copy_(params[name])
+        return lambda name, piece: self._layers[name.removesuffix(".weight")].merged(piece)
 
     def _take_next(self) -> None:
         if self._next is not None and not self.live:
