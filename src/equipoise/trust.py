@@ -120,6 +120,8 @@ def of_task(source: object) -> Names:
         if model and not re.fullmatch(r"tiny|(llama|qwen2|qwen3):.*", model)
         else []
     )
+    if adapter := source.get("adapter"):
+        paths.append(("adapter", str(adapter)))
     return [*of_text(task, rewards), *paths]
 
 
@@ -236,7 +238,7 @@ def check(
     does = (
         "" if not module else (f" would be imported from {_place(module)}, and its code would run")
     )
-    if what in ("argument", "reward model", "reward setting"):
+    if what in ("adapter", "argument", "reward model", "reward setting"):
         does = " would be opened"
     if what in PLACES:
         does = " would be connected to"

@@ -12,9 +12,7 @@ from torch import nn
 
 from equipoise import tree
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
-from equipoise.algorithms.sft import SFT
 from equipoise.algorithms.token_ppo import TokenPPO
-from equipoise.learners.learner import Learner
 from equipoise.learners.target import Target
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder, DecoderConfig
@@ -22,6 +20,7 @@ from equipoise.nets.packing import packed_texts
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.nets.token_logp import token_logp
 from equipoise.types import TextSpec
+from equipoise.weights.store import WeightPlan
 
 RANK4: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 SHAPE: dict[str, Any] = {
@@ -91,6 +90,14 @@ def test_only_adapters_are_parameters_and_are_saved() -> None:
     assert sum(x.nbytes for x in kept.values()) < 0.1 * full
 
 
+def test_a_publish_takes_a_twentieth_of_the_bytes() -> None:
+    wide: dict[str, Any] = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 688}
+    net = Decoder(DecoderConfig(**SHAPE | wide))
+    full = WeightPlan(tree.named_tensors(net)).flat
+    lora.adapted(net, RANK4)
+    assert WeightPlan(tree.named_tensors(net)).flat < 0.05 * full
+
+
 def test_a_copy_and_a_target_share_the_base() -> None:
     net = moved(lora.adapted(plain(), RANK4))
     target = Target(net, every=1 << 40, tau=1.0)
@@ -118,20 +125,16 @@ def test_a_reward_models_head_learns_whole() -> None:
     assert "score.weight" not in lora.base(net)
 
 
-def learner(net: Decoder) -> Learner:
-    return Learner(SFT(), net, schedule_updates=10, seed=1, batch=8)
-
-
 def descended(net: Decoder, steps: int = 3, rate: float = 0.1) -> list[float]:
     losses = []
     for _ in range(steps):
         loss = -token_logp(net, DATA)[0].sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         losses.append(float(loss.detach()))
         with torch.no_grad():
             for one in net.parameters():
                 assert one.grad is not None
-                one -= rate * one.grad
+                one.sub_(rate * one.grad)
                 one.grad = None
     return losses
 
@@ -150,8 +153,8 @@ def test_learning_moves_the_adapters_and_not_a_bit_of_the_base() -> None:
 def test_the_gradient_is_that_of_the_merged_weights() -> None:
     net = moved(lora.adapted(plain(), RANK4))
     whole = lora.merged(net)
-    (-token_logp(net, DATA)[0].sum()).backward()  # type: ignore[no-untyped-call]
-    (-token_logp(whole, DATA)[0].sum()).backward()  # type: ignore[no-untyped-call]
+    (-token_logp(net, DATA)[0].sum()).backward()
+    (-token_logp(whole, DATA)[0].sum()).backward()
     dense = dict(whole.named_parameters())
     for name, layer in lora.layers_of(net).items():
         full = dense[f"{name}.weight"].grad

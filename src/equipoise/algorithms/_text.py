@@ -31,8 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.facts import Help, Read
-from equipoise.language import files
-from equipoise.nets import lora
+from equipoise.language import adapters, files
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.layout import Layout
 from equipoise.nets.packing import pack
@@ -85,7 +84,7 @@ class TextLearns(Learns):
         net = Decoder(DecoderConfig(**spec.model))
         if spec.weights:
             files.load(net, Path(spec.weights))
-        return lora.adapted(net, spec.lora)
+        return adapters.adapted(net, spec)
 
     def prepare(self, data: Trajectory) -> Packed:
         return pack(data)

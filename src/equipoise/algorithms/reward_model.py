@@ -30,8 +30,7 @@ from equipoise.algorithms._pairs import (
     right,
 )
 from equipoise.facts import Help
-from equipoise.language import files
-from equipoise.nets import lora
+from equipoise.language import adapters, files
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.scored import SCORE, ScoredDecoder
 from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, TextSpec
@@ -54,7 +53,7 @@ class RewardModel(PairLearns):
         net = ScoredDecoder(DecoderConfig(**spec.model))
         if spec.weights:
             files.load(net, Path(spec.weights), fresh=(SCORE,))
-        return lora.adapted(net, spec.lora, learned=("score",))
+        return adapters.adapted(net, spec, learned=("score",))
 
     def judge(self, net: ScoredDecoder, data: Packed) -> Tensor:
         return net.scores(data)

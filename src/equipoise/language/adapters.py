@@ -1,12 +1,14 @@
 """Adapters as files of peft: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-``PeftModel.from_pretrained(base, DIR)`` and vLLM's LoRA load them. The safetensors' metadata has the
-hash of the base.
+``PeftModel.from_pretrained(base, DIR)`` loads them. The safetensors' metadata has the hash of the
+base.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from equipoise.files import json_bytes, read_json, write_atomic
 from equipoise.nets import lora
 from equipoise.schema import Anything, Flag, Items, Maybe, Number, Text, check
+from equipoise.types import TaskSource, TextSpec
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # of peft's names
@@ -33,6 +36,7 @@ SCHEMA = {  # what peft's LoRA has beyond this is refused
     "layers_to_transform?": NONE,
     "*": Anything(),
 }
+Net = TypeVar("Net", bound=nn.Module)
 UNLIKE = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
 
 
@@ -65,6 +69,23 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
     tensors = {name: x.detach().cpu().clone() for name, x in _named(layers).items()}
     digest = bytes(dict(net.named_buffers())[lora.BASE].tolist()).hex()
     write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt", lora.BASE: digest}))
+
+
+def asked(source: TaskSource) -> dict[str, object]:
+    """The fields of a ``Lora`` that a run asks for; {} if the whole model learns."""
+    if source.adapter:
+        return settings(Path(source.adapter).expanduser())
+    if source.lora is None:
+        return {}
+    return {"rank": source.lora, "alpha": source.lora_alpha, "targets": source.lora_targets}
+
+
+def adapted(net: Net, spec: TextSpec, learned: Sequence[str] = ()) -> Net:
+    """Give a network the adapters of its spec, in place; ``learned``: modules that learn whole."""
+    lora.adapted(net, spec.lora, learned)
+    if spec.adapter:
+        load(net, Path(spec.adapter).expanduser())
+    return net
 
 
 def settings(directory: Path) -> dict[str, object]:

@@ -19,7 +19,7 @@ from equipoise.algorithms._pairs import PairLearns, columns, right
 from equipoise.algorithms.reward_model import RewardModel
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import preferences, task_files, tasks
+from equipoise.language import adapters, preferences, task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, with_end
 from equipoise.nets.decoder import Decoder
@@ -271,7 +271,8 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
-        lora=source.adapters,
+        lora=adapters.asked(source),
+        adapter=source.adapter,
         eos=tuple(tokenizer.eos),
         prompt=max(len(prompt) for prompt, _ in both),
         completion=max(len(one) for _, given in both for one in given.tokens),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.language import models, tasks
+from equipoise.language import adapters, models, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.seeds import derive_seed
@@ -125,7 +125,8 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
-        lora=source.adapters,
+        lora=adapters.asked(source),
+        adapter=source.adapter,
         eos=tuple(tokenizer.eos),
         prompt=longest,
         completion=completion,

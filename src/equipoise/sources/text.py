@@ -72,11 +72,15 @@ class Texts(Source):
             problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
-        if source.lora is not None and self.program.placement.shard != "none":
+        if source.lora is not None and source.adapter:
             problems.append(
-                "source.lora: must be none with placement.shard="
-                f"{self.program.placement.shard}, since adapters are too small to be parted, got "
-                f"{source.lora}; leave placement.shard out"
+                "source.lora: must be left out with source.adapter, whose file has the rank, got "
+                f"{source.lora}"
+            )
+        if (source.lora is not None or source.adapter) and self.program.placement.shard != "none":
+            problems.append(
+                "placement.shard: must be none with adapters (source.lora, source.adapter), got "
+                f"{self.program.placement.shard}; leave it out, since adapters are small"
             )
         if "" in source.stop:
             problems.append(

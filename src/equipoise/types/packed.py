@@ -66,6 +66,8 @@ class TextSpec:
     weights: str = ""
     # of adapters, the fields of a ``Lora``; {}: the whole model learns
     lora: Mapping[str, Any] = field(default_factory=dict)
+    # a folder with the adapters that the network begins with; "": they begin fresh
+    adapter: str = ""
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # most tokens of a prompt
     completion: int  # most tokens of a sample

@@ -217,6 +217,14 @@ class TaskSource(SourceSettings):
         Read("lora"),
         KEPT,
     ] = ()
+    adapter: Annotated[
+        str,
+        Help(
+            "Folder of an adapter to begin with, as peft writes it",
+            "Its file has the rank, the scale and the layers, so `lora` is left out.",
+        ),
+        KEPT,
+    ] = ""
     reward: Annotated[
         str,
         Help(
@@ -297,13 +305,6 @@ class TaskSource(SourceSettings):
     @property
     def judges(self) -> tuple[str, ...]:
         return tuple(name for name in codes(self.reward) if name.startswith(RUN_REWARD))
-
-    @property
-    def adapters(self) -> dict[str, object]:
-        """The fields of a ``Lora``; {} if the whole model learns."""
-        if self.lora is None:
-            return {}
-        return {"rank": self.lora, "alpha": self.lora_alpha, "targets": self.lora_targets}
 
     def stored(self) -> Stored:
         return {
