@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from equipoise.hints import hint
 from equipoise.tree import saved_buffers
 
-BASE = "base_sha256"  # the buffer with the hash of the base [32] uint8
-HEADS = ("lm_head", "score")  # linear layers that are no part of a model's layers
+BASE = "base.sha256"  # the buffer with the hash of the base [32] uint8
+HEADS = ("lm_head", "embed_out", "score")  # linear layers that are no part of a model's layers
 A, B = "lora_A", "lora_B"
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -39,6 +39,18 @@ class Lora:
     rank: int
     alpha: float  # the update is scaled by alpha / rank
     targets: tuple[str, ...] = ()  # names or patterns of linear layers; none: all in the layers
+
+
+class Base(nn.Module):
+    """The facts about the frozen weights of a network: their names and their hash."""
+
+    sha256: Tensor
+
+    def __init__(self, net: nn.Module, learned: Sequence[str]) -> None:
+        super().__init__()
+        whole = {f"{one}.weight" for one in learned} | {f"{one}.bias" for one in learned}
+        self.names = tuple(name for name, _ in net.named_parameters() if name not in whole)
+        self.register_buffer("sha256", sha256(net, self.names))
 
 
 class LoraLinear(nn.Linear):
@@ -79,13 +91,17 @@ def adapted(net: Net, settings: Mapping[str, Any], learned: Sequence[str] = ()) 
             raise ValueError(
                 f"source.lora: must be at most {most}, the smaller side of {name}, got {lora.rank}"
             )
-    digest = sha256(net)
+    if not layers:
+        raise ValueError(
+            "source.lora: must be none for a model without linear layers (torch.nn.Linear), got "
+            f"{lora.rank}; the whole model can learn"
+        )
+    net.add_module("base", Base(net, learned))
     for name, layer in layers.items():
         net.set_submodule(name, LoraLinear(layer, lora.rank, lora.alpha))
     for name, module in net.named_modules():
         if name not in learned and not isinstance(module, LoraLinear):
             _freeze(module)
-    net.register_buffer(BASE, digest)
     return net
 
 
@@ -115,10 +131,11 @@ def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
     return {name: module for name, module in linear.items() if name in named or not patterns}
 
 
-def sha256(net: nn.Module) -> Tensor:
-    """The hash [32] uint8 of a network's parameters: their names, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name, x in sorted(net.named_parameters()):
+def sha256(net: nn.Module, names: Sequence[str]) -> Tensor:
+    """The hash [32] uint8 of these parameters of a network: names, shapes and bytes."""
+    digest, params = hashlib.sha256(), dict(net.named_parameters())
+    for name in sorted(names):
+        x = params[name]
         digest.update(json.dumps([name, str(x.dtype), list(x.shape)]).encode())
         digest.update(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
@@ -131,19 +148,31 @@ def _freeze(module: nn.Module) -> None:
 
 
 def layers_of(net: nn.Module) -> dict[str, LoraLinear]:
-    """The layers with adapters, by name; {} for a network without."""
-    return {name: one for name, one in net.named_modules() if isinstance(one, LoraLinear)}
+    """The layers with adapters on a network's base, by name; {} for a network without."""
+    names = _names(net)
+    return {
+        name: one
+        for name, one in net.named_modules()
+        if isinstance(one, LoraLinear) and f"{name}.weight" in names
+    }
 
 
 def base(net: nn.Module) -> dict[str, Tensor]:
     """The frozen weights of a network with adapters, by name."""
-    kept = saved_buffers(net)
-    return {name: x for name, x in net.named_buffers() if name not in kept}
+    names = _names(net)
+    return {name: x for name, x in net.named_buffers() if name in names}
+
+
+def _names(net: nn.Module) -> tuple[str, ...]:
+    found = dict(net.named_children()).get("base")
+    return found.names if isinstance(found, Base) else ()
 
 
 def copied(net: Net) -> Net:
     """Return a copy with adapters of its own on the same base, which stays once in memory."""
-    return copy.deepcopy(net, {id(x): x for x in base(net).values()})
+    kept = saved_buffers(net)
+    shared = {id(x): x for name, x in net.named_buffers() if name not in kept}
+    return copy.deepcopy(net, shared)
 
 
 def merged(net: Net) -> Net:
@@ -163,18 +192,18 @@ def merged(net: Net) -> Net:
         if layer.bias is not None:
             linear.bias = nn.Parameter(layer.bias.detach())
         plain.set_submodule(name, linear)
-    for module in plain.modules():
-        kept = module.state_dict()
-        for name, x in list(module.named_buffers(recurse=False)):
-            delattr(module, name)
-            if name not in kept:
-                module.register_parameter(name, nn.Parameter(x))
+    for name, x in base(plain).items():
+        place, _, last = name.rpartition(".")
+        module = plain.get_submodule(place)
+        delattr(module, last)
+        module.register_parameter(last, nn.Parameter(x))
+    del plain.base
     return plain
 
 
 def check_base(net: nn.Module, params: Mapping[str, Tensor], where: str) -> None:
     """ValueError unless saved adapters belong to the base of this network."""
-    mine = dict(net.named_buffers(recurse=False)).get(BASE)
+    mine = dict(net.named_buffers()).get(BASE)
     if mine is None or BASE not in params or torch.equal(mine.cpu(), params[BASE].cpu()):
         return
     wanted, got = (bytes(x.tolist()).hex()[:12] for x in (mine, params[BASE]))
