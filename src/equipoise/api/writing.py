@@ -23,6 +23,7 @@ from equipoise.hints import shortened
 from equipoise.language import adapters, files, messages, models, reward_models, tasks
 from equipoise.language.task_files import plain, whole
 from equipoise.nets import lora
+from equipoise.nets.hub_decoder import HubDecoder
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
@@ -229,8 +230,11 @@ def export_model(
             weights=checkpoint.identity(weights_of(directory, best=best)),
         )
         return to
-    params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
-    files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
+    if isinstance(net, HubDecoder):
+        net.write(to)
+    else:
+        params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
+        files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
     text.tokenizer.save(to)
     return to
 

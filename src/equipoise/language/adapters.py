@@ -60,7 +60,7 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": one.scale * rank,
-        "target_modules": _targets(net, list(layers)),
+        "target_modules": [one.removeprefix("module.") for one in _targets(net, list(layers))],
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
@@ -133,7 +133,7 @@ def load(net: nn.Module, directory: Path) -> None:
 def _named(layers: dict[str, lora.LoraLinear]) -> dict[str, Tensor]:
     """The adapters by peft's names."""
     return {
-        f"{PREFIX}{name}.{kind}.weight": x
+        f"{PREFIX}{name.removeprefix('module.')}.{kind}.weight": x
         for name, layer in layers.items()
         for kind, x in ((lora.A, layer.lora_A), (lora.B, layer.lora_B))
     }

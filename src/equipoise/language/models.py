@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.hints import hint, install
-from equipoise.language.files import CONFIG, read_config
+from equipoise.language import architectures
+from equipoise.language.files import CONFIG
 from equipoise.nets.decoder import FAMILIES, DecoderConfig
+from equipoise.nets.hub_decoder import HubConfig
 
 TINY = (
     "llama:hidden_size=48,num_hidden_layers=3,num_attention_heads=4,num_key_value_heads=2,intermediate_size=160,"
@@ -35,7 +37,7 @@ FIELDS = {
 class Model:
     """A shape, and where the weights and the tokenizer are."""
 
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
     directory: Path | None  # None: from scratch
 
 
@@ -54,10 +56,10 @@ def find(name: str, vocabulary: int | None = None) -> Model:
     if is_shape(name):
         found = Model(from_scratch(TINY if name == "tiny" else name, vocabulary), None)
     elif directory.is_dir():
-        found = Model(read_config(directory), directory)
+        found = Model(architectures.read_config(directory), directory)
     elif HUB_ID.fullmatch(name) and not name.startswith("."):
         directory = from_hub(name)
-        found = Model(read_config(directory), directory)
+        found = Model(architectures.read_config(directory), directory)
     else:
         raise ValueError(
             f"--model: expected a directory with {CONFIG}, a hub id such as Qwen/Qwen3-0.6B, or a "

@@ -20,8 +20,8 @@ from equipoise import tree, trust
 from equipoise.actors.playing import FixedPolicy, noise_of
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
+from equipoise.language import architectures
 from equipoise.nets import lora
-from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -152,7 +152,7 @@ def text_spec(data: object, policy: str, where: str) -> TextSpec:
         )
     said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
     try:
-        DecoderConfig(**said["model"])
+        architectures.config_of(said["model"])
     except TypeError as error:
         raise ValueError(
             f"{where}: policies.{policy}.text.model: expected a model's fields, got others "

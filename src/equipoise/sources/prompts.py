@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.language import adapters, models, tasks
+from equipoise.language import adapters, architectures, models, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
+from equipoise.nets.hub_decoder import HubConfig
 from equipoise.seeds import derive_seed
 from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
 
@@ -51,7 +52,7 @@ class Voice:
 
     tokenizer: Tokenizer
     spec: TextSpec
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
 
 
 def voice(spec: TextSpec, directory: Path) -> Voice:
@@ -59,7 +60,7 @@ def voice(spec: TextSpec, directory: Path) -> Voice:
     tokenizer: Tokenizer = (
         CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
     )
-    return Voice(tokenizer, spec, DecoderConfig(**spec.model))
+    return Voice(tokenizer, spec, architectures.config_of(spec.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Text:
     task: Task
     tokenizer: Tokenizer
     spec: TextSpec
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
     train: Prompts
     held_out: Prompts
 
@@ -201,6 +202,6 @@ def fitting(
     return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
 
 
-def room(config: DecoderConfig, completion: int) -> int:
+def room(config: DecoderConfig | HubConfig, completion: int) -> int:
     """Tokens that a prompt may have next to a completion of ``completion`` tokens."""
     return config.max_position_embeddings - completion

@@ -20,7 +20,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import reward_models
+from equipoise.language import architectures, reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
@@ -176,7 +176,8 @@ class Texts(Source):
         return {"text": asdict(spec)}
 
     def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, object]:
-        return {"task": {"sha256": spec.env.sha256}}
+        decoder = architectures.decoder_of(architectures.config_of(spec.env.model))
+        return {"task": {"sha256": spec.env.sha256}, "decoder": decoder}
 
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
         if (got := spec.env.sha256) != (began := run["task"]["sha256"]):

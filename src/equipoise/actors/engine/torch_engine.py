@@ -25,6 +25,7 @@ from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
+from equipoise.nets.hub_decoder import HubDecoder, HubDecoding
 from equipoise.types.packed import Stop
 
 
@@ -52,7 +53,7 @@ class _Weights:
     """A version's network, joined for decoding."""
 
     net: Decoder
-    decoding: Decoding
+    decoding: Decoding | HubDecoding
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -68,6 +69,12 @@ class Ends:
     # byte of it
     stop: Sequence[str] = ()
     decode: Callable[[Sequence[int]], str] | None = None
+
+
+def _decoding(net: Decoder, rows: int, length: int) -> Decoding | HubDecoding:
+    if isinstance(net, HubDecoder):
+        return net.decoding(rows, length)
+    return Decoding(net, rows, length)
 
 
 class TorchEngine:
@@ -123,7 +130,7 @@ class TorchEngine:
         # new version.
         self._adapted, self._layers = net, lora.layers_of(net)
         net = lora.merged(net)
-        self._now = _Weights(net, Decoding(net, rows, length))
+        self._now = _Weights(net, _decoding(net, rows, length))
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
@@ -342,7 +349,7 @@ class TorchEngine:
         """
         if self._spare is None:
             net = deepcopy(self._now.net)
-            self._spare = _Weights(net, self._now.decoding.twin(net))
+            self._spare = _Weights(net, self._now.decoding.twin(net))  # type: ignore[arg-type]
 
     def _taking(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
