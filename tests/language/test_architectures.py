@@ -42,7 +42,7 @@ COMMON: dict[str, Any] = {
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "qwen2": {},
+    "qwen2": {"vocab_size": TOKENIZER.size + 1},  # its tokenizer adds a token
     "qwen3": {"head_dim": 8},
     "mistral": {"sliding_window": 16, "head_dim": 8},
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},

@@ -250,7 +250,7 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     limits = _Limits(
         source.prompt_tokens, source.completion_tokens, model.config.max_position_embeddings
     )
-    notes = list(task.notes)
+    notes = [*task.notes, *model.notes]
     template = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     parts = [
         _given(task, some, tokenizer, limits, template, notes)

@@ -109,7 +109,10 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
-    most, notes = (min(source.prompt_tokens, room(model.config, completion)), list(task.notes))
+    most, notes = (
+        min(source.prompt_tokens, room(model.config, completion)),
+        [*task.notes, *model.notes],
+    )
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     train, held_out = (
         fitting(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
