@@ -5,6 +5,7 @@ log-probabilities in engine and learner, and files that transformers loads.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise import api
+from equipoise import api, tree
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.language import architectures, files, models
 from equipoise.language.tokenizers import CharTokenizer
@@ -75,8 +76,6 @@ def model_in(place: Path, kind: str, **changes: Any) -> Any:
 
 def network(place: Path) -> Decoder:
     found = models.find(str(place))
-    from dataclasses import asdict
-
     return architectures.build(asdict(found.config), str(place))
 
 
@@ -163,6 +162,31 @@ def test_the_module_sees_nothing_of_another_sample(tmp_path: Path) -> None:
         np.testing.assert_allclose(found[at : at + len(sample)], alone[len(prompt) :], atol=1e-6)
 
 
+def test_new_weights_that_come_while_it_draws_are_drawn_from(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    net = network(tmp_path)
+    engine = TorchEngine(
+        network(tmp_path), rows=4, length=16, ends=Ends(()), seed=2, on_update="recompute"
+    )
+    with torch.no_grad():
+        for one in net.parameters():
+            one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)))
+    engine.submit(0, [0, 1, 2], 3, limit=10)
+    engine.step()
+    done = []
+    for part, _ in enumerate(engine.take(7, tree.named_tensors(net), lambda: True)):
+        done += engine.step() if part < 4 else []
+    while engine.live:
+        done += engine.step()
+    assert {7} < {version for one in done for version in one.version.tolist()}
+    for one in done:
+        data = packed_texts([([0, 1, 2], [one.token.tolist()])])
+        logp = token_logp(net, data)[0][3:].detach().numpy()
+        now = one.version == 7
+        np.testing.assert_allclose(logp[now], one.logp[now], atol=1e-5)
+        assert abs(logp - one.logp)[~now].max() > 1e-3  # by the weights before
+
+
 # -------------------------------------------------------------------------------------- bad input
 
 
@@ -204,7 +228,7 @@ def test_missing_tensors_and_pickles_are_refused(tmp_path: Path) -> None:
     gone = next(name for name in tensors if "attn.c_attn.weight" in name)
     del tensors[gone]
     save_file(tensors, tmp_path / files.WEIGHTS, metadata={"format": "pt"})
-    assert "must have every tensor of config.json, got all but 1" in refused(tmp_path)
+    assert "must have every tensor of its config.json, got all but 1" in refused(tmp_path)
     (tmp_path / files.WEIGHTS).rename(tmp_path / "pytorch_model.bin")
     assert "a pickle, which may run any code" in refused(tmp_path)
 

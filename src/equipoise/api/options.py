@@ -138,6 +138,9 @@ class Fields(TypedDict, total=False):
     lora_targets: Sequence[str] | None
     """Linear layers with an adapter; empty adapts them all (default: none). A layer is named by
     the end of its name, such as q_proj, or by a pattern with *."""
+    adapter: str | None
+    """Folder of an adapter to begin with, as peft writes it (default: none). Its file has the
+    rank, the scale and the layers, so `lora` is left out."""
     reward_weights: Sequence[float] | None
     """Weights of the rewards, in order; empty weighs each by 1 (default: none)."""
     reward_deadline_s: float | None

@@ -69,7 +69,7 @@ def hub_config(data: Mapping[str, Any], file: Path) -> HubConfig:
     if isinstance(window, int) and not isinstance(window, bool) and window > 0:
         sizes["max_position_embeddings"] = min(sizes["max_position_embeddings"], window)
     fields = {name: value for name, value in data.items() if name not in ("auto_map", "model_type")}
-    return HubConfig(model_type=kind, fields=json.loads(json.dumps(fields)), **sizes)
+    return HubConfig(model_type=kind, fields=json.loads(json.dumps(fields)), **sizes)  # type: ignore[arg-type]
 
 
 def _size(data: Mapping[str, Any], name: str, file: Path) -> int:

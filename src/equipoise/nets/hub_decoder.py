@@ -10,6 +10,7 @@ sliding window, within which it sees everything.
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,18 +171,16 @@ class HubDecoder(Decoder):
 
 
 def _module(config: HubConfig, directory: Path | None) -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    made = AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
+    hub: Any = importlib.import_module("transformers")  # whose types are its own
+    hub.utils.logging.disable_progress_bar()
+    made = hub.AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
     how: dict[str, Any] = {"dtype": torch.float32}
     if _number(config, "attn_logit_softcapping"):  # other kernels of attention leave it out
         how["attn_implementation"] = "eager"
     if directory is None:
-        return AutoModelForCausalLM.from_config(made, **how)
+        return hub.AutoModelForCausalLM.from_config(made, **how)
     try:
-        found, told = AutoModelForCausalLM.from_pretrained(
+        found, told = hub.AutoModelForCausalLM.from_pretrained(
             directory,
             config=made,
             use_safetensors=True,
@@ -236,7 +235,7 @@ def make_slots(slots: int, length: int) -> Any:
     """
     from transformers.cache_utils import Cache
 
-    class Slots(Cache):  # type: ignore[misc]
+    class Slots(Cache):
         """By layer, keys and values [slots, K, length, D], allocated when their shape is seen."""
 
         def __init__(self) -> None:
@@ -255,8 +254,14 @@ def make_slots(slots: int, length: int) -> Any:
             self._slots, self._position, self._longest = None, position, longest
 
         def update(
-            self, key: Tensor, value: Tensor, layer_idx: int, *args: object, **kwargs: object
+            self,
+            key_states: Tensor,
+            value_states: Tensor,
+            layer_idx: int,
+            *args: object,
+            **kwargs: object,
         ) -> tuple[Tensor, Tensor]:
+            key, value = key_states, value_states
             if layer_idx not in self.stored:
                 self.stored[layer_idx] = (_room(key), _room(value))
             keys, values = self.stored[layer_idx]

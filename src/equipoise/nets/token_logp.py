@@ -36,11 +36,14 @@ def token_logp(
     chosen = torch.as_tensor(data.chosen, device=hidden.device).nonzero().squeeze(1)
     target = torch.as_tensor(data.token, device=hidden.device).index_select(0, chosen)
     before = hidden.index_select(0, layout.previous.index_select(0, chosen))
-    how = {"temperature": temperature, "chunk": chunk, "entropy": entropy}
     if isinstance(net, HubDecoder) and not net.plain:
-        logp, spread = logits_logp(net.logits, before, target, **how)
+        logp, spread = logits_logp(
+            net.logits, before, target, temperature=temperature, chunk=chunk, entropy=entropy
+        )
     else:
-        logp, spread = head_logp(before, net.head, target, **how)
+        logp, spread = head_logp(
+            before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy
+        )
     zeros = torch.zeros(len(layout.previous), dtype=logp.dtype, device=logp.device)
     return zeros.index_copy(0, chosen, logp), zeros.index_copy(
         0, chosen, spread
