@@ -98,7 +98,7 @@ def test_checkpoints_have_the_adapters_alone(alone: Any) -> None:
 @pytest.mark.thorough
 def test_merged_and_apart_say_the_same(alone: Any, base: Path, tmp_path: Path) -> None:
     api.export(alone["place"], tmp_path / "merged")
-    api.export(alone["place"], tmp_path / "apart", adapter=True)
+    api.export(alone["place"], tmp_path / "apart", only="adapter")
     merged = Decoder(files.read_config(tmp_path / "merged"))
     files.load(merged, tmp_path / "merged")
     net = Decoder(files.read_config(base))

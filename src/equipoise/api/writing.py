@@ -213,7 +213,7 @@ def export_model(
         if isinstance(net, ScoredDecoder):
             raise ValueError(
                 f"{directory}: must be a run whose model writes to give adapters alone, got a "
-                "reward model, whose head learns whole; leave out --adapter"
+                "reward model, whose head learns whole; leave out --only"
             )
         adapters.write(to, net, texts_of(program).settings.model)
         text.tokenizer.save(to)

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from equipoise.cli.app import Trust, app, place, plain_command, vouched
 from equipoise.console.help import Sections
 from equipoise.console.place import say
+from equipoise.hints import shortened
+
+
+def one_of(only: str | None) -> Literal["weights", "adapter"] | None:
+    """Read ``--only``; ValueError for another word."""
+    if only is None or only == "weights" or only == "adapter":
+        return only
+    raise ValueError(f"--only: must be weights or adapter, got {shortened(repr(only))}")
 
 
 @app.command(
@@ -23,7 +31,7 @@ from equipoise.console.place import say
                                 an action a line, on numpy and onnxruntime alone
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
   equipoise train sort --algorithm rloo --model model        of a run on text
-  equipoise export runs/NAME adapter --adapter               its adapters, as peft loads them""",
+  equipoise export runs/NAME adapter --only adapter          its adapters, as peft loads them""",
 )
 @plain_command("equipoise export")
 def export(
@@ -49,22 +57,13 @@ def export(
     rows: Annotated[
         str | None, typer.Option(metavar="N", help="Observations in the check (default: 10000)")
     ] = None,
-    no_graph: Annotated[
-        bool,
+    only: Annotated[
+        str | None,
         typer.Option(
-            "--no-graph",
-            help="Write weights without a graph, for a server with torch",
-            show_default=False,
+            metavar="weights|adapter",
+            help="Write weights without a graph, or adapters alone",
         ),
-    ] = False,
-    adapter: Annotated[
-        bool,
-        typer.Option(
-            "--adapter",
-            help="Write the adapters of a run with --lora alone",
-            show_default=False,
-        ),
-    ] = False,
+    ] = None,
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -83,8 +82,7 @@ def export(
         best=best,
         recorded=recorded,
         rows=count,
-        graph=not no_graph,
-        adapter=adapter,
+        only=one_of(only),
         **vouched(trust),
     )
     if not found.version:

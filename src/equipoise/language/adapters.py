@@ -49,7 +49,7 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
     if not layers:
         raise ValueError(
             "export: must be a run with adapters (--lora RANK) to write them alone, got a run in "
-            "which the whole model learns; leave out --adapter"
+            "which the whole model learns; leave out --only"
         )
     directory.mkdir(parents=True, exist_ok=True)
     one = next(iter(layers.values()))

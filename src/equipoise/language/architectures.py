@@ -6,15 +6,14 @@ No code of the model's folder is run, and no weights but safetensors are read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from equipoise.files import read_json
 from equipoise.hints import install, shortened
 from equipoise.language import files
 from equipoise.nets.decoder import FAMILIES, ROPE_TYPES, Decoder, DecoderConfig
 from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder
+from equipoise.types.packed import Fields
 
 OURS, THEIRS = "equipoise", "transformers"
 NAMES = {  # of the same size, by other architectures
@@ -33,7 +32,7 @@ def read_config(directory: Path) -> DecoderConfig | HubConfig:
     return hub_config(data, directory / files.CONFIG)
 
 
-def fits(data: Mapping[str, Any]) -> bool:
+def fits(data: Fields) -> bool:
     """Is this the config.json of a model that our decoder computes?"""
     kind = data.get("model_type")
     if kind != "mistral" and kind not in FAMILIES:
@@ -46,7 +45,7 @@ def fits(data: Mapping[str, Any]) -> bool:
     return not unlike and (form is None or form in ROPE_TYPES)
 
 
-def hub_config(data: Mapping[str, Any], file: Path) -> HubConfig:
+def hub_config(data: Fields, file: Path) -> HubConfig:
     """The shape of a model that transformers computes; ValueError if it has none of that name."""
     kind = data.get("model_type")
     try:
@@ -72,7 +71,7 @@ def hub_config(data: Mapping[str, Any], file: Path) -> HubConfig:
     return HubConfig(model_type=kind, fields=json.loads(json.dumps(fields)), **sizes)  # type: ignore[arg-type]
 
 
-def _size(data: Mapping[str, Any], name: str, file: Path) -> int:
+def _size(data: Fields, name: str, file: Path) -> int:
     for one in (name, *NAMES[name]):
         value = data.get(one)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -82,7 +81,7 @@ def _size(data: Mapping[str, Any], name: str, file: Path) -> int:
     raise ValueError(f"{file}: {name}: must be a whole number above 0, got {data.get(name)!r}")
 
 
-def config_of(model: Mapping[str, Any]) -> DecoderConfig | HubConfig:
+def config_of(model: Fields) -> DecoderConfig | HubConfig:
     """The shape of a ``TextSpec.model``; TypeError for other fields."""
     return HubConfig(**model) if model.get("family") == FAMILY else DecoderConfig(**model)
 
@@ -92,7 +91,7 @@ def decoder_of(config: DecoderConfig | HubConfig) -> str:
     return THEIRS if isinstance(config, HubConfig) else OURS
 
 
-def own(model: Mapping[str, Any], what: str) -> DecoderConfig:
+def own(model: Fields, what: str) -> DecoderConfig:
     """The shape of a model for ``what``, which needs our decoder; ValueError for another."""
     config = config_of(model)
     if isinstance(config, HubConfig):
@@ -102,7 +101,7 @@ def own(model: Mapping[str, Any], what: str) -> DecoderConfig:
     return config
 
 
-def build(model: Mapping[str, Any], weights: str) -> Decoder:
+def build(model: Fields, weights: str) -> Decoder:
     """The network of a ``TextSpec``, with the weights of a directory, or at random ("")."""
     config, directory = config_of(model), Path(weights)
     if isinstance(config, HubConfig):

@@ -12,19 +12,19 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.foreign import Foreign
 from equipoise.hints import said, shortened
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import Layout, alike
-from equipoise.types.packed import Packed
+from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
 CLOSE = 1e-3  # of logits in float32, relative to the largest
@@ -41,13 +41,13 @@ class HubConfig:
     vocab_size: int
     hidden_size: int
     max_position_embeddings: int  # or the sliding window, if that is shorter
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of config.json
+    fields: Fields = field(default_factory=dict)  # of config.json
 
 
 class HubDecoder(Decoder):
     """A module of transformers in a decoder's place."""
 
-    config: Any  # a HubConfig
+    config: Foreign  # a HubConfig
 
     def __init__(self, config: HubConfig, directory: Path | None = None) -> None:
         """``directory``: where the weights are; None: at random. ValueError if files are damaged,
@@ -55,7 +55,7 @@ class HubDecoder(Decoder):
         """
         nn.Module.__init__(self)
         self.config = config
-        self.module: Any = _module(config, directory)
+        self.module: Foreign = _module(config, directory)
         self.eval()
         if directory is not None:
             self.check(str(directory))
@@ -137,7 +137,7 @@ class HubDecoder(Decoder):
         return HubDecoding(self, make_slots(slots, length))
 
     @torch.no_grad()
-    def prefill(self, token: Tensor, lengths: Tensor, cache: Any, slots: Tensor) -> Tensor:
+    def prefill(self, token: Tensor, lengths: Tensor, cache: Foreign, slots: Tensor) -> Tensor:
         size = token.shape[1]
         mask = torch.full((size, size), -torch.inf, device=token.device).triu(1)
         cache.begin(slots)
@@ -170,11 +170,11 @@ class HubDecoder(Decoder):
         self.module.save_pretrained(str(directory))
 
 
-def _module(config: HubConfig, directory: Path | None) -> Any:
-    hub: Any = importlib.import_module("transformers")  # whose types are its own
+def _module(config: HubConfig, directory: Path | None) -> Foreign:
+    hub: Foreign = importlib.import_module("transformers")  # whose types are its own
     hub.utils.logging.disable_progress_bar()
     made = hub.AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
-    how: dict[str, Any] = {"dtype": torch.float32}
+    how: dict[str, object] = {"dtype": torch.float32}
     if _number(config, "attn_logit_softcapping"):  # other kernels of attention leave it out
         how["attn_implementation"] = "eager"
     if directory is None:
@@ -229,7 +229,7 @@ def _rows(layout: Layout) -> list[np.ndarray]:
     return [one for one in rows if len(one)]
 
 
-def make_slots(slots: int, length: int) -> Any:
+def make_slots(slots: int, length: int) -> Foreign:
     """The keys and values of ``slots`` texts of at most ``length`` tokens, as a cache of
     transformers, whose package is imported here.
     """
@@ -288,7 +288,7 @@ def make_slots(slots: int, length: int) -> Any:
 class HubDecoding:
     """One token of many texts at a time, as ``Decoding``."""
 
-    def __init__(self, net: HubDecoder, cache: Any) -> None:
+    def __init__(self, net: HubDecoder, cache: Foreign) -> None:
         self._net, self.cache = net, cache
 
     def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from equipoise.hints import hint
 from equipoise.tree import saved_buffers
+from equipoise.types.packed import Fields
 
 BASE = "base.sha256"  # the buffer with the hash of the base [32] uint8
 HEADS = ("lm_head", "embed_out", "score")  # linear layers that are no part of a model's layers
@@ -76,7 +77,7 @@ class LoraLinear(nn.Linear):
         return torch.addmm(self.weight[piece], self.lora_B[piece], self.lora_A, alpha=self.scale)
 
 
-def adapted(net: Net, settings: Mapping[str, Any], learned: Sequence[str] = ()) -> Net:
+def adapted(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net:
     """Freeze a network and give it adapters, in place; {}: leave it as it is.
 
     ``learned``: modules that learn whole. ValueError for targets that match nothing, and for a rank
