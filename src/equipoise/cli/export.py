@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
@@ -16,11 +16,14 @@ from equipoise.console.place import say
 from equipoise.hints import shortened
 
 
-def one_of(only: str | None) -> Literal["weights", "adapter"] | None:
+Part = Literal["weights", "adapter"]
+
+
+def one_of(only: str | None) -> Part | None:
     """Read ``--only``; ValueError for another word."""
-    if only is None or only == "weights" or only == "adapter":
-        return only
-    raise ValueError(f"--only: must be weights or adapter, got {shortened(repr(only))}")
+    if only is not None and only not in get_args(Part):
+        raise ValueError(f"--only: must be weights or adapter, got {shortened(repr(only))}")
+    return cast("Part | None", only)
 
 
 @app.command(
