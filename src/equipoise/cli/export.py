@@ -15,7 +15,6 @@ from equipoise.console.help import Sections
 from equipoise.console.place import say
 from equipoise.hints import shortened
 
-
 Part = Literal["weights", "adapter"]
 
 
