@@ -9,6 +9,8 @@ from typing import Any
 
 from equipoise.hints import raised
 
+Foreign = Any  # an object of another library, whose types are that library's
+
 
 class Unreadable(ValueError):
     """The error of an attribute that raises something else than AttributeError; that error is the

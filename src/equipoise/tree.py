@@ -263,8 +263,15 @@ def torch_views(tree: Tree) -> Tree:
 
 
 def named_tensors(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a module by name, detached, sharing its memory."""
-    return {k: v.detach() for k, v in (*net.named_parameters(), *net.named_buffers())}
+    """Parameters and saved buffers of a module by name, detached, sharing its memory."""
+    return {k: v.detach() for k, v in net.named_parameters()} | saved_buffers(net)
+
+
+def saved_buffers(net: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers of a module by name, detached, without those that are not saved (``persistent``)."""
+    found = {k: v.detach() for k, v in net.named_buffers()}
+    kept = net.state_dict().keys() if found else ()
+    return {k: v for k, v in found.items() if k in kept}
 
 
 def numpy_views(tree: Tree) -> Tree:

@@ -86,7 +86,7 @@ def test_a_run_becomes_an_artifact_and_plays_like_it(run: Path, tmp_path: Path) 
     assert last is not None and lineage["evaluation"] == {
         key: last[key] for key in ("mean", "std", "episodes")
     }
-    before = eq.export(run.with_name("before"), tmp_path / "before", rows=100, graph=False)
+    before = eq.export(run.with_name("before"), tmp_path / "before", rows=100, only="weights")
     parent = checkpoint.latest(run.with_name("before") / "checkpoints")
     assert (
         parent is not None
@@ -118,7 +118,7 @@ def test_a_run_becomes_an_artifact_and_plays_like_it(run: Path, tmp_path: Path) 
 
 
 def test_weights_alone_are_for_torch(run: Path, tmp_path: Path) -> None:
-    made = eq.export(run, tmp_path / "policy", rows=100, graph=False)
+    made = eq.export(run, tmp_path / "policy", rows=100, only="weights")
     assert sorted(file.name for file in made.path.iterdir()) == [
         "manifest.json",
         "spec.json",
@@ -142,7 +142,7 @@ def test_a_run_whose_env_is_gone_is_exported(trained: Path, without: None, tmp_p
         == eq.load(trained).act(observation())
     )
     seen = eq.export(
-        trained, tmp_path / "seen", recorded=recording(tmp_path / "rows.npz"), graph=False
+        trained, tmp_path / "seen", recorded=recording(tmp_path / "rows.npz"), only="weights"
     )
     quantiles = spec(seen.path)["artifact"]["quantiles"]
     # not of the mask

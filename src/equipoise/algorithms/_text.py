@@ -24,15 +24,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.facts import Help, Read
-from equipoise.language import files
-from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.language import adapters, architectures
+from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import Layout
 from equipoise.nets.packing import pack
 from equipoise.nets.token_logp import token_logp
@@ -81,10 +80,7 @@ class TextLearns(Learns):
 
     def network(self, spec: TextSpec) -> nn.Module:
         """The language model, with the weights of the directory that the spec names."""
-        net = Decoder(DecoderConfig(**spec.model))
-        if spec.weights:
-            files.load(net, Path(spec.weights))
-        return net
+        return adapters.adapted(architectures.build(spec.model, spec.weights), spec)
 
     def prepare(self, data: Trajectory) -> Packed:
         return pack(data)

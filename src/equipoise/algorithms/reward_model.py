@@ -30,8 +30,7 @@ from equipoise.algorithms._pairs import (
     right,
 )
 from equipoise.facts import Help
-from equipoise.language import files
-from equipoise.nets.decoder import DecoderConfig
+from equipoise.language import adapters, architectures, files
 from equipoise.nets.scored import SCORE, ScoredDecoder
 from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, TextSpec
 
@@ -50,10 +49,10 @@ class RewardModel(PairLearns):
 
     def network(self, spec: TextSpec) -> ScoredDecoder:
         """The model with a head of one number, which is new unless the directory has one."""
-        net = ScoredDecoder(DecoderConfig(**spec.model))
+        net = ScoredDecoder(architectures.own(spec.model, "a reward model"))
         if spec.weights:
             files.load(net, Path(spec.weights), fresh=(SCORE,))
-        return net
+        return adapters.adapted(net, spec, learned=("score",))
 
     def judge(self, net: ScoredDecoder, data: Packed) -> Tensor:
         return net.scores(data)

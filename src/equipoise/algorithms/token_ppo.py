@@ -14,7 +14,6 @@ step, not once a minibatch.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from equipoise.algorithms._actor_critic import standardized
 from equipoise.algorithms._text import PolicyText, over, per_sample, spread
 from equipoise.facts import KEPT, Help
 from equipoise.nets.layout import Layout
+from equipoise.nets.lora import copied
 from equipoise.nets.token_logp import token_logp
 from equipoise.returns import token_gae
 from equipoise.types import (
@@ -86,7 +86,7 @@ class TokenPPO(PolicyText):
         """Add the critic under a name of its own, next to the policy's parameters, which stay as
         they are.
         """
-        net.add_module("critic", Critic(size, copy.deepcopy(net) if self.critic == "own" else None))
+        net.add_module("critic", Critic(size, copied(net) if self.critic == "own" else None))
         return net
 
     def groups(self, net: Any) -> dict[str, list[Parameter]]:

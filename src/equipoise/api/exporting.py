@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equipoise import tree
 from equipoise import trust as trusting
@@ -56,7 +56,7 @@ def export(
     best: bool = False,
     recorded: str | os.PathLike[str] | None = None,
     rows: int | None = None,
-    graph: bool = True,
+    only: Literal["weights", "adapter"] | None = None,
     trust: Sequence[str] = (),
 ) -> Exported:
     """Write a trained policy as a folder of data that acts without torch: an artifact.
@@ -72,7 +72,8 @@ def export(
         best: Take the weights of the best evaluation.
         recorded: Observations to compare on, as for ``play`` (default: played in the run's env).
         rows: How many of them (default: 10,000, or 2,000 large ones).
-        graph: Write the graph also; without it there are weights alone.
+        only: ``weights``: write no graph. ``adapter``, of a run with ``lora``: write the adapters
+            alone, as ``peft`` loads them (default: the model with the adapters in its weights).
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
 
     Returns:
@@ -101,9 +102,14 @@ def export(
             isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()
         ):
             with aside_of(place) as aside:
-                export_model(here, aside, best=best, trust=trust)
+                export_model(here, aside, best=best, adapter=only == "adapter", trust=trust)
             version = checkpoint.identity(place) if (place / REWARD).is_file() else ""
             return Exported(path=place, version=version)
+        if only == "adapter":
+            raise ValueError(
+                f"{directory}: must be a run on text to give adapters, got a policy that acts; "
+                "leave out --only"
+            )
         loaded = read_policies(here, best=best, trust=trust)
         name = loaded.named(policy)
         one, step = loaded.playable[name], step_of(loaded.meta)
@@ -117,7 +123,7 @@ def export(
             step=step,
             lineage=lineage(here, loaded, name),
             seen=seen,
-            rows=wanted if graph else None,
+            rows=None if only == "weights" else wanted,
         )
     return Exported(
         path=place,

@@ -68,6 +68,9 @@ class Fields(TypedDict, total=False):
     model: str | None
     """Language model: tiny, a directory or a hub id (default: tiny). llama:hidden_size=48,... is
     a new model of that size. A directory has config.json and safetensors."""
+    lora: int | None
+    """Rank of low-rank adapters; none learns the whole model (default: none). The model stays as
+    it is. Only adapters are learned, published and saved."""
     reward: Reward | None
     """Rewards to learn from, such as env+0.5*rnd (default: env). env: the env's own. Others are
     built in, or module:Class of your own. Scale, clip and normalisation act on the sum. On text:
@@ -130,6 +133,14 @@ class Fields(TypedDict, total=False):
     arguments: Sequence[str] | None
     """Arguments of the task, as KEY=VALUE[,...] (default: none). They are settings of a
     reasoning-gym data set, or held_out=FILE for a file."""
+    lora_alpha: float | None
+    """Scale of the adapters, divided by their rank (default: 16.0)."""
+    lora_targets: Sequence[str] | None
+    """Linear layers with an adapter; empty adapts them all (default: none). A layer is named by
+    the end of its name, such as q_proj, or by a pattern with *."""
+    adapter: str | None
+    """Folder of an adapter to begin with, as peft writes it (default: none). Its file has the
+    rank, the scale and the layers, so `lora` is left out."""
     reward_weights: Sequence[float] | None
     """Weights of the rewards, in order; empty weighs each by 1 (default: none)."""
     caution: float | None

@@ -105,7 +105,9 @@ def of_run(
     if fresh := not to.exists():
         begins(name)
         try:
-            note = export(directory, to, policy=name, graph=graph, trust=trust).note
+            note = export(
+                directory, to, policy=name, only=None if graph else "weights", trust=trust
+            ).note
         except OSError:
             if not to.exists():  # else another start was faster
                 raise

@@ -19,8 +19,10 @@ from equipoise.api.playing import weights_of
 from equipoise.api.reward_models import FOLDER, aside_of, of_run
 from equipoise.files import local_path, parse_json
 from equipoise.hints import shortened
-from equipoise.language import files, messages, reward_models, tasks
+from equipoise.language import adapters, files, messages, models, reward_models, tasks
 from equipoise.language.task_files import plain, whole
+from equipoise.nets import lora
+from equipoise.nets.hub_decoder import HubDecoder
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
@@ -70,7 +72,8 @@ def writer(
 def _writer(
     directory: str | os.PathLike[str], best: bool, trust: Sequence[str]
 ) -> tuple[Program, Voice, Any]:
-    program = RunDirectory.open(directory, trusted=trust, only=("algorithm", "torso")).program
+    kinds = ("algorithm", "torso")
+    program = RunDirectory.open(directory, trusted=trust, only=kinds).program
     if not source_of(program).writes:
         raise ValueError(
             f"{directory}: expected a run on text (equipoise train sort --algorithm grpo), got one "
@@ -82,6 +85,11 @@ def _writer(
     spec = playable.text_spec(
         parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file)
     )
+    if spec.lora:  # adapters alone are in the run, so the model that it began with is opened
+        whole = RunDirectory.open(directory, trusted=trust, only=(*kinds, "model")).program
+        model = texts_of(whole).settings.model
+        found = None if models.is_shape(model) else models.find(model).directory
+        spec = replace(spec, weights=str(found or ""))
     net = network(program, RunSpec(env=spec, policies={name: spec}), name)
     playable.fill({name: net}, checkpoint.load(source)[0], str(source))
     return program, voice(spec, RunDirectory.found(directory).path), net
@@ -188,12 +196,30 @@ def generate(
 
 
 def export_model(
-    directory: str | os.PathLike[str], to: Path, *, best: bool = False, trust: Sequence[str] = ()
+    directory: str | os.PathLike[str],
+    to: Path,
+    *,
+    best: bool = False,
+    adapter: bool = False,
+    trust: Sequence[str] = (),
 ) -> Path:
     """Write ``config.json`` and ``model.safetensors`` for ``transformers`` into a new folder; a
     reward model with its calibration on held-out pairs, whose file is read again.
+
+    A run with adapters gives the model with the adapters in its weights. ``adapter`` gives the
+    adapters alone, as peft loads them.
     """
     program, text, net = writer(directory, best=best, trust=trust)
+    if adapter:
+        if isinstance(net, ScoredDecoder):
+            raise ValueError(
+                f"{directory}: must be a run whose model writes to give adapters alone, got a "
+                "reward model, whose head learns whole; leave out --only"
+            )
+        adapters.write(to, net, texts_of(program).settings.model)
+        text.tokenizer.save(to)
+        return to
+    net = lora.merged(net)
     if isinstance(net, ScoredDecoder):
         whole = RunDirectory.open(directory, trusted=trust).program
         reward_models.write(
@@ -209,8 +235,11 @@ def export_model(
             },
         )
         return to
-    params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
-    files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
+    if isinstance(net, HubDecoder):
+        net.write(to)
+    else:
+        params = {name: x for name, x in net.named_parameters() if not name.startswith("critic.")}
+        files.write(to, net.config, params, eos=text.spec.eos, special=text.tokenizer.special)
     text.tokenizer.save(to)
     return to
 

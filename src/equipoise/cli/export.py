@@ -6,13 +6,23 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
 from equipoise.cli.app import Trust, app, place, plain_command, vouched
 from equipoise.console.help import Sections
 from equipoise.console.place import say
+from equipoise.hints import shortened
+
+Part = Literal["weights", "adapter"]
+
+
+def one_of(only: str | None) -> Part | None:
+    """Read ``--only``; ValueError for another word."""
+    if only is not None and only not in get_args(Part):
+        raise ValueError(f"--only: must be weights or adapter, got {shortened(repr(only))}")
+    return cast("Part | None", only)
 
 
 @app.command(
@@ -22,7 +32,8 @@ from equipoise.console.place import say
   python policy/edge.py policy < observations.jsonl
                                 an action a line, on numpy and onnxruntime alone
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
-  equipoise train sort --algorithm rloo --model model        of a run on text""",
+  equipoise train sort --algorithm rloo --model model        of a run on text
+  equipoise export runs/NAME adapter --only adapter          its adapters, as peft loads them""",
 )
 @plain_command("equipoise export")
 def export(
@@ -48,14 +59,13 @@ def export(
     rows: Annotated[
         str | None, typer.Option(metavar="N", help="Observations in the check (default: 10000)")
     ] = None,
-    no_graph: Annotated[
-        bool,
+    only: Annotated[
+        str | None,
         typer.Option(
-            "--no-graph",
-            help="Write weights without a graph, for a server with torch",
-            show_default=False,
+            metavar="weights|adapter",
+            help="Write weights without a graph, or adapters alone",
         ),
-    ] = False,
+    ] = None,
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -74,7 +84,7 @@ def export(
         best=best,
         recorded=recorded,
         rows=count,
-        graph=not no_graph,
+        only=one_of(only),
         **vouched(trust),
     )
     if not found.version:

@@ -155,8 +155,8 @@ def onnx_bytes(module: PolicyGraph) -> bytes:
         raise ValueError(
             "expected a policy that ONNX can express, got one that its exporter refuses: "
             f"{type(error).__name__}: "
-            f"{lines[0] if lines else 'no message'}; without a graph (export --no-graph) torch can "
-            "serve it (serve RUN --backend torch)"
+            f"{lines[0] if lines else 'no message'}; without a graph "
+            "(export --only weights) torch can serve it (serve RUN --backend torch)"
         ) from error
     model.graph.name = "policy"
     for node in model.graph.node:

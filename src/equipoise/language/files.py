@@ -198,6 +198,18 @@ def weight_files(directory: Path) -> list[Path]:
     raise ValueError(f"{directory}: expected {WEIGHTS} or {INDEX}, got neither")
 
 
+def check_whole(directory: Path) -> None:
+    """ValueError unless every file of weights is there and whole."""
+    for file in weight_files(directory):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except SafetensorError as error:
+            raise ValueError(
+                f"{file}: expected whole safetensors, got a torn or foreign file ({error})"
+            ) from None
+
+
 def write(
     directory: Path,
     config: DecoderConfig,

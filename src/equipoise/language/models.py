@@ -4,6 +4,7 @@ to begin at random.
 =================================================  ==============================================================
 ``path/to/model``                                  a directory with ``config.json`` and safetensors
 ``Qwen/Qwen3-0.6B``                                the hub's files, kept in its cache on this machine
+``Qwen/Qwen3-0.6B@REVISION``                       the same of a commit, a branch or a tag
 ``llama:hidden_size=48,num_hidden_layers=3``       from scratch; other fields of ``DecoderConfig`` may follow
 ``tiny``                                           from scratch, 0.09M parameters
 =================================================  ==============================================================
@@ -17,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.hints import hint, install
-from equipoise.language.files import CONFIG, read_config
+from equipoise.language import architectures
+from equipoise.language.files import CONFIG
 from equipoise.nets.decoder import FAMILIES, DecoderConfig
+from equipoise.nets.hub_decoder import HubConfig
 
 TINY = (
     "llama:hidden_size=48,num_hidden_layers=3,num_attention_heads=4,num_key_value_heads=2,intermediate_size=160,"
     "max_position_embeddings=512"
 )
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")  # and its revision
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # and no pickle
 FIELDS = {
     one.name: one for one in fields(DecoderConfig) if one.name not in ("family", "rope_scaling")
@@ -35,8 +38,20 @@ FIELDS = {
 class Model:
     """A shape, and where the weights and the tokenizer are."""
 
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
     directory: Path | None  # None: from scratch
+    revision: str = ""  # of a model of the hub: the commit
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the model for a run's notes."""
+        said = [f"the model is of revision {self.revision}"] if self.revision else []
+        if isinstance(self.config, HubConfig):
+            said.append(
+                f"transformers computes the model ({self.config.model_type}), for texts of up to "
+                f"{self.config.max_position_embeddings:,} tokens"
+            )
+        return said
 
 
 def is_shape(name: str) -> bool:
@@ -54,10 +69,10 @@ def find(name: str, vocabulary: int | None = None) -> Model:
     if is_shape(name):
         found = Model(from_scratch(TINY if name == "tiny" else name, vocabulary), None)
     elif directory.is_dir():
-        found = Model(read_config(directory), directory)
+        found = Model(architectures.read_config(directory), directory)
     elif HUB_ID.fullmatch(name) and not name.startswith("."):
         directory = from_hub(name)
-        found = Model(read_config(directory), directory)
+        found = Model(architectures.read_config(directory), directory, directory.name)
     else:
         raise ValueError(
             f"--model: expected a directory with {CONFIG}, a hub id such as Qwen/Qwen3-0.6B, or a "
@@ -127,7 +142,11 @@ def from_hub(name: str) -> Path:
             f"--model {name}: expected huggingface_hub, got none; {install('language')}"
         ) from None
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(HUB_FILES)))
+        model, _, revision = name.partition("@")
+        found = huggingface_hub.snapshot_download(
+            model, revision=revision or None, allow_patterns=list(HUB_FILES)
+        )
+        return Path(found)
     except OSError as error:  # all that it raises without the model or without network
         said = " ".join(str(error).split())
         raise ValueError(

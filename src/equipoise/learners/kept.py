@@ -29,7 +29,7 @@ class KeptStates:
         """Return the present state, with ``group`` of the name of each group of parameters."""
         return {
             "groups": {name: group(name) for name in self._parameters.optimizers},
-            "buffers": {name: buffer.detach() for name, buffer in self.net.named_buffers()},
+            "buffers": tree.saved_buffers(self.net),
             "target": {} if self._target is None else self._target.state(),
         }
 
@@ -37,7 +37,7 @@ class KeptStates:
         """Make a state, as ``now`` returns it, the present one."""
         for name, group in state["groups"].items():
             self._parameters.load(name, group)
-        for name, buffer in self.net.named_buffers():
+        for name, buffer in tree.saved_buffers(self.net).items():
             buffer.copy_(state["buffers"][name])
         if self._target is not None:
             self._target.load(state["target"])

@@ -25,6 +25,7 @@ from equipoise.learners.scaling import scaling
 from equipoise.learners.steps import NonFiniteUpdate, Numbers, Step, StepInProgress, checked, either
 from equipoise.learners.target import Target
 from equipoise.learners.transfer import transfer
+from equipoise.nets import lora
 from equipoise.nets.precision import autocast, backward
 from equipoise.nets.vision import encoders
 from equipoise.rewards.terms import Terms
@@ -374,6 +375,7 @@ class Learner:
                 f"expected the optimiser groups {sorted(wanted)}, got a state of {sorted(got)}"
             )
         schema.check(state, self._schema(), "")
+        lora.check_base(self.net, state["buffers"], "state of the learner")
         with torch.no_grad():
             self._kept.take(state)
             self._kept.load(state)

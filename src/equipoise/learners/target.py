@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise import tree
+from equipoise.nets.lora import copied
 
 
 class Target:
@@ -25,7 +25,7 @@ class Target:
 
     def __init__(self, net: Any, *, every: int, tau: float) -> None:
         """``net``: the result of ``Algorithm.followed``, on its device."""
-        self.net = copy.deepcopy(net).requires_grad_(False)
+        self.net = copied(net).requires_grad_(False)
         self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())
 
@@ -36,8 +36,9 @@ class Target:
             return
         for mine, other in zip(self._mine, self._others, strict=True):
             mine.lerp_(other, self.tau)  # at tau = 1 the very bits of the other
-        for mine, other in zip(self.net.buffers(), self._source.buffers(), strict=True):
-            mine.copy_(other)
+        others = tree.saved_buffers(self._source)
+        for name, mine in tree.saved_buffers(self.net).items():
+            mine.copy_(others[name])
 
     def state(self) -> dict[str, Tensor]:
         return tree.named_tensors(self.net)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.nets.function import Context
-from equipoise.private.torch import parameters
+from equipoise.nets.lora import LoraLinear
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -81,8 +81,10 @@ class _Rotate(torch.autograd.Function):
 
 def together(x: Tensor, *layers: nn.Linear) -> Tensor:
     """Outputs of several layers side by side, by one product if their weights allow it."""
+    if any(isinstance(layer, LoraLinear) for layer in layers):
+        return torch.cat([layer(x) for layer in layers], -1)
     weights = [layer.weight for layer in layers]
-    biases = [parameters(layer)["bias"] for layer in layers]
+    biases: list[Tensor | None] = [layer.bias for layer in layers]
     bias = torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None
     if torch.is_grad_enabled():
         return F.linear(x, torch.cat(weights), bias)

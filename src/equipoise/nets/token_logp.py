@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.function import Context
+from equipoise.nets.hub_decoder import HubDecoder
 from equipoise.nets.layout import Layout
 from equipoise.types.packed import Packed
 
@@ -32,9 +36,14 @@ def token_logp(
     chosen = torch.as_tensor(data.chosen, device=hidden.device).nonzero().squeeze(1)
     target = torch.as_tensor(data.token, device=hidden.device).index_select(0, chosen)
     before = hidden.index_select(0, layout.previous.index_select(0, chosen))
-    logp, spread = head_logp(
-        before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy
-    )
+    if isinstance(net, HubDecoder) and not net.plain:
+        logp, spread = logits_logp(
+            net.logits, before, target, temperature=temperature, chunk=chunk, entropy=entropy
+        )
+    else:
+        logp, spread = head_logp(
+            before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy
+        )
     zeros = torch.zeros(len(layout.previous), dtype=logp.dtype, device=logp.device)
     return zeros.index_copy(0, chosen, logp), zeros.index_copy(
         0, chosen, spread
@@ -56,6 +65,31 @@ def head_logp(
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     return _HeadLogp.apply(hidden, weight, target, temperature, chunk, entropy)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def logits_logp(
+    logits: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    target: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = 1024,
+    entropy: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """As ``head_logp``, of a head that is more than a product; backward computes logits again."""
+
+    def of(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        logp = (logits(hidden) / temperature).log_softmax(1)
+        chosen = logp.gather(1, target.unsqueeze(1)).squeeze(1)
+        spread = -(logp.exp() * logp).sum(1) if entropy else torch.zeros_like(chosen)
+        return chosen, spread
+
+    parts = [
+        checkpoint(of, hidden[at : at + chunk], target[at : at + chunk], use_reentrant=False)
+        for at in range(0, len(hidden), chunk)
+    ] or [of(hidden, target)]
+    logps, spreads = zip(*parts)
+    return torch.cat(logps), torch.cat(spreads)
 
 
 class _HeadLogp(torch.autograd.Function):
@@ -91,10 +125,11 @@ class _HeadLogp(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Context, grad_logp: Tensor, grad_spread: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype)
+        learned = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros_like(weight, dtype=grad_logp.dtype) if learned else None
         for at in range(0, len(hidden), ctx.chunk):
             part = slice(at, at + ctx.chunk)
             logp = _log_softmax(hidden[part], weight, ctx.temperature)
@@ -107,8 +142,10 @@ class _HeadLogp(torch.autograd.Function):
             z.scatter_add_(1, target[part].unsqueeze(1), g)
             z = z.div_(ctx.temperature).to(weight.dtype)
             torch.mm(z, weight, out=grad_hidden[part])
-            grad_weight += z.t() @ hidden[part]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
+            if grad_weight is not None:
+                grad_weight += z.t() @ hidden[part]
+        whole = None if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, whole, None, None, None, None
 
 
 def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

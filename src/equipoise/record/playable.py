@@ -20,7 +20,8 @@ from equipoise import tree, trust
 from equipoise.actors.playing import FixedPolicy, noise_of
 from equipoise.envs import observation_spec, space_json
 from equipoise.envs.spaces import action_spec
-from equipoise.nets.decoder import DecoderConfig
+from equipoise.language import architectures
+from equipoise.nets import lora
 from equipoise.nets.threads import one_thread
 from equipoise.programs.program import algorithm_from_json, algorithm_json
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Number, Schema, Text, check
@@ -121,9 +122,15 @@ def check_format(data: object, file: Path | str) -> None:
         )
 
 
+LORA: Schema = {
+    "rank?": COUNT,
+    "alpha?": Number(0),
+    "targets?": Items(Text(), 1000),
+}
 TEXT: Schema = {
     "model": Each(Anything()),
     "weights": Text(),
+    "lora?": LORA,
     "eos": Items(PLACE, 1000),
     "prompt": COUNT,
     "completion": COUNT,
@@ -145,14 +152,15 @@ def text_spec(data: object, policy: str, where: str) -> TextSpec:
         )
     said = check(one["text"], TEXT, f"{where}: policies.{policy}.text")
     try:
-        DecoderConfig(**said["model"])
+        architectures.config_of(said["model"])
     except TypeError as error:
         raise ValueError(
             f"{where}: policies.{policy}.text.model: expected a model's fields, got others "
             f"({error})"
         ) from None
     names = ("model", "prompt", "completion", "alphabet", "chat")
-    return TextSpec(**{name: said[name] for name in names}, eos=tuple(said["eos"]))
+    given = {name: said[name] for name in names}
+    return TextSpec(**given, lora=said.get("lora", {}), eos=tuple(said["eos"]))
 
 
 def _policy(data: Mapping[str, Any], where: str, precision: Precision) -> Playable:
@@ -198,6 +206,8 @@ def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str
                 f"{where}: parameter {name!r}: expected {shapes[0]} for this env and algorithm, "
                 f"got {shapes[1]}"
             )
+    for net, given in zip(nets.values(), tree.parted(params, nets.keys()).values(), strict=True):
+        lora.check_base(net, given, where)
     with torch.no_grad():
         for name, tensor in mine.items():
             tensor.copy_(params[name])

@@ -19,7 +19,7 @@ from equipoise.algorithms._pairs import PairLearns, columns, right
 from equipoise.algorithms.reward_model import RewardModel
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import preferences, stores, task_files, tasks
+from equipoise.language import adapters, preferences, stores, task_files, tasks
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, with_end
 from equipoise.nets.decoder import Decoder
@@ -255,7 +255,7 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     limits = _Limits(
         source.prompt_tokens, source.completion_tokens, model.config.max_position_embeddings
     )
-    notes = list(task.notes)
+    notes = [*task.notes, *model.notes]
     template = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     parts = [
         _given(task, some, tokenizer, limits, template, notes)
@@ -276,6 +276,8 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
+        lora=adapters.asked(source),
+        adapter=source.adapter,
         eos=tuple(tokenizer.eos),
         prompt=max(len(prompt) for prompt, _ in both),
         completion=max(len(one) for _, given in both for one in given.tokens),

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.feedback.database import FILE
-from equipoise.language import models, stores, tasks
+from equipoise.language import adapters, architectures, models, stores, tasks
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
+from equipoise.nets.hub_decoder import HubConfig
 from equipoise.seeds import derive_seed
 from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
 
@@ -52,7 +53,7 @@ class Voice:
 
     tokenizer: Tokenizer
     spec: TextSpec
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
 
 
 def voice(spec: TextSpec, directory: Path) -> Voice:
@@ -60,7 +61,7 @@ def voice(spec: TextSpec, directory: Path) -> Voice:
     tokenizer: Tokenizer = (
         CharTokenizer(spec.alphabet) if spec.alphabet else HubTokenizer(directory / KEPT)
     )
-    return Voice(tokenizer, spec, DecoderConfig(**spec.model))
+    return Voice(tokenizer, spec, architectures.config_of(spec.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Text:
     task: Task
     tokenizer: Tokenizer
     spec: TextSpec
-    config: DecoderConfig
+    config: DecoderConfig | HubConfig
     train: Prompts
     held_out: Prompts
 
@@ -111,7 +112,10 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
-    most, notes = (min(source.prompt_tokens, room(model.config, completion)), list(task.notes))
+    most, notes = (
+        min(source.prompt_tokens, room(model.config, completion)),
+        [*task.notes, *model.notes],
+    )
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
     train, held_out = (
         fitting(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
@@ -128,6 +132,8 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
+        lora=adapters.asked(source),
+        adapter=source.adapter,
         eos=tuple(tokenizer.eos),
         prompt=longest,
         completion=completion,
@@ -202,6 +208,6 @@ def fitting(
     return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
 
 
-def room(config: DecoderConfig, completion: int) -> int:
+def room(config: DecoderConfig | HubConfig, completion: int) -> int:
     """Tokens that a prompt may have next to a completion of ``completion`` tokens."""
     return config.max_position_embeddings - completion

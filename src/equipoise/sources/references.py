@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from equipoise import phases
 from equipoise.algorithms._pairs import PairLearns
 from equipoise.files import write_atomic
-from equipoise.language import files
+from equipoise.language import adapters, files
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import in_parts, packed_texts
 from equipoise.nets.threads import one_thread
@@ -83,11 +83,20 @@ def _algorithm(program: Program) -> PairLearns:
 
 def _model_sha256(program: Program, text: Text) -> str:
     """The hash of the weights that a run begins with, without holding them in memory."""
+    if text.spec.adapter:
+        file = Path(text.spec.adapter).expanduser() / adapters.WEIGHTS
+        adapter = [dict(text.spec.lora), _files_sha256((file,), _changed(file))]
+    else:  # fresh adapters change nothing
+        adapter = []
     if not text.spec.weights:
-        said = [dict(text.spec.model), program.schedule.seed, torch.__version__]
+        said = [dict(text.spec.model), *adapter, program.schedule.seed, torch.__version__]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     weights = tuple(files.weight_files(Path(text.spec.weights)))
-    said = [dict(text.spec.model), _files_sha256(weights, *(_changed(one) for one in weights))]
+    said = [
+        dict(text.spec.model),
+        *adapter,
+        _files_sha256(weights, *(_changed(one) for one in weights)),
+    ]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

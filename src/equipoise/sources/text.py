@@ -21,7 +21,7 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import reward_models
+from equipoise.language import architectures, reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
@@ -79,6 +79,16 @@ class Texts(Source):
                 latency(source.engine)
             except ValueError as error:
                 problems.append(f"source.engine: {error}")
+        if source.lora is not None and source.adapter:
+            problems.append(
+                "source.lora: must be left out with source.adapter, whose file has the rank, got "
+                f"{source.lora}"
+            )
+        if (source.lora is not None or source.adapter) and self.program.placement.shard != "none":
+            problems.append(
+                "placement.shard: must be none with adapters (source.lora, source.adapter), got "
+                f"{self.program.placement.shard}; leave it out, since adapters are small"
+            )
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"
@@ -172,7 +182,8 @@ class Texts(Source):
         return {"text": asdict(spec)}
 
     def described(self, dataset: Dataset | None, spec: RunSpec) -> dict[str, object]:
-        return {"task": {"sha256": spec.env.sha256}}
+        decoder = architectures.decoder_of(architectures.config_of(spec.env.model))
+        return {"task": {"sha256": spec.env.sha256}, "decoder": decoder}
 
     def check_same(self, run: Mapping[str, Any], dataset: Dataset | None, spec: RunSpec) -> None:
         if (got := spec.env.sha256) != (began := run["task"]["sha256"]):

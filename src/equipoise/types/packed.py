@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 from equipoise.types.rows import Array, Resume, Stack
 
+Fields = Mapping[str, Any]  # of a dataclass or of config.json
+
 
 class Stop(IntEnum):
     """How a sample ended."""
@@ -61,9 +63,13 @@ PACKED_SAMPLES = ("prompt", "group", "stop", "task", "refills")  # [M]
 class TextSpec:
     """The facts about a task and a model that a network for text needs, as an ``EnvSpec``."""
 
-    model: Mapping[str, Any]  # the fields of a DecoderConfig
+    model: Fields  # of a DecoderConfig, or of a HubConfig
     # a directory whose safetensors the network begins with; "": it begins at random
     weights: str = ""
+    # of adapters, the fields of a ``Lora``; {}: the whole model learns
+    lora: Fields = field(default_factory=dict)
+    # a folder with the adapters that the network begins with; "": they begin fresh
+    adapter: str = ""
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # most tokens of a prompt
     completion: int  # most tokens of a sample

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from equipoise.facts import (
     FREE,
+    KEPT,
     Flag,
     Help,
     NonNegativeFloat,
@@ -192,6 +193,38 @@ class TaskSource(SourceSettings):
         ),
         Flag(WHAT, "MODEL"),
     ] = "tiny"
+    lora: Annotated[
+        PositiveInt | None,
+        Help(
+            "Rank of low-rank adapters; none learns the whole model",
+            "The model stays as it is. Only adapters are learned, published and saved.",
+        ),
+        Flag(WHAT, "RANK"),
+        KEPT,
+    ] = None
+    lora_alpha: Annotated[
+        PositiveFloat,
+        Help("Scale of the adapters, divided by their rank"),
+        Read("lora"),
+        KEPT,
+    ] = 16.0
+    lora_targets: Annotated[
+        tuple[str, ...],
+        Help(
+            "Linear layers with an adapter; empty adapts them all",
+            "A layer is named by the end of its name, such as q_proj, or by a pattern with *.",
+        ),
+        Read("lora"),
+        KEPT,
+    ] = ()
+    adapter: Annotated[
+        str,
+        Help(
+            "Folder of an adapter to begin with, as peft writes it",
+            "Its file has the rank, the scale and the layers, so `lora` is left out.",
+        ),
+        KEPT,
+    ] = ""
     reward: Annotated[
         str,
         Help(

@@ -22,8 +22,10 @@ from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
 from equipoise.actors.engine.engine import OnUpdate, Sampled
+from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
+from equipoise.nets.hub_decoder import HubDecoder, HubDecoding
 from equipoise.types.packed import Stop
 
 
@@ -51,7 +53,7 @@ class _Weights:
     """A version's network, joined for decoding."""
 
     net: Decoder
-    decoding: Decoding
+    decoding: Decoding | HubDecoding
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -67,6 +69,12 @@ class Ends:
     # byte of it
     stop: Sequence[str] = ()
     decode: Callable[[Sequence[int]], str] | None = None
+
+
+def _decoding(net: Decoder, rows: int, length: int) -> Decoding | HubDecoding:
+    if isinstance(net, HubDecoder):
+        return net.decoding(rows, length)
+    return Decoding(net, rows, length)
 
 
 class TorchEngine:
@@ -118,7 +126,11 @@ class TorchEngine:
         self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
-        self._now = _Weights(net, Decoding(net, rows, length))
+        # A network with adapters draws merged, from a copy; its adapters are merged again with each
+        # new version.
+        self._adapted, self._layers = net, lora.layers_of(net)
+        net = lora.merged(net)
+        self._now = _Weights(net, _decoding(net, rows, length))
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
@@ -183,7 +195,12 @@ class TorchEngine:
     def take(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
     ) -> Iterator[None]:
-        for name, parameter in self._now.params.items():
+        self._check(params)
+        return self._taking(version, params, whole)
+
+    def _check(self, params: Mapping[str, Tensor]) -> None:
+        lora.check_base(self._adapted, params, "update")
+        for name, parameter in self._adapted.named_parameters():
             if name not in params:
                 raise ValueError(
                     f"update: expected every parameter of the model, got none named {name!r}"
@@ -193,7 +210,6 @@ class TorchEngine:
                     f"update: {name}: expected {list(parameter.shape)}, got "
                     f"{list(params[name].shape)}"
                 )
-        return self._taking(version, params, whole)
 
     # --------------------------------------------------------------------------------------- a step
 
@@ -333,7 +349,7 @@ class TorchEngine:
         """
         if self._spare is None:
             net = deepcopy(self._now.net)
-            self._spare = _Weights(net, self._now.decoding.twin(net))
+            self._spare = _Weights(net, self._now.decoding.twin(net))  # type: ignore[arg-type]
 
     def _taking(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
@@ -345,10 +361,13 @@ class TorchEngine:
             self.make_room()
         target = self._spare if aside and self._spare is not None else self._now
         self._next = None  # a version that waited is of no use any more
+        value = self._values(params)
         for name, parameter in target.params.items():
+            if self._layers and name.removesuffix(".weight") not in self._layers:
+                continue  # the base stays
             for piece in pieces(parameter):
                 with torch.no_grad():
-                    parameter[piece].copy_(params[name][piece])
+                    parameter[piece].copy_(value(name, piece))
                 if aside:
                     yield
         if not whole():
@@ -357,6 +376,15 @@ class TorchEngine:
             self._next, self._held = version, True
         else:
             self._turn(version, target)
+
+    def _values(self, params: Mapping[str, Tensor]) -> Callable[[str, slice], Tensor]:
+        """The pieces of new weights by name, merged if ``params`` are adapters."""
+        if not self._layers:
+            return lambda name, piece: params[name][piece]
+        with torch.no_grad():
+            for name, parameter in self._adapted.named_parameters():
+                parameter.copy_(params[name])
+        return lambda name, piece: self._layers[name.removesuffix(".weight")].merged(piece)
 
     def _take_next(self) -> None:
         if self._next is not None and not self.live:

@@ -1,0 +1,150 @@
+"""Adapters as files of peft: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+``PeftModel.from_pretrained(base, DIR)`` loads them. The safetensors' metadata has the hash of the
+base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from equipoise.files import json_bytes, read_json, write_atomic
+from equipoise.nets import lora
+from equipoise.schema import Anything, Flag, Items, Maybe, Number, Text, check
+from equipoise.types import TaskSource, TextSpec
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # of peft's names
+NONE = Maybe(Items(Anything(), 0))
+SCHEMA = {  # what peft's LoRA has beyond this is refused
+    "peft_type": Text(among=("LORA",)),
+    "r": Number(1, 1 << 20, whole=True),
+    "lora_alpha": Number(0),
+    "target_modules": Items(Text()),
+    "bias?": Text(among=("none",)),
+    "use_dora?": Flag(),
+    "use_rslora?": Flag(),
+    "fan_in_fan_out?": Flag(),
+    "modules_to_save?": NONE,
+    "layers_to_transform?": NONE,
+    "*": Anything(),
+}
+Net = TypeVar("Net", bound=nn.Module)
+UNLIKE = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+
+
+def write(directory: Path, net: nn.Module, base: str) -> None:
+    """Write the adapters of a network; ``base``: the name of the model that they belong to.
+
+    ValueError if the network has none.
+    """
+    layers = lora.layers_of(net)
+    if not layers:
+        raise ValueError(
+            "export: must be a run with adapters (--lora RANK) to write them alone, got a run in "
+            "which the whole model learns; leave out --only"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    one = next(iter(layers.values()))
+    rank = len(one.lora_A)
+    about = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": one.scale * rank,
+        "target_modules": [one.removeprefix("module.") for one in _targets(net, list(layers))],
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    write_atomic(directory / CONFIG, json_bytes(about))
+    tensors = {name: x.detach().cpu().clone() for name, x in _named(layers).items()}
+    digest = bytes(dict(net.named_buffers())[lora.BASE].tolist()).hex()
+    write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt", lora.BASE: digest}))
+
+
+def asked(source: TaskSource) -> dict[str, object]:
+    """The fields of a ``Lora`` that a run asks for; {} if the whole model learns."""
+    if source.adapter:
+        return settings(Path(source.adapter).expanduser())
+    if source.lora is None:
+        return {}
+    return {"rank": source.lora, "alpha": source.lora_alpha, "targets": source.lora_targets}
+
+
+def adapted(net: Net, spec: TextSpec, learned: Sequence[str] = ()) -> Net:
+    """Give a network the adapters of its spec, in place; ``learned``: modules that learn whole."""
+    lora.adapted(net, spec.lora, learned)
+    if spec.adapter:
+        load(net, Path(spec.adapter).expanduser())
+    return net
+
+
+def settings(directory: Path) -> dict[str, object]:
+    """The fields of a ``Lora`` in an adapter's folder; ValueError for a kind that is not read."""
+    file = directory / CONFIG
+    if not file.is_file():
+        raise ValueError(f"{directory}: must be a folder with {CONFIG} and {WEIGHTS}, got another")
+    said = check(read_json(file), SCHEMA, str(file))
+    for name in UNLIKE:
+        if said.get(name):
+            raise ValueError(
+                f"{file}: {name}: must be false or empty, got {said[name]!r}; only plain LoRA is "
+                "read, so merge the adapter with peft (merge_and_unload) and name the model"
+            )
+    targets = tuple(said["target_modules"])
+    return {"rank": said["r"], "alpha": float(said["lora_alpha"]), "targets": targets}
+
+
+def load(net: nn.Module, directory: Path) -> None:
+    """Fill the adapters of a network from a folder; ValueError if they do not fit."""
+    file, wanted = directory / WEIGHTS, _named(lora.layers_of(net))
+    try:
+        with safe_open(file, "pt") as opened:
+            digest = (opened.metadata() or {}).get(lora.BASE, "")
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file}: must be whole safetensors, got {error}") from None
+    if digest:
+        try:
+            number = torch.tensor(list(bytes.fromhex(digest)), dtype=torch.uint8)
+        except ValueError:
+            number = torch.zeros(0, dtype=torch.uint8)
+        lora.check_base(net, {lora.BASE: number}, str(file))
+    for name in sorted({*wanted, *found}):
+        mine, other = (
+            tuple(some[name].shape) if name in some else "none" for some in (wanted, found)
+        )
+        if mine != other:
+            raise ValueError(f"{file}: {name}: must have the shape {mine}, got {other}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(found[name])
+
+
+def _named(layers: dict[str, lora.LoraLinear]) -> dict[str, Tensor]:
+    """The adapters by peft's names."""
+    return {
+        f"{PREFIX}{name.removeprefix('module.')}.{kind}.weight": x
+        for name, layer in layers.items()
+        for kind, x in ((lora.A, layer.lora_A), (lora.B, layer.lora_B))
+    }
+
+
+def _targets(net: nn.Module, layers: list[str]) -> list[str]:
+    """The ends of the layers' names, or if these have other layers also, the whole names."""
+    ends = sorted({name.rpartition(".")[2] for name in layers})
+    meant = [
+        name
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in ends
+    ]
+    return ends if sorted(meant) == sorted(layers) else sorted(layers)

@@ -1,0 +1,114 @@
+"""Which decoder computes a model: ours for the families that it has, else transformers' own module.
+
+No code of the model's folder is run, and no weights but safetensors are read.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from equipoise.files import read_json
+from equipoise.hints import install, shortened
+from equipoise.language import files
+from equipoise.nets.decoder import FAMILIES, ROPE_TYPES, Decoder, DecoderConfig
+from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder
+from equipoise.types.packed import Fields
+
+OURS, THEIRS = "equipoise", "transformers"
+NAMES = {  # of the same size, by other architectures
+    "hidden_size": ("n_embd", "d_model"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "n_ctx"),
+    "vocab_size": (),
+}
+POSITIONS = 2048  # if config.json has none
+
+
+def read_config(directory: Path) -> DecoderConfig | HubConfig:
+    """The shape of the model in a directory; ValueError if neither decoder computes it."""
+    data = read_json(directory / files.CONFIG)
+    if not isinstance(data, dict) or fits(data):
+        return files.read_config(directory)
+    return hub_config(data, directory / files.CONFIG)
+
+
+def fits(data: Fields) -> bool:
+    """Is this the config.json of a model that our decoder computes?"""
+    kind = data.get("model_type")
+    if kind != "mistral" and kind not in FAMILIES:
+        return False
+    if kind == "mistral" and data.get("sliding_window") is not None:
+        return False
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    form = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else None
+    unlike = any(data.get(name, value) != value for name, value in files.UNLIKE.items())
+    return not unlike and (form is None or form in ROPE_TYPES)
+
+
+def hub_config(data: Fields, file: Path) -> HubConfig:
+    """The shape of a model that transformers computes; ValueError if it has none of that name."""
+    kind = data.get("model_type")
+    try:
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as named,
+        )
+    except ModuleNotFoundError:
+        raise ValueError(
+            f"{file}: model_type: must be one of {', '.join(FAMILIES)} without transformers, got "
+            f"{shortened(str(kind))!r}; {install('language')}"
+        ) from None
+    if not isinstance(kind, str) or kind not in named:
+        own = "; code of the model's folder is not run" if "auto_map" in data else ""
+        raise ValueError(
+            f"{file}: model_type: must be a causal language model of transformers, got "
+            f"{shortened(str(kind))!r}{own}"
+        )
+    sizes = {name: _size(data, name, file) for name in NAMES}
+    window = data.get("sliding_window")
+    if isinstance(window, int) and not isinstance(window, bool) and window > 0:
+        sizes["max_position_embeddings"] = min(sizes["max_position_embeddings"], window)
+    fields = {name: value for name, value in data.items() if name not in ("auto_map", "model_type")}
+    return HubConfig(model_type=kind, fields=json.loads(json.dumps(fields)), **sizes)  # type: ignore[arg-type]
+
+
+def _size(data: Fields, name: str, file: Path) -> int:
+    for one in (name, *NAMES[name]):
+        value = data.get(one)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    if name == "max_position_embeddings":
+        return POSITIONS
+    raise ValueError(f"{file}: {name}: must be a whole number above 0, got {data.get(name)!r}")
+
+
+def config_of(model: Fields) -> DecoderConfig | HubConfig:
+    """The shape of a ``TextSpec.model``; TypeError for other fields."""
+    return HubConfig(**model) if model.get("family") == FAMILY else DecoderConfig(**model)
+
+
+def decoder_of(config: DecoderConfig | HubConfig) -> str:
+    """The library whose decoder computes this shape."""
+    return THEIRS if isinstance(config, HubConfig) else OURS
+
+
+def own(model: Fields, what: str) -> DecoderConfig:
+    """The shape of a model for ``what``, which needs our decoder; ValueError for another."""
+    config = config_of(model)
+    if isinstance(config, HubConfig):
+        raise ValueError(
+            f"--model: must be one of {', '.join(FAMILIES)} for {what}, got {config.model_type}"
+        )
+    return config
+
+
+def build(model: Fields, weights: str) -> Decoder:
+    """The network of a ``TextSpec``, with the weights of a directory, or at random ("")."""
+    config, directory = config_of(model), Path(weights)
+    if isinstance(config, HubConfig):
+        if weights:
+            files.check_whole(directory)
+        return HubDecoder(config, directory if weights else None)
+    net = Decoder(config)
+    if weights:
+        files.load(net, directory)
+    return net

@@ -1,0 +1,310 @@
+"""A decoder that transformers computes: any of its causal language models behind the interface of a
+``Decoder``.
+
+The learner runs each sample with its prompt as a row of its own, so nothing of another sample is
+seen whatever the module does. The engine's keys and values lie in slots (``Slots``), which the
+module writes and reads as its cache. Both give explicit positions. Texts are at most as long as a
+sliding window, within which it sees everything.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise.foreign import Foreign
+from equipoise.hints import said, shortened
+from equipoise.nets.decoder import Decoder
+from equipoise.nets.layout import Layout, alike
+from equipoise.types.packed import Fields, Packed
+
+FAMILY: Literal["transformers"] = "transformers"
+CLOSE = 1e-3  # of logits in float32, relative to the largest
+# settings of config.json that change logits behind the head: a factor, a divisor, a soft cap
+FACTOR, DIVISOR, CAP = "logit_scale", "logits_scaling", "final_logit_softcapping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """The shape of a model that transformers computes."""
+
+    family: Literal["transformers"] = FAMILY
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    max_position_embeddings: int  # or the sliding window, if that is shorter
+    fields: Fields = field(default_factory=dict)  # of config.json
+
+
+class HubDecoder(Decoder):
+    """A module of transformers in a decoder's place."""
+
+    config: Foreign  # a HubConfig
+
+    def __init__(self, config: HubConfig, directory: Path | None = None) -> None:
+        """``directory``: where the weights are; None: at random. ValueError if files are damaged,
+        tensors are missing, or the module is no decoder of this kind.
+        """
+        nn.Module.__init__(self)
+        self.config = config
+        self.module: Foreign = _module(config, directory)
+        self.eval()
+        if directory is not None:
+            self.check(str(directory))
+
+    def train(self, mode: bool = True) -> HubDecoder:
+        """Stay without dropout, which the engine has not."""
+        super().train(False)
+        return self
+
+    @property
+    def head(self) -> Tensor:
+        weight: Tensor = self.module.get_output_embeddings().weight
+        return weight
+
+    @property
+    def plain(self) -> bool:
+        """Are logits the product with ``head``, and nothing more?"""
+        layer = self.module.get_output_embeddings()
+        changes = any(_number(self.config, name) for name in (FACTOR, DIVISOR, CAP))
+        return layer.bias is None and not changes
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.module.get_output_embeddings()(hidden)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if factor := _number(self.config, FACTOR):
+            logits = logits * factor
+        if divisor := _number(self.config, DIVISOR):
+            logits = logits / divisor
+        if cap := _number(self.config, CAP):
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
+        layout = Layout.of(data) if layout is None else layout
+        device = self.head.device
+        token = torch.as_tensor(data.token, device=device)
+        rows = _rows(layout)
+        sizes = np.array([len(one) for one in rows])
+        found, places = list[Tensor](), list[Tensor]()
+        seen = np.zeros(layout.count, bool)  # prompts stand in the row of each sample
+        for part in alike(sizes):
+            longest = int(sizes[part].max())
+            index = np.stack([np.pad(rows[n], (0, longest - sizes[n]), "edge") for n in part])
+            new = np.arange(longest) < sizes[part, None]
+            for row, line in enumerate(index):
+                new[row] &= ~seen[line]
+                seen[line] = True
+            # padding lies behind the text, where nothing sees it
+            x = self.run(token[torch.as_tensor(index, device=device)])
+            found.append(x[torch.as_tensor(new, device=device)])
+            places.append(torch.as_tensor(index[new], device=device))
+        out = found[0].new_zeros(layout.count, found[0].shape[1])
+        return out.index_copy(0, torch.cat(places), torch.cat(found))
+
+    def run(
+        self,
+        token: Tensor,
+        position: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: object = None,
+    ) -> Tensor:
+        """token [B, T] -> hidden states [B, T, hidden]; ``mask`` [B, 1, T, keys] is added."""
+        body = self.module.base_model
+        given = {} if cache is None else {_cache_name(body): cache}
+        if position is None:
+            position = torch.arange(token.shape[1], device=token.device).expand_as(token)
+        out = body(
+            input_ids=token,
+            position_ids=position,
+            attention_mask=mask,
+            use_cache=cache is not None,
+            return_dict=True,
+            **given,
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    def decoding(self, slots: int, length: int) -> HubDecoding:
+        return HubDecoding(self, make_slots(slots, length))
+
+    @torch.no_grad()
+    def prefill(self, token: Tensor, lengths: Tensor, cache: Foreign, slots: Tensor) -> Tensor:
+        size = token.shape[1]
+        mask = torch.full((size, size), -torch.inf, device=token.device).triu(1)
+        cache.begin(slots)
+        hidden = self.run(token, None, mask.expand(len(token), 1, -1, -1), cache)
+        return hidden[torch.arange(len(token), device=token.device), lengths - 1]
+
+    @torch.no_grad()
+    def check(self, where: str) -> None:
+        """ValueError unless the head and the cache are those of the module itself."""
+        token = torch.arange(6, device=self.head.device)[None] % self.config.vocab_size
+        try:
+            wanted = self.module(input_ids=token).logits[0].float()
+            decoding = self.decoding(3, 6)
+            first = self.prefill(token[:, :3], torch.tensor([3]), decoding.cache, torch.tensor([0]))
+            decoding.copy(torch.tensor([0]), torch.tensor([1]), 3)
+            steps = [
+                decoding.decode(token[0, [n, n]], torch.tensor([n, n]), n, n)[1:] for n in (3, 4, 5)
+            ]
+            found = self.logits(torch.cat([first, *steps]))
+        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ValueError(
+                _another(where, self.config, f"{type(error).__name__}: {error}")
+            ) from None
+        gap = float((found - wanted[2:]).abs().max())
+        if not gap <= CLOSE * max(float(wanted.abs().max()), 1.0):
+            raise ValueError(_another(where, self.config, f"logits that differ by {gap:.2g}"))
+
+    def write(self, directory: Path) -> None:
+        """Write config.json and the weights as transformers does."""
+        self.module.save_pretrained(str(directory))
+
+
+def _module(config: HubConfig, directory: Path | None) -> Foreign:
+    hub: Foreign = importlib.import_module("transformers")  # whose types are its own
+    hub.utils.logging.disable_progress_bar()
+    made = hub.AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
+    how: dict[str, object] = {"dtype": torch.float32}
+    if _number(config, "attn_logit_softcapping"):  # other kernels of attention leave it out
+        how["attn_implementation"] = "eager"
+    if directory is None:
+        return hub.AutoModelForCausalLM.from_config(made, **how)
+    try:
+        found, told = hub.AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=made,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **how,
+        )
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{directory}: must be a model that transformers loads, got {shortened(said(error))}"
+        ) from None
+    if missing := sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]])):
+        raise ValueError(
+            f"{directory}: must have every tensor of its config.json, got all but {len(missing)}, "
+            f"such as {missing[0]}"
+        )
+    return found
+
+
+def _another(where: str, config: HubConfig, got: str) -> str:
+    return (
+        f"{where}: model_type {config.model_type!r}: must be a causal model of keys and values "
+        f"with a linear head, as most of transformers' are, got {got[:200]}"
+    )
+
+
+def _number(config: HubConfig, name: str) -> float:
+    value = config.fields.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _cache_name(body: nn.Module) -> str:
+    """The name of the argument, which changed with a version of transformers."""
+    return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
+
+
+def _rows(layout: Layout) -> list[np.ndarray]:
+    """The rows of each sample with its prompt before it, and of each prompt without samples."""
+    rows = []
+    for begin, prompt in zip(layout.begins[layout.tokens == 0], layout.prompts[layout.tokens == 0]):
+        rows.append(np.arange(begin, begin + prompt))
+    for start, length, group in zip(layout.starts, layout.lengths, layout.group, strict=True):
+        begin, prompt = layout.begins[group], layout.prompts[group]
+        rows.append(np.r_[begin : begin + prompt, start : start + length])
+    return [one for one in rows if len(one)]
+
+
+def make_slots(slots: int, length: int) -> Foreign:
+    """The keys and values of ``slots`` texts of at most ``length`` tokens, as a cache of
+    transformers, whose package is imported here.
+    """
+    from transformers.cache_utils import Cache
+
+    class Slots(Cache):
+        """By layer, keys and values [slots, K, length, D], allocated when their shape is seen."""
+
+        def __init__(self) -> None:
+            super().__init__(layers=[])
+            self.stored: dict[int, tuple[Tensor, Tensor]] = {}
+            self._slots: Tensor | None = None  # of a prefill
+            self._position: Tensor | None = None  # of a step
+            self._longest = 0
+
+        def begin(self, at: Tensor) -> None:
+            """Let the next pass write whole prompts into the slots ``at`` [B]."""
+            self._slots, self._position = at, None
+
+        def go_on(self, position: Tensor, longest: int) -> None:
+            """Let the next pass write a token at ``position`` [B] of the first slots."""
+            self._slots, self._position, self._longest = None, position, longest
+
+        def update(
+            self,
+            key_states: Tensor,
+            value_states: Tensor,
+            layer_idx: int,
+            *args: object,
+            **kwargs: object,
+        ) -> tuple[Tensor, Tensor]:
+            key, value = key_states, value_states
+            if layer_idx not in self.stored:
+                self.stored[layer_idx] = (_room(key), _room(value))
+            keys, values = self.stored[layer_idx]
+            for store, x in ((keys, key), (values, value)):
+                if self._slots is not None:
+                    store[self._slots, :, : x.shape[2]] = x
+                elif self._position is not None:
+                    row = torch.arange(len(x), device=x.device)
+                    store[row, :, self._position] = x[:, :, 0]
+            if self._slots is not None:
+                return key, value
+            n, upto = len(key), self._longest + 1
+            return keys[:n, :, :upto], values[:n, :, :upto]
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return 0 if self._slots is not None else self._longest
+
+    def _room(x: Tensor) -> Tensor:
+        return x.new_zeros(slots, x.shape[1], length, x.shape[3])
+
+    return Slots()
+
+
+class HubDecoding:
+    """One token of many texts at a time, as ``Decoding``."""
+
+    def __init__(self, net: HubDecoder, cache: Foreign) -> None:
+        self._net, self.cache = net, cache
+
+    def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
+        """As ``Decoding.decode``."""
+        unseen = torch.arange(longest + 1, device=token.device) > position[:, None]
+        mask = torch.zeros(unseen.shape, dtype=self._net.head.dtype, device=token.device)
+        mask = mask.masked_fill_(unseen, -torch.inf)[:, None, None]
+        self.cache.go_on(position, longest)
+        return self._net.run(token[:, None], position[:, None], mask, self.cache)[:, 0]
+
+    def twin(self, net: HubDecoder) -> HubDecoding:
+        """The same texts under the weights of another network."""
+        return HubDecoding(net, self.cache)
+
+    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+        """As ``Decoding.copy``."""
+        for stored in self.cache.stored.values():
+            for x in stored:
+                x[target, :, :length] = x[source, :, :length]

@@ -1,0 +1,259 @@
+"""Models of many architectures: ours where it fits, else the module of transformers, with the same
+log-probabilities in engine and learner, and files that transformers loads.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise import api, tree
+from equipoise.actors.engine.torch_engine import Ends, TorchEngine
+from equipoise.language import architectures, files, models
+from equipoise.language.tokenizers import CharTokenizer
+from equipoise.nets import lora
+from equipoise.nets.decoder import Decoder
+from equipoise.nets.hub_decoder import HubConfig, HubDecoder
+from equipoise.nets.packing import packed_texts
+from equipoise.nets.token_logp import token_logp
+from tests.runtime.test_text import SMALL, finished, shown
+
+transformers = pytest.importorskip("transformers")
+
+TOKENIZER = CharTokenizer("012>")
+COMMON: dict[str, Any] = {
+    "vocab_size": TOKENIZER.size,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "eos_token_id": TOKENIZER.eos[0],
+    "bos_token_id": None,
+    "pad_token_id": TOKENIZER.pad,
+}
+EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"vocab_size": TOKENIZER.size + 1},  # its tokenizer adds a token
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": 16, "head_dim": 8},
+    "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
+    "phi3": {},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "mixtral": EXPERTS | {"head_dim": 8},
+    "qwen3_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "head_dim": 8,
+        "decoder_sparse_step": 1,
+    },
+    "gemma3_text": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 16},
+    "cohere": {"logit_scale": 0.25},
+    "phi": {},
+}
+OURS = ("llama", "qwen2", "qwen3")
+
+
+def model_in(place: Path, kind: str, **changes: Any) -> Any:
+    """A model of random weights, written by transformers, with the tokenizer of ``sort``."""
+    torch.manual_seed(4)
+    config = transformers.AutoConfig.for_model(kind, **COMMON | KINDS[kind] | changes)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(place)
+    TOKENIZER.save(place)
+    return model
+
+
+def network(place: Path) -> Decoder:
+    found = models.find(str(place))
+    return architectures.build(asdict(found.config), str(place))
+
+
+def loaded(place: Path, like: dict[str, Any]) -> Any:
+    """transformers' own model; eager where a kernel would leave a soft cap out."""
+    how = {"attn_implementation": "eager"} if "gemma2" in str(like) else {}
+    return transformers.AutoModelForCausalLM.from_pretrained(place, **how).eval()
+
+
+def logp_of(model: Any, token: list[int]) -> torch.Tensor:
+    """Log-probabilities of each token after the first."""
+    with torch.no_grad():
+        said = model(torch.tensor([token])).logits[0].float().log_softmax(-1)
+    return said[:-1].gather(1, torch.tensor(token[1:])[:, None])[:, 0]
+
+
+def agrees(place: Path, kind: str) -> None:
+    """The learner, the engine and transformers give the same log-probabilities."""
+    net, theirs = network(place), loaded(place, {"kind": kind})
+    assert isinstance(net, HubDecoder) == (kind not in OURS)
+    prompts = [[0, 1, 2, 3], [2, 2]]
+    engine = TorchEngine(network(place), rows=8, length=14, ends=Ends((4,)), seed=2)
+    for group, prompt in enumerate(prompts):
+        engine.submit(group, prompt, 3, limit=10)
+    done = []
+    while engine.live or engine.waiting:
+        done += engine.step()
+    done.sort(key=lambda one: (one.group, one.index))
+    groups = [[one.token.tolist() for one in done if one.group == n] for n in (0, 1)]
+    data = packed_texts(list(zip(prompts, groups, strict=True)))
+    logp, _ = token_logp(net, data)
+    learner = logp.detach()[torch.as_tensor(data.chosen)].numpy()
+    drawn = np.concatenate([one.logp for one in done])
+    np.testing.assert_allclose(learner, drawn, atol=1e-5)
+    wanted = [
+        logp_of(theirs, prompts[one.group] + one.token.tolist())[-len(one.token) :].numpy()
+        for one in done
+    ]
+    np.testing.assert_allclose(np.concatenate(wanted), learner, atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_is_loaded_drawn_from_learned_and_saved(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    model_in(place, kind)
+    agrees(place, kind)
+    out, saved = tmp_path / "run", tmp_path / "saved"
+    given = SMALL | {"steps": 640, "model": str(place), "max_completion_length": 8}
+    finished(api.start("sort", out=out, on="serial", **given))
+    decoder = "equipoise" if kind in OURS else "transformers"
+    assert json.loads((out / "run.json").read_text())["decoder"] == decoder
+    assert abs(shown(out, "token_mult_prob_error") - 1.0) < 1e-4
+    api.export(out, saved)
+    agrees(saved, kind)
+    before, after = (loaded(one, {"kind": kind}).state_dict() for one in (place, saved))
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(x, after[name]) for name, x in before.items())
+    text = api.generate(out, ["201102>"], greedy=True)[0]
+    assert text.tokens > 0
+
+
+@pytest.mark.thorough
+def test_adapters_on_a_module_of_transformers(tmp_path: Path) -> None:
+    model_in(tmp_path / "model", "mixtral")
+    given = SMALL | {"steps": 128, "model": str(tmp_path / "model"), "lora": 4}
+    given["settings"] = ["optimizer.learning_rate=0.05", "source.samples_at_once=64"]
+    finished(api.start("sort", out=tmp_path / "run", on="serial", **given))
+    assert abs(shown(tmp_path / "run", "token_mult_prob_error") - 1.0) < 1e-4
+    api.export(tmp_path / "run", tmp_path / "saved")
+    agrees(tmp_path / "saved", "mixtral")
+    net = network(tmp_path / "model")
+    found = lora.layers_of(lora.adapted(net, {"rank": 4, "alpha": 8.0}))
+    assert "module.model.layers.1.self_attn.q_proj" in found
+
+
+def test_the_module_sees_nothing_of_another_sample(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    net = network(tmp_path)
+    both = packed_texts([([0, 1], [[2, 2, 1, 0], [1]]), ([3], [[0, 0]])])
+    found = token_logp(net, both)[0].detach().numpy()
+    for prompt, sample, at in (([0, 1], [2, 2, 1, 0], 2), ([0, 1], [1], 6), ([3], [0, 0], 8)):
+        alone = token_logp(net, packed_texts([(prompt, [sample])]))[0].detach().numpy()
+        np.testing.assert_allclose(found[at : at + len(sample)], alone[len(prompt) :], atol=1e-6)
+
+
+def test_new_weights_that_come_while_it_draws_are_drawn_from(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    net = network(tmp_path)
+    engine = TorchEngine(
+        network(tmp_path), rows=4, length=16, ends=Ends(()), seed=2, on_update="recompute"
+    )
+    with torch.no_grad():
+        for one in net.parameters():
+            one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)))
+    engine.submit(0, [0, 1, 2], 3, limit=10)
+    engine.step()
+    done = []
+    for part, _ in enumerate(engine.take(7, tree.named_tensors(net), lambda: True)):
+        done += engine.step() if part < 4 else []
+    while engine.live:
+        done += engine.step()
+    assert {7} < {version for one in done for version in one.version.tolist()}
+    for one in done:
+        data = packed_texts([([0, 1, 2], [one.token.tolist()])])
+        logp = token_logp(net, data)[0][3:].detach().numpy()
+        now = one.version == 7
+        np.testing.assert_allclose(logp[now], one.logp[now], atol=1e-5)
+        assert abs(logp - one.logp)[~now].max() > 1e-3  # by the weights before
+
+
+# -------------------------------------------------------------------------------------- bad input
+
+
+def refused(place: Path) -> str:
+    with pytest.raises(ValueError, match=str(place)) as error:
+        network(place)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_code_of_the_folder_is_not_run(tmp_path: Path) -> None:
+    data = {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "own.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')")
+    said = refused(tmp_path)
+    assert "must be a causal language model of transformers, got 'mine'" in said
+    assert "code of the model's folder is not run" in said
+
+
+def test_a_torn_shard_is_named(tmp_path: Path) -> None:
+    model = model_in(tmp_path, "gpt2")
+    (tmp_path / files.WEIGHTS).unlink()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    network(tmp_path)
+    kept = shards[1].read_bytes()
+    shards[1].write_bytes(kept[: len(kept) // 2])
+    assert f"{shards[1].name}: expected whole safetensors, got a torn" in refused(tmp_path)
+    shards[1].unlink()
+    assert "which is not there" in refused(tmp_path)
+
+
+def test_missing_tensors_and_pickles_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model_in(tmp_path, "gpt2")
+    tensors = load_file(tmp_path / files.WEIGHTS)
+    gone = next(name for name in tensors if "attn.c_attn.weight" in name)
+    del tensors[gone]
+    save_file(tensors, tmp_path / files.WEIGHTS, metadata={"format": "pt"})
+    assert "must have every tensor of its config.json, got all but 1" in refused(tmp_path)
+    (tmp_path / files.WEIGHTS).rename(tmp_path / "pytorch_model.bin")
+    assert "a pickle, which may run any code" in refused(tmp_path)
+
+
+def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
+    config = transformers.MambaConfig(vocab_size=6, hidden_size=16, num_hidden_layers=1)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    assert "must be a causal model of keys and values" in refused(tmp_path)
+
+
+def test_a_wrong_head_is_found(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    net = network(tmp_path)
+    assert isinstance(net, HubDecoder)
+    net.config = HubConfig(
+        model_type="gpt2",
+        vocab_size=6,
+        hidden_size=32,
+        max_position_embeddings=64,
+        fields={"final_logit_softcapping": 0.5},
+    )
+    with pytest.raises(ValueError, match="logits that differ by"):
+        net.check("here")
+
+
+def test_texts_are_as_long_as_a_sliding_window(tmp_path: Path) -> None:
+    model_in(tmp_path, "gemma2")
+    assert models.find(str(tmp_path)).config.max_position_embeddings == 16
