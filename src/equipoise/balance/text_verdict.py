@@ -27,33 +27,32 @@ KEPT = (
 # by cause: the evidence, and what to do
 SENTENCES: Mapping[Cause, tuple[str, str]] = {
     "Generation-bound": (
-        "the learner waits {waits:.0%} of the time for samples, and the generators draw all the "
-        "while",
+        "the learner waits {waits} of the time for samples, and the generators draw all the while",
         "use more generators (--actors), a faster device or shorter completions",
     ),
     "Long tail": (
-        "a generator draws {live:.1f} samples at once, of {room} that it could: the others have "
-        "ended, and the learner waits {waits:.0%} of the time for the longest",
+        "a generator draws {live} samples at once, of {room} that it could: the others have "
+        "ended, and the learner waits {waits} of the time for the longest",
         "raise --max-lag above {lag}, so that later samples are drawn meanwhile, or lower "
         "--max-completion-length",
     ),
     "Reward-bound": (
-        "the generators wait {judging:.0%} of the time for rewards, and the learner waits "
-        "{waits:.0%} for them",
+        "the generators wait {judging} of the time for rewards, and the learner waits "
+        "{waits} for them",
         "make the reward functions faster, or raise --max-lag above {lag}, so that samples are "
         "drawn meanwhile",
     ),
     "Learning-bound": (
-        "the generators wait {held:.0%} of the time for the learner",
+        "the generators wait {held} of the time for the learner",
         "use fewer generators, more learner threads or a faster device",
     ),
     "Publish-bound": (
-        "{publishing:.0%} of the learner's time goes into publishing weights, and {fetching:.0%} "
+        "{publishing} of the learner's time goes into publishing weights, and {fetching} "
         "of the generators' into taking them",
         "use source.weights=bf16 or a larger policy.publish_every",
     ),
     "Lent": (
-        "{lent} of the learners' devices generate, and the learner waits {waits:.0%} of the time",
+        "{lent} of the learners' devices generate, and the learner waits {waits} of the time",
         "",
     ),
 }
@@ -100,20 +99,22 @@ def text_verdict(
     evidence, usual = SENTENCES[cause]
     if advice is not None and cause in ("Generation-bound", "Learning-bound"):
         usual = advice
-    numbers = {
+    shares = {
         "waits": waits,
         "held": held,
         "judging": judging,
-        "live": live,
-        "room": writing.room,
         "publishing": publishing,
         "fetching": fetching,
-        "lag": writing.max_lag,
-        "lent": writing.lent,
+    }
+    numbers = {name: f"{share * 100:.0f} %" for name, share in shares.items()} | {
+        "live": "" if live is None else f"{live:.1f}",
+        "room": str(writing.room),
+        "lag": str(writing.max_lag),
+        "lent": str(writing.lent),
     }
     if writing.max_lag is None:  # a lag cannot be raised that has no bound
         usual = usual.replace("raise --max-lag above {lag}", "use smaller batches")
-    return Verdict(cause, evidence.format(**numbers), usual.format(**numbers))
+    return Verdict(cause, evidence.format_map(numbers), usual.format_map(numbers))
 
 
 def at_once(balance: Mapping[str, Shares], writing: Writing) -> float | None:
