@@ -169,8 +169,8 @@ def test_new_weights_that_come_while_it_draws_are_drawn_from(tmp_path: Path) -> 
         network(tmp_path), rows=4, length=16, ends=Ends(()), seed=2, on_update="recompute"
     )
     with torch.no_grad():
-        for one in net.parameters():
-            one.add_(0.05 * torch.randn(one.shape, generator=torch.Generator().manual_seed(1)))
+        for x in net.parameters():
+            x.add_(0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1)))
     engine.submit(0, [0, 1, 2], 3, limit=10)
     engine.step()
     done = []
