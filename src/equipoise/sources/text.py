@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from torch import nn
 
 from equipoise import foreign, phases
 from equipoise.actors import generator as judging
@@ -25,6 +26,7 @@ from equipoise.language import architectures, reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
+from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -281,7 +283,7 @@ class Texts(Source):
         self,
         text: Text | Voice,
         algorithm: Learns,
-        net: Any,
+        net: nn.Module,
         *,
         greedy: bool = False,
         rows: int = 0,
@@ -294,7 +296,7 @@ class Texts(Source):
         run's.
         """
         return TorchEngine(
-            net.to(device),
+            cast(Decoder, net.to(device)),
             rows=rows or self.at_once(),
             length=length or text.spec.prompt + text.spec.completion,
             ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
@@ -304,7 +306,7 @@ class Texts(Source):
             on_update=self.settings.on_update,
         )
 
-    def writing_engine(self, text: Text, algorithm: Learns, net: Any) -> Engine:
+    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Engine:
         """The engine of a generator, by the name in the settings."""
         place, named = self.program.placement, self.settings.engine
         if named != "torch":

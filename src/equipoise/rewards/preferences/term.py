@@ -153,8 +153,8 @@ class Preferences(RewardTerm):
     kl: Annotated[
         NonNegativeFloat,
         Help(
-            "KL divergence in nats since the last fit that counts as far; 0 turns it off",
-            "Three rounds farther away without answers are a pull back.",
+            "KL divergence since the last fit that counts as far",
+            "In nats; 0 turns it off. Three rounds farther away without answers are a pull back.",
         ),
     ] = 0.0
 
