@@ -1,4 +1,4 @@
-"""Reward models from preferences: how well they foretell answers, how few answers they need, and
+"""Reward models from preferences: how well they predict answers, how few answers they need, and
 their speed.
 
     .venv/bin/python benchmarks/feedback.py accuracy     # 5,000 pairs of a known reward
