@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +14,9 @@ from gymnasium import spaces
 from equipoise import tree
 from equipoise.feedback import Choice, Purpose, Query, Store
 from equipoise.feedback.agreement import weights
+from equipoise.feedback.database import FILE
 from equipoise.feedback.items import Arrays
+from equipoise.feedback.store import in_the_way
 from equipoise.rewards.preferences.segments import Answers, Segments
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
@@ -75,6 +79,20 @@ class Clips:
         first = next((one.left for one in store.queries() if one.kind == "clip"), None)
         if first is not None:
             self.rows(store.segment(first), f"{store.path}, clip {first[:12]}")
+
+    def check_folder(self, folder: Path) -> None:
+        """ValueError if the folder has a damaged store or one of another env, or if no store can be
+        created there.
+        """
+        if (folder / FILE).exists() or folder.is_file():
+            with Store(folder) as store:
+                self.check(store)
+            return
+        if folder.is_dir() and in_the_way(folder):
+            raise ValueError(f"{folder}: must be a store or a new folder, got another one")
+        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise ValueError(f"{folder}: must be a folder that can be made, got none in {above}")
 
 
 class Labels:
