@@ -31,7 +31,7 @@ from equipoise.record.directory import CHECKPOINTS
 from equipoise.record.report import step_of
 from equipoise.registry import ALIASES
 from equipoise.registry.artifacts import REWARD
-from equipoise.registry.reward_models import DIGITS, REGISTRY, RUN, at_version, place
+from equipoise.registry.reward_models import DIGITS, at_version, place
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import stored
 from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT
@@ -42,7 +42,7 @@ from equipoise.rewards.preferences.segments import Answers, split
 from equipoise.rewards.preferences.term import Preferences
 from equipoise.seeds import derive_seed
 from equipoise.sources.source import source_of
-from equipoise.sums import with_models
+from equipoise.sums import REGISTRY, RUN, with_models
 from equipoise.types import EnvSpec, Policy, Program
 
 __all__ = ["FittedReward", "fit_reward_model"]
