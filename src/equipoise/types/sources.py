@@ -221,7 +221,7 @@ class TaskSource(SourceSettings):
         str,
         Help(
             "Folder of an adapter to begin with, as peft writes it",
-            "Its file has the rank, the scale and the layers, so `lora` is left out.",
+            "The folder has the rank, the scale and the layers, so leave out `lora`.",
         ),
         KEPT,
     ] = ""

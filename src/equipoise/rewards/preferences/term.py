@@ -91,7 +91,7 @@ class Preferences(RewardTerm):
     together: ClassVar[bool] = True
 
     store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
-    labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
+    labels: Annotated[PositiveInt, Help("Most queries in the store, by all runs together")] = 700
     teacher: Annotated[
         Literal["people", "synthetic"],
         Help(
@@ -116,8 +116,9 @@ class Preferences(RewardTerm):
     rationality: Annotated[
         NonNegativeFloat,
         Help(
-            "How surely the synthetic teacher prefers the better one",
-            "In deviations of a segment's return. 0: always.",
+            "Rationality of the synthetic teacher",
+            "A segment that is one deviation of returns better is preferred with the probability "
+            "sigmoid(rationality). 0: the better one always is.",
         ),
         Read("teacher", "synthetic", why="people answer"),
     ] = 0.0
@@ -134,7 +135,7 @@ class Preferences(RewardTerm):
     ] = "disagreement"
     newest: Annotated[
         UnitInterval,
-        Help("Share of queries about the newest segments beside the best"),
+        Help("Share of queries that compare newest and best segments"),
     ] = 0.2
     candidates: Annotated[
         int, Range(2, 100_000), Help("Newest segments that queries are chosen from"), KEPT
@@ -166,8 +167,8 @@ class Preferences(RewardTerm):
     kl: Annotated[
         NonNegativeFloat,
         Help(
-            "KL divergence in nats since the last fit that counts as far; 0 turns it off",
-            "Three rounds farther away without answers are a pull back.",
+            "KL divergence since the last fit that counts as far",
+            "In nats; 0 turns it off. Three rounds farther away without answers are a pull back.",
         ),
     ] = 0.0
 
