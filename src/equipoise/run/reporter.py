@@ -143,7 +143,7 @@ class Reporter:
             self._solved_at = time.monotonic() - self._began
 
     def _probe(self, evaluation: Evaluation) -> None:
-        """Compare the learned reward with the true one, if an evaluation has both."""
+        """Check for an exploited reward, if evaluations have a learned and a true reward."""
         if not source_of(self._blue.program).writes:
             return  # an env may have numbers of these names
         last = alarming.probe(evaluation)

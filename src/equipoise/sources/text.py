@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from equipoise import foreign, phases
 from equipoise.actors import generator as judging
@@ -273,7 +274,7 @@ class Texts(Source):
         if place.max_lag is None:
             return most
         batch = max(policy.batch for policy in learning(self.program).values())
-        # generators share the places of the queue
+        # generators share the samples that the lag allows
         shared = -(-(place.max_lag + 1) * batch // place.actors)
         return max(min(most, shared), place.group_envs)
 
@@ -304,8 +305,8 @@ class Texts(Source):
             on_update=self.settings.on_update,
         )
 
-    def writing_engine(self, text: Text, algorithm: Learns, net: Any) -> Engine:
-        """The engine of a generator, by the name in the settings."""
+    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Engine:
+        """Return the engine of a generator, by the setting ``engine``."""
         place, named = self.program.placement, self.settings.engine
         if named != "torch":
             return SimEngine(
@@ -317,7 +318,7 @@ class Texts(Source):
             )
         engine = self.engine(text, algorithm, net, device=place.device)
         if place.max_lag != 0 and place.device == "cpu":
-            # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
+            # in lockstep no sample is under way when weights come; on a GPU a copy takes no time
             engine.make_room()
         return engine
 

@@ -239,7 +239,7 @@ class TaskSource(SourceSettings):
     caution: Annotated[
         NonNegativeFloat,
         Help(
-            "Deviations of the reward models that a reward is lowered by",
+            "Deviations of the reward models taken off their mean",
             "Used if `reward` is a sum of two reward models or more.",
         ),
     ] = 0.0
