@@ -151,5 +151,15 @@ class Versions:
 
 def _signs(values: list[float]) -> Signs:
     """Return signs from their numbers in the order of the fields."""
-    found = dict(zip([one.name for one in fields(Signs)], values, strict=True))
-    return Signs(**found | {name: int(found[name]) for name in ("answers", "compared")})
+    answers, accuracy, expected, compared, win_answers, win_model, newest, labelled, kl = values
+    return Signs(
+        answers=int(answers),
+        accuracy=accuracy,
+        expected=expected,
+        compared=int(compared),
+        win_answers=win_answers,
+        win_model=win_model,
+        deviation=newest,
+        deviation_labelled=labelled,
+        kl=kl,
+    )
