@@ -18,7 +18,8 @@ from equipoise.hints import shortened
 
 ENV = "env"  # the name of the env's own rewards
 LONGEST = 1_000  # characters
-MODELS = ("run:", "registry:")  # begin the names of trained reward models
+RUN, REGISTRY = "run:", "registry:"  # begin the names of trained reward models
+MODELS = (RUN, REGISTRY)
 MODEL = r"(?:run|registry):(?:\"[^\"\n]+\"|'[^'\n]+'|[^\s,+*]+)"
 QUOTES = "\"'"
 SMALLEST, LARGEST = 1e-9, 1e9  # absolute values of a weight

@@ -131,7 +131,7 @@ def test_weights_that_were_rewritten_are_not_taken() -> None:
     ("name", "said"),
     [
         ("vim", "engine: must be sim or sim:step_s=0.02"),
-        ("sim:steps=1", "sim: must have a known value, got 'steps'"),
+        ("sim:steps=1", "sim: must have a known setting, got 'steps'"),
         ("sim:step_s=x", "sim: step_s: must be a number, got 'x'"),
         ("sim:waits=1", "sim: waits: must be true or false, got '1'"),
         ("sim:median=0", "sim: median: must be at least 1, got 0.0"),
@@ -187,5 +187,7 @@ def test_a_run_in_processes_draws_by_the_latency_model(tmp_path: Path) -> None:
 
 
 def test_a_wrong_engine_is_refused_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="source.engine: sim: must have a known value, got 'step'"):
+    with pytest.raises(
+        ValueError, match="source.engine: sim: must have a known setting, got 'step'"
+    ):
         trained(tmp_path / "run", "sim:step=1", batch=64, steps=64)

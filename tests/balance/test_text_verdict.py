@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from equipoise.balance.shares import Shares
-from equipoise.balance.text_verdict import KEPT, SENTENCES, Writing, at_once, text_verdict
+from equipoise.balance.text_verdict import KEPT, SENTENCES, TextRun, live_samples, text_verdict
 from equipoise.balance.verdict import Cause, Setup, verdict
 
 
@@ -38,8 +38,8 @@ def learner(worked: float, starved: float = 0.0, publish: float = 0.0) -> Shares
 
 
 # 10 groups of 8 samples of 20 tokens in 100 steps: 16 samples at once
-WRITING = Writing(group=8, length=20.0, room=16, max_lag=1)
-CASES: dict[str, tuple[Shares, Shares, Writing, str, list[str]]] = {
+WRITING = TextRun(group=8, length=20.0, room=16, max_lag=1)
+CASES: dict[str, tuple[Shares, Shares, TextRun, str, list[str]]] = {
     "the generators draw all the while": (
         generator(worked=10),
         learner(4, starved=6),
@@ -57,14 +57,14 @@ CASES: dict[str, tuple[Shares, Shares, Writing, str, list[str]]] = {
     "most samples have ended, in turn": (
         generator(worked=5, blocked=5, steps=1000.0),
         learner(5, starved=5),
-        Writing(group=8, length=20.0, room=16, max_lag=0),
+        TextRun(group=8, length=20.0, room=16, max_lag=0),
         "Long tail",
         ["raise --max-lag above 0"],
     ),
     "most samples have ended, and the lag is free": (
         generator(worked=10, steps=1000.0),
         learner(4, starved=6),
-        Writing(group=8, length=20.0, room=16, max_lag=None),
+        TextRun(group=8, length=20.0, room=16, max_lag=None),
         "Long tail",
         ["use smaller batches, so that"],
     ),
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Shares, Shares, Writing, str, list[str]]] = {
     "devices are lent": (
         generator(worked=10),
         learner(9, starved=1),
-        Writing(group=8, length=20.0, room=16, lent=2),
+        TextRun(group=8, length=20.0, room=16, lent=2),
         "Lent",
         ["2 of the learners' devices generate", "waits 10 %"],
     ),
@@ -107,21 +107,21 @@ CASES: dict[str, tuple[Shares, Shares, Writing, str, list[str]]] = {
     "both wait in turn": (
         generator(worked=5, blocked=5),
         learner(5, starved=5),
-        Writing(group=8, length=20.0, room=16, max_lag=0),
+        TextRun(group=8, length=20.0, room=16, max_lag=0),
         "Lockstep",
         ["--max-lag"],
     ),
     "nothing is known about lengths": (
         generator(worked=10, steps=1000.0),
         learner(4, starved=6),
-        Writing(group=8, length=None, room=16),
+        TextRun(group=8, length=None, room=16),
         "Generation-bound",
         [],
     ),
 }
 
 
-def judged(one: Shares, other: Shares, writing: Writing, advice: str | None = None) -> str:
+def judged(one: Shares, other: Shares, writing: TextRun, advice: str | None = None) -> str:
     balance = {"generator 0": one, "learner": other}
     found = verdict(balance, Setup(max_lag=writing.max_lag))
     return text_verdict(found, balance, writing, advice=advice).sentence
@@ -154,8 +154,8 @@ def test_waits_for_cores_and_single_threads_are_named_as_for_envs() -> None:
 
 def test_samples_at_once_are_tokens_over_steps() -> None:
     balance = {f"generator {number}": generator(worked=10) for number in range(3)}
-    assert at_once(balance, WRITING) == 16.0
-    assert at_once({}, WRITING) is None
+    assert live_samples(balance, WRITING) == 16.0
+    assert live_samples({}, WRITING) is None
 
 
 def test_every_sentence_is_of_a_cause() -> None:

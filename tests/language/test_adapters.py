@@ -17,18 +17,18 @@ from tests.nets.test_lora import RANK4, logp, moved, plain
 
 
 def written(place: Path, **settings: Any) -> Any:
-    net = moved(lora.adapted(plain(), RANK4 | settings))
+    net = moved(lora.add_adapters(plain(), RANK4 | settings))
     adapters.write(place, net, "BASE")
     return net
 
 
 def test_adapters_are_read_as_they_were_written(tmp_path: Path) -> None:
     net = written(tmp_path, targets=("q_proj", "*.1.mlp.*"))
-    again = lora.adapted(plain(), adapters.settings(tmp_path))
+    again = lora.add_adapters(plain(), adapters.read_settings(tmp_path))
     adapters.load(again, tmp_path)
     assert torch.equal(logp(again), logp(net))
     source = TaskSource(task="sort", adapter=str(tmp_path))
-    assert adapters.asked(source) == adapters.settings(tmp_path)
+    assert adapters.settings_of(source) == adapters.read_settings(tmp_path)
 
 
 def test_the_files_are_pefts(tmp_path: Path) -> None:
@@ -72,22 +72,22 @@ def test_another_kind_is_refused_with_its_field(changes: Any, said: str, tmp_pat
     file = tmp_path / adapters.CONFIG
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(ValueError, match="adapter_config.json") as error:
-        adapters.settings(tmp_path)
+        adapters.read_settings(tmp_path)
     assert said in str(error.value)
 
 
 def test_an_adapter_of_another_base_or_shape_or_a_torn_one_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
     with pytest.raises(ValueError, match=r"must be adapters of this base .* got adapters of anoth"):
-        adapters.load(lora.adapted(plain(initializer_range=0.1), RANK4), tmp_path)
+        adapters.load(lora.add_adapters(plain(initializer_range=0.1), RANK4), tmp_path)
     with pytest.raises(ValueError, match=r"lora_A.weight: must have the shape \(2, 80\), got"):
-        adapters.load(lora.adapted(plain(), {**RANK4, "rank": 2}), tmp_path)
+        adapters.load(lora.add_adapters(plain(), {**RANK4, "rank": 2}), tmp_path)
     file = tmp_path / adapters.WEIGHTS
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ValueError, match="must be whole safetensors, got"):
-        adapters.load(lora.adapted(plain(), RANK4), tmp_path)
+        adapters.load(lora.add_adapters(plain(), RANK4), tmp_path)
     with pytest.raises(ValueError, match="must be a folder with adapter_config.json"):
-        adapters.settings(tmp_path / "none")
+        adapters.read_settings(tmp_path / "none")
 
 
 def test_a_run_without_adapters_has_none_to_write(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_adapters_on_a_module_of_transformers(tmp_path: Path) -> None:
     api.export(tmp_path / "run", tmp_path / "saved")
     agrees(tmp_path / "saved", "mixtral")
     net = network(tmp_path / "model")
-    found = lora.layers_of(lora.adapted(net, {"rank": 4, "alpha": 8.0}))
+    found = lora.layers_of(lora.add_adapters(net, {"rank": 4, "alpha": 8.0}))
     assert "module.model.layers.1.self_attn.q_proj" in found
 
 

@@ -68,7 +68,7 @@ def logp(net: Decoder) -> torch.Tensor:
 def test_adapters_off_are_the_base_to_the_bit_and_merged_are_as_apart(family: str) -> None:
     base = plain(family)
     before = logp(base)
-    net = lora.adapted(base, RANK4)
+    net = lora.add_adapters(base, RANK4)
     assert torch.equal(logp(net), before)
     moved(net)
     assert not torch.allclose(logp(net), before, atol=1e-3)
@@ -81,7 +81,7 @@ def test_adapters_off_are_the_base_to_the_bit_and_merged_are_as_apart(family: st
 def test_only_adapters_are_parameters_and_are_saved() -> None:
     net = plain()
     names, full = set(dict(net.named_parameters())), sum(x.nbytes for x in net.parameters())
-    lora.adapted(net, {**RANK4, "targets": ("q_proj", "v_proj")})
+    lora.add_adapters(net, {**RANK4, "targets": ("q_proj", "v_proj")})
     kept = tree.named_tensors(net)
     assert kept.keys() == dict(net.named_parameters()).keys() | {lora.BASE}
     assert {name.rpartition(".")[2] for name in kept} == {"lora_A", "lora_B", "sha256"}
@@ -94,12 +94,12 @@ def test_a_publish_takes_a_twentieth_of_the_bytes() -> None:
     wide: dict[str, Any] = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 688}
     net = Decoder(DecoderConfig(**SHAPE | wide))
     full = WeightPlan(tree.named_tensors(net)).flat
-    lora.adapted(net, RANK4)
+    lora.add_adapters(net, RANK4)
     assert WeightPlan(tree.named_tensors(net)).flat < 0.05 * full
 
 
 def test_a_copy_and_a_target_share_the_base() -> None:
-    net = moved(lora.adapted(plain(), RANK4))
+    net = moved(lora.add_adapters(plain(), RANK4))
     target = Target(net, every=1 << 40, tau=1.0)
     for other in (lora.copied(net), target.net):
         mine = lora.base(net)
@@ -120,7 +120,7 @@ def test_a_critic_of_its_own_shares_the_base_too() -> None:
 
 
 def test_a_reward_models_head_learns_whole() -> None:
-    net = lora.adapted(plain(kind=ScoredDecoder), RANK4, learned=("score",))
+    net = lora.add_adapters(plain(kind=ScoredDecoder), RANK4, learned=("score",))
     assert "score.weight" in dict(net.named_parameters())
     assert "score.weight" not in lora.base(net)
 
@@ -140,7 +140,7 @@ def descended(net: Decoder, steps: int = 3, rate: float = 0.1) -> list[float]:
 
 
 def test_learning_moves_the_adapters_and_not_a_bit_of_the_base() -> None:
-    net = lora.adapted(plain("qwen3"), RANK4)
+    net = lora.add_adapters(plain("qwen3"), RANK4)
     before = {name: x.clone() for name, x in lora.base(net).items()}
     first = {name: x.clone() for name, x in tree.named_tensors(net).items()}
     losses = descended(net)
@@ -151,7 +151,7 @@ def test_learning_moves_the_adapters_and_not_a_bit_of_the_base() -> None:
 
 
 def test_the_gradient_is_that_of_the_merged_weights() -> None:
-    net = moved(lora.adapted(plain(), RANK4))
+    net = moved(lora.add_adapters(plain(), RANK4))
     whole = lora.merged(net)
     (-token_logp(net, DATA)[0].sum()).backward()
     (-token_logp(whole, DATA)[0].sum()).backward()
@@ -179,7 +179,7 @@ def difference(kind: type[TorchEngine], *, running: bool) -> float:
     """The largest difference between the engine's log-probabilities after an update and the
     learner's.
     """
-    net = lora.adapted(plain(), RANK4)
+    net = lora.add_adapters(plain(), RANK4)
     own = copy.deepcopy(net)
     engine = kind(own, rows=8, length=32, ends=Ends(()), seed=1, on_update="recompute")
     losses = descended(net)
@@ -209,7 +209,7 @@ def test_after_an_update_the_engine_draws_by_the_adapters(running: bool) -> None
 
 def test_an_engine_refuses_the_adapters_of_another_base() -> None:
     net, other = (
-        lora.adapted(plain(rope_theta=x, initializer_range=y), RANK4)
+        lora.add_adapters(plain(rope_theta=x, initializer_range=y), RANK4)
         for x, y in ((1e4, 0.2), (1e4, 0.1))
     )
     engine = TorchEngine(net, rows=2, length=16, ends=Ends(()), seed=1)
@@ -230,7 +230,7 @@ def test_an_engine_refuses_the_adapters_of_another_base() -> None:
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(settings: Any, said: str) -> None:
     with pytest.raises(ValueError, match="source.lora") as error:
-        lora.adapted(plain(tie_word_embeddings=False), {**RANK4, **settings})
+        lora.add_adapters(plain(tie_word_embeddings=False), {**RANK4, **settings})
     assert said in str(error.value)
 
 

@@ -103,7 +103,7 @@ def test_merged_and_apart_say_the_same(alone: Any, base: Path, tmp_path: Path) -
     files.load(merged, tmp_path / "merged")
     net = Decoder(files.read_config(base))
     files.load(net, base)
-    lora.adapted(net, adapters.settings(tmp_path / "apart"))
+    lora.add_adapters(net, adapters.read_settings(tmp_path / "apart"))
     adapters.load(net, tmp_path / "apart")
     for name, layer in lora.layers_of(net).items():
         mine = dict(merged.named_parameters())[f"{name}.weight"]

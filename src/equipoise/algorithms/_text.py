@@ -80,7 +80,7 @@ class TextLearns(Learns):
 
     def network(self, spec: TextSpec) -> nn.Module:
         """The language model, with the weights of the directory that the spec names."""
-        return adapters.adapted(architectures.build(spec.model, spec.weights), spec)
+        return adapters.add_adapters(architectures.build(spec.model, spec.weights), spec)
 
     def prepare(self, data: Trajectory) -> Packed:
         return pack(data)

@@ -49,10 +49,10 @@ class RewardModel(PairLearns):
 
     def network(self, spec: TextSpec) -> ScoredDecoder:
         """The model with a head of one number, which is new unless the directory has one."""
-        net = ScoredDecoder(architectures.own(spec.model, "a reward model"))
+        net = ScoredDecoder(architectures.own_config(spec.model, "a reward model"))
         if spec.weights:
             files.load(net, Path(spec.weights), fresh=(SCORE,))
-        return adapters.adapted(net, spec, learned=("score",))
+        return adapters.add_adapters(net, spec, learned=("score",))
 
     def judge(self, net: ScoredDecoder, data: Packed) -> Tensor:
         return net.scores(data)

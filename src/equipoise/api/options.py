@@ -139,13 +139,13 @@ class Fields(TypedDict, total=False):
     """Linear layers with an adapter; empty adapts them all (default: none). A layer is named by
     the end of its name, such as q_proj, or by a pattern with *."""
     adapter: str | None
-    """Folder of an adapter to begin with, as peft writes it (default: none). Its file has the
-    rank, the scale and the layers, so `lora` is left out."""
+    """Folder of an adapter to begin with, as peft writes it (default: none). The folder has the
+    rank, the scale and the layers, so leave out `lora`."""
     reward_weights: Sequence[float] | None
     """Weights of the rewards, in order; empty weighs each by 1 (default: none)."""
     caution: float | None
-    """Deviations of the reward models that a reward is lowered by (default: 0.0). Used if
-    `reward` is a sum of two reward models or more."""
+    """Deviations of the reward models taken off their mean (default: 0.0). Used if `reward` is a
+    sum of two reward models or more."""
     gold: str | None
     """True reward, which only evaluations read; none turns it off (default: none). Empty uses the
     task's own functions if `reward` has a reward model."""

@@ -31,7 +31,7 @@ from equipoise.record.directory import CHECKPOINTS
 from equipoise.record.report import step_of
 from equipoise.registry import ALIASES
 from equipoise.registry.artifacts import REWARD
-from equipoise.registry.reward_models import DIGITS, REGISTRY, RUN, at_version, place
+from equipoise.registry.reward_models import DIGITS, at_version, place
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import stored
 from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT
@@ -42,19 +42,40 @@ from equipoise.rewards.preferences.segments import Answers, split
 from equipoise.rewards.preferences.term import Preferences
 from equipoise.seeds import derive_seed
 from equipoise.sources.source import source_of
-from equipoise.sums import with_models
+from equipoise.sums import REGISTRY, RUN, with_models
 from equipoise.types import EnvSpec, Policy, Program
 
 __all__ = ["FittedReward", "fit_reward_model"]
 
-FOLDER = "reward_models"  # of a run: its reward models, by the checkpoint that they are from
+FOLDER = "reward_models"  # in a run: folders of its reward models, by checkpoint
 TERM = "preferences"
-TRIES = 3  # to read a checkpoint
+TRIES = 3  # attempts to read a checkpoint
+# settings that the networks and the term have in common
+SHARED = tuple(one.name for one in fields(RewardNets) if one.name in facts(Preferences))
+# ends of names: a version or a checkpoint's folder; an alias or a slash
+PINNED = re.compile(rf"(/{FOLDER}/|@)[0-9a-f]{{{DIGITS}}}$")
+ALIAS = re.compile(rf"@({'|'.join(ALIASES)})$|/+$")
+PROGRAM: schema.Schema = {
+    "program": {"policies": schema.Each({"*": schema.Anything()}), "*": schema.Anything()},
+    "*": schema.Anything(),
+}
+OWN: schema.Schema = {  # the state of the term
+    "fitted": schema.Flag(),
+    "model": schema.Each(schema.Anything()),
+    "numbers": schema.Each(schema.Number()),
+    "*": schema.Anything(),
+}
+SPACES: schema.Schema = {
+    "observation": schema.Anything(),
+    "action": schema.Anything(),
+    "mask": schema.Items(schema.Text(), 32),
+    "*": schema.Anything(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enough:
-    """How many answers a fit needs."""
+    """The least answers for a fit."""
 
     first: Annotated[PositiveInt, Help("Answers that a fit needs")] = 50
 
@@ -72,9 +93,9 @@ class FittedReward:
     version: str  # of the folder, as an artifact
     accuracy: float  # of held-out answers; nan: too few are held out
     ece: float  # expected calibration error of held-out answers
-    labels: int  # answers that count
+    labels: int  # answers that the fit had
     held_out: int
-    left_out: int  # about an episode of each side of the split
+    left_out: int  # answers that compare a held-out episode with another one
 
     def __repr__(self) -> str:
         return f"<FittedReward {self.path} of {self.labels:,} answers>"
@@ -108,7 +129,7 @@ def fit_reward_model(
         >>> eq.fit_reward_model("labels", "Pendulum-v1", out="judge")  # doctest: +SKIP
         <FittedReward judge of 700 answers>
     """
-    nets, fitting, enough, of_env = _read(settings)
+    nets, fitting, enough, of_env = _parsed(settings)
     folder = local_path(store)
     if out is not None and (there := local_path(out).expanduser()).exists():
         raise FileExistsError(f"{there}: must be a new folder, got one that is there already")
@@ -120,7 +141,7 @@ def fit_reward_model(
     _check_enough(answers, enough.first, folder)
     segments = labels.segments()
     train, held, left_out = split(answers, segments.episode, share=fitting.held_out, seed=SPLIT)
-    if not len(train):  # of one episode, or of two on the two sides
+    if not len(train):  # all episodes are held out, so hold out none
         fitting, held = replace(fitting, held_out=0.0), held[:0]
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "reward model"))
@@ -143,8 +164,8 @@ def fit_reward_model(
     )
 
 
-def _read(settings: Settings) -> tuple[RewardNets, Fitting, Enough, dict[str, object]]:
-    """The networks, the fit, the fewest answers, and the settings of the env."""
+def _parsed(settings: Settings) -> tuple[RewardNets, Fitting, Enough, dict[str, object]]:
+    """Return the networks, the fit, the least answers and the settings of the env."""
     known = {
         f"algorithm.{name}": fact
         for cls in (RewardNets, Fitting, Enough)
@@ -168,18 +189,20 @@ def _read(settings: Settings) -> tuple[RewardNets, Fitting, Enough, dict[str, ob
         one for part in (nets, fitting, enough) for one in out_of_range(part, "algorithm.")
     ):
         raise ValueError(problem)
-    schema.check(plain(asdict(nets)), stored.NETS, "algorithm")  # what can be read again
+    schema.check(plain(asdict(nets)), stored.NETS, "algorithm")  # the bounds of stored models
     return nets, fitting, enough, of_env
 
 
 def _only_spec(made: Program) -> EnvSpec:
-    """The observations and actions of an env of one policy."""
+    """Return the spec of an env of one policy."""
     spec: EnvSpec = next(iter(source_of(made).spec(None).policies.values()))
     return spec
 
 
 def _labels(store: Store, spec: EnvSpec, upto: int, env: str) -> tuple[Labels, Answers]:
-    """The answers of a store about clips of an env; ValueError if it has none."""
+    """Return the answers of a store about clips of an env; ValueError if they are about texts or of
+    another env.
+    """
     kinds = [one.kind for one in store.queries()]
     if "clip" not in kinds and kinds:
         raise ValueError(
@@ -211,14 +234,15 @@ def _check_enough(answers: Answers, first: int, store: Path) -> None:
 
 
 def of_run(run: Path, to: Path | None = None) -> Path:
-    """Write the reward model that a run of ``--reward preferences`` has fitted, of its newest
-    checkpoint, and return its folder; ``to``: a new folder (default: one in the run).
+    """Write the reward model in the newest checkpoint of a run of ``--reward preferences``; return
+    its folder.
 
-    Nothing that the run names is imported or opened. ValueError if there is no reward model.
+    ``to``: a new folder (default: one in the run). Nothing that the run names is imported or
+    opened. ValueError if there is no reward model.
     """
     file = run / paths.RUN
-    said = schema.check(read_json(file), PROGRAM, str(file))["program"]
-    name, given = _preferences(said["policies"], run)
+    described = schema.check(read_json(file), PROGRAM, str(file))["program"]
+    name, given = _preferences(described["policies"], run)
     source, data, spec = _newest(run)
     folder = to or run / FOLDER / checkpoint.identity(source.path)[:DIGITS]
     if to is None and (folder / REWARD).is_file():
@@ -256,9 +280,9 @@ def of_run(run: Path, to: Path | None = None) -> Path:
 
 
 def _newest(run: Path) -> tuple[checkpoint.Source, bytes, bytes]:
-    """The newest whole checkpoint, its learner's state and its spec.json.
+    """Return the newest whole checkpoint, its learner's state and its spec.json.
 
-    A run that still trains may remove a checkpoint while it is read, so it is tried again.
+    A run that still trains may remove a checkpoint while it is read, so there are several attempts.
     """
     why = ""
     for _ in range(TRIES):
@@ -274,43 +298,22 @@ def _newest(run: Path) -> tuple[checkpoint.Source, bytes, bytes]:
     raise ValueError(f"{run}: must be a run with a whole checkpoint, got {why}")
 
 
-PROGRAM: schema.Schema = {
-    "program": {"policies": schema.Each({"*": schema.Anything()}), "*": schema.Anything()},
-    "*": schema.Anything(),
-}
-OWN: schema.Schema = {  # of the state of the term
-    "fitted": schema.Flag(),
-    "model": schema.Each(schema.Anything()),
-    "numbers": schema.Each(schema.Number()),
-    "*": schema.Anything(),
-}
-SPACES: schema.Schema = {
-    "observation": schema.Anything(),
-    "action": schema.Anything(),
-    "mask": schema.Items(schema.Text(), 32),
-    "*": schema.Anything(),
-}
-
-
 def _preferences(policies: Mapping[str, Mapping[str, object]], run: Path) -> tuple[str, RewardNets]:
-    """The policy that learns from preferences, and the networks of its reward model."""
+    """Return the policy that learns from preferences, and the networks of its reward model."""
     usual = asdict(RewardNets()) | {
-        key: value for key, value in values_of(Preferences()).items() if key in NETS
+        key: value for key, value in values_of(Preferences()).items() if key in SHARED
     }
     for name, one in policies.items():
         rewards = one.get("rewards")
         terms = rewards.get("terms") if isinstance(rewards, Mapping) else None
         if isinstance(terms, Mapping) and isinstance(found := terms.get(TERM), Mapping):
-            given = usual | {key: found[key] for key in NETS if key in found}
+            given = usual | {key: found[key] for key in SHARED if key in found}
             given = json.loads(json.dumps(given))  # tuples as lists
             return name, stored.nets_of(given, f"{run / paths.RUN}: reward.{TERM}")
     raise ValueError(
         f"{run}: must be a run of reward_model or of --reward preferences, got one without a "
         "reward model; 'equipoise export RUN DIR' writes a policy"
     )
-
-
-NETS = tuple(one.name for one in fields(RewardNets) if one.name in facts(Preferences))
 
 
 def _at(data: object, keys: Sequence[str], where: Path) -> object:
@@ -323,8 +326,8 @@ def _at(data: object, keys: Sequence[str], where: Path) -> object:
 
 @contextmanager
 def aside_of(to: Path, *, shared: bool = False) -> Iterator[Path]:
-    """A folder to write into, which gets the name ``to`` at the end. ``shared``: another process
-    may have written the same by then.
+    """Yield a folder to write into; it is renamed to ``to`` at the end. ``shared``: another process
+    may write the same folder at once.
     """
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -350,9 +353,10 @@ def aside_of(to: Path, *, shared: bool = False) -> Iterator[Path]:
 
 
 def pinned(made: Program, found: Callable[[str], Path]) -> Program:
-    """The program with the reward models and the answers of now: the version in place of an alias,
-    the folder of the newest checkpoint's reward model in place of a run, and the newest row of a
-    store. ``found`` gives the folder of a run.
+    """Return the program with its reward models and answers pinned.
+
+    A version replaces an alias, the folder of a reward model replaces a run, and a store gets its
+    newest row. ``found`` returns the folder of a run's reward model.
     """
 
     def fixed(name: str) -> str:
@@ -369,18 +373,18 @@ def pinned(made: Program, found: Callable[[str], Path]) -> Program:
 
 
 def _task(made: Program) -> str:
-    """The task of a program; "" if it has none."""
+    """Return the task of a program; "" if it has none."""
     return str(values_of(made.source).get("task", ""))
 
 
 def _row_of(made: Program) -> list[str]:
-    """The argument of a task that is a store: the row of answers that it is read up to."""
+    """Return the argument of a store with the last row of answers to read; [] if there is none."""
     given = values_of(made.source).get("arguments", ())
     return [one for one in given if one.startswith(f"{UPTO}=")]
 
 
 def _with_models(made: Program, change: Callable[[str], str]) -> Program:
-    """The program with other names of its reward models."""
+    """Return the program with the names of its reward models changed."""
     if not made.reward_models:
         return made
     if made.source.judges:
@@ -398,13 +402,9 @@ def _with_models(made: Program, change: Callable[[str], str]) -> Program:
     return replace(made, policies=policies)
 
 
-PINNED = re.compile(rf"(/{FOLDER}/|@)[0-9a-f]{{{DIGITS}}}$")
-ALIAS = re.compile(rf"@({'|'.join(ALIASES)})$|/+$")
-
-
 def pinned_like(made: Program, was: Program) -> Program:
-    """The program with the versions of ``was`` for reward models that it names by an alias or a
-    run, and with the row of its store.
+    """Return the program pinned as ``was``: with its versions of reward models that are named by an
+    alias or a run, and with its row of the store.
     """
     if is_store(task := _task(made)) and task == _task(was) and not _row_of(made):
         made = apply_settings(made, {"source.arguments": _row_of(was)})

@@ -1,7 +1,7 @@
-"""The cause that holds a run on text back, in the words of text: one table of sentences.
+"""The bottleneck of a run on text, and a table of its sentences.
 
-``verdict.py`` judges by which side waits. A run on text knows more: why generators wait, and how
-many of their samples are still being drawn.
+``verdict.py`` judges by which side waits. A run on text also has the reason why generators wait,
+and the number of samples that they are drawing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from equipoise.balance.shares import Shares, add
 from equipoise.balance.verdict import WAIT, Cause, Verdict
 
-# a generator draws fewer than this share of the samples that it could: most of them have ended
-TAIL = 0.4
-# causes that are the same for text, or say more than the table
+TAIL = 0.4  # a generator that draws a smaller share of the samples that it could has a long tail
+# causes of verdict.py that a run on text keeps
 KEPT = (
     "All-reduce-bound",
     "CPU-bound",
@@ -27,7 +26,7 @@ KEPT = (
 # by cause: the evidence, and what to do
 SENTENCES: Mapping[Cause, tuple[str, str]] = {
     "Generation-bound": (
-        "the learner waits {waits} of the time for samples, and the generators draw all the while",
+        "the learner waits {waits} of the time for samples, while the generators draw",
         "use more generators (--actors), a faster device or shorter completions",
     ),
     "Long tail": (
@@ -59,38 +58,38 @@ SENTENCES: Mapping[Cause, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
-    """What a verdict has to know of a run on text besides the workers' shares."""
+class TextRun:
+    """Facts about a run on text that a verdict needs besides the workers' shares."""
 
     group: int  # samples of a prompt
-    length: float | None = None  # tokens of the last samples, mean; None: none has ended
+    length: float | None = None  # mean tokens of the last samples; None: no sample has ended
     room: int  # samples that a generator may draw at once
     max_lag: int | None = 0
     lent: int = 0  # devices of the learners that generate
 
 
 def text_verdict(
-    found: Verdict, balance: Mapping[str, Shares], writing: Writing, *, advice: str | None = None
+    found: Verdict, balance: Mapping[str, Shares], run: TextRun, *, advice: str | None = None
 ) -> Verdict:
-    """Return the verdict on a run on text; ``found``: the verdict by which side waits.
+    """Return the verdict on a run on text; ``found``: that of ``verdict.py``.
 
-    ``advice``: the model's (``remedies.py``), for causes that more or fewer generators help.
+    ``advice``: the suggestion of ``remedies.py``, for causes that more or fewer generators help.
     """
     if found.cause in KEPT:
         return found
     generators = add(one for one in balance.values() if one.side == "sampling")
     learners = add(one for one in balance.values() if one.side == "learning")
     waits, held = learners.share("starved"), generators.share("blocked")
-    judging, live = generators.share("starved"), at_once(balance, writing)
+    judging, live = generators.share("starved"), live_samples(balance, run)
     publishing, fetching = learners.part("publish"), generators.part("fetch")
     cause = found.cause
     if max(publishing, fetching) >= WAIT:
         cause = "Publish-bound"
     elif waits < WAIT:
-        cause = "Learning-bound" if held >= WAIT else "Lent" if writing.lent else cause
+        cause = "Learning-bound" if held >= WAIT else "Lent" if run.lent else cause
     elif judging >= max(WAIT, held):
         cause = "Reward-bound"
-    elif live is not None and live < TAIL * writing.room:
+    elif live is not None and live < TAIL * run.room:
         cause = "Long tail"
     elif held < WAIT:
         cause = "Generation-bound"
@@ -108,21 +107,21 @@ def text_verdict(
     }
     numbers = {name: f"{share * 100:.0f} %" for name, share in shares.items()} | {
         "live": "" if live is None else f"{live:.1f}",
-        "room": str(writing.room),
-        "lag": str(writing.max_lag),
-        "lent": str(writing.lent),
+        "room": str(run.room),
+        "lag": str(run.max_lag),
+        "lent": str(run.lent),
     }
-    if writing.max_lag is None:  # a lag cannot be raised that has no bound
+    if run.max_lag is None:  # the lag has no bound to raise
         usual = usual.replace("raise --max-lag above {lag}", "use smaller batches")
     return Verdict(cause, evidence.format_map(numbers), usual.format_map(numbers))
 
 
-def at_once(balance: Mapping[str, Shares], writing: Writing) -> float | None:
-    """Return the samples that a generator draws at once, the mean over its steps: its tokens over
-    its steps; None if that is not known yet.
+def live_samples(balance: Mapping[str, Shares], run: TextRun) -> float | None:
+    """Return the mean number of samples that a generator draws in a step, its tokens over its
+    steps; None if it is not known yet.
     """
     generators = add(one for one in balance.values() if one.side == "sampling")
     steps = generators.counts.get("decode", 0.0)
-    if not steps or not generators.done or writing.length is None:
+    if not steps or not generators.done or run.length is None:
         return None
-    return generators.done * writing.group * writing.length / steps
+    return generators.done * run.group * run.length / steps

@@ -67,12 +67,11 @@ def show(
     with plain_errors("equipoise feedback show", debug):
         from equipoise.console.place import say
         from equipoise.feedback import Store
-        from equipoise.feedback.agreement import agreement
+        from equipoise.feedback.agreement import agreement, gold_of
         from equipoise.files import json_bytes
 
         with Store.open(store) as opened:
-            gold = {one.id: one.gold for one in opened.queries() if one.gold is not None}
-            found = agreement(opened.answers(), gold)
+            found = agreement(opened.answers(), gold_of(opened.queries()))
             if as_json:
                 about = asdict(opened.counts()) | {"last_row": opened.last_row()}
                 people = [asdict(one) for one in opened.annotators()]

@@ -115,7 +115,7 @@ def serve(
 def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
     """(Source of versions, name of the policy, default file of decisions) of a folder."""
     from equipoise.registry import RegistryReader
-    from equipoise.registry.artifacts import KINDS, MANIFEST, REWARD, SPEC
+    from equipoise.registry.artifacts import MANIFEST, REWARD, SPEC
     from equipoise.registry.reading import ABOUT
     from equipoise.serving.alone import Alone
 
@@ -128,7 +128,7 @@ def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:
                 f"--policy: must name a policy of {place}, got none; "
                 + (f"try --policy {' or '.join(names)}" if names else "'registry add' adds one")
             )
-        if any(registry.kind(one) == KINDS[1] for one in registry.versions(policy)[:1]):
+        if any(registry.kind(one) == "reward model" for one in registry.versions(policy)[:1]):
             raise ValueError(
                 f"--policy: must name a policy of {place}, got the reward model {policy!r}; "
                 f"'equipoise train ENV --reward registry:{place}/{policy}' learns from it"

@@ -12,12 +12,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.feedback.records import MIRRORED, Answer, Choice
+from equipoise.feedback.records import MIRRORED, Answer, Choice, Query
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 # The classes of a preference in their order; "cannot_tell" is a missing value.
 CLASSES: tuple[Choice, ...] = ("left", "equal", "right")
+# the share of an answer that prefers the left side
+SHARES: Mapping[Choice, float] = {"left": 1.0, "equal": 0.5, "right": 0.0}
 SPAMMER_BELOW = 0.2  # of Youden's J; an annotator who errs in 30 % of answers has 0.4 or more
 JUDGED_FROM = 20  # answers of an annotator
 SMOOTHING = 0.5  # pseudo-answers for each cell of a confusion matrix
@@ -187,6 +189,11 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
         for name, i in row.items()
     }
     return Agreement(alpha(ratings), alpha(ratings, "ordinal"), shared, each, posterior)
+
+
+def gold_of(queries: Sequence[Query]) -> dict[int, Choice]:
+    """Return the right answers of gold queries, by the query's number."""
+    return {one.id: one.gold for one in queries if one.gold is not None}
 
 
 def weights(

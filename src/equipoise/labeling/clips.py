@@ -5,8 +5,8 @@ The page reads these arrays of a segment:
 - ``frames``: images [T, H, W, 3], uint8. With frames there are no curves.
 - ``fps``: frames or steps per second, one number (default 30).
 - ``observations``: images of uint8 are shown as frames: [T, H, W], [T, H, W, 1 or 3], and the
-  last image of the stacks [T, S, H, W] and [T, S, H, W, 1 or 3]. Each number of other
-  observations [T, ...] is a curve. Without observations, all other arrays are drawn.
+  last image of the stacks [T, S, H, W] and [T, S, H, W, 1 or 3]. Each number of other observations
+  [T, ...] is a curve. Without observations, all other arrays are drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Adapters as files of peft: ``adapter_config.json`` and ``adapter_model.safetensors``.
+"""Adapters as files in peft's format: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-``PeftModel.from_pretrained(base, DIR)`` loads them. The safetensors' metadata has the hash of the
-base.
+``PeftModel.from_pretrained(base, DIR)`` loads them. The metadata of the safetensors has the hash of
+the base.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from equipoise.schema import Anything, Flag, Items, Maybe, Number, Text, check
 from equipoise.types import TaskSource, TextSpec
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."  # of peft's names
+PREFIX = "base_model.model."  # begins the names of peft's tensors
 NONE = Maybe(Items(Anything(), 0))
-SCHEMA = {  # what peft's LoRA has beyond this is refused
+SCHEMA = {  # plain LoRA; peft's variants are refused
     "peft_type": Text(among=("LORA",)),
     "r": Number(1, 1 << 20, whole=True),
     "lora_alpha": Number(0),
@@ -36,8 +36,8 @@ SCHEMA = {  # what peft's LoRA has beyond this is refused
     "layers_to_transform?": NONE,
     "*": Anything(),
 }
+VARIANTS = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
 Net = TypeVar("Net", bound=nn.Module)
-UNLIKE = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
 
 
 def write(directory: Path, net: nn.Module, base: str) -> None:
@@ -52,56 +52,56 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
             "which the whole model learns; leave out --only"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    one = next(iter(layers.values()))
-    rank = len(one.lora_A)
-    about = {
+    first = next(iter(layers.values()))
+    rank = len(first.lora_A)
+    config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": one.scale * rank,
+        "lora_alpha": first.scale * rank,
         "target_modules": [one.removeprefix("module.") for one in _targets(net, list(layers))],
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
     }
-    write_atomic(directory / CONFIG, json_bytes(about))
+    write_atomic(directory / CONFIG, json_bytes(config))
     tensors = {name: x.detach().cpu().clone() for name, x in _named(layers).items()}
     digest = bytes(dict(net.named_buffers())[lora.BASE].tolist()).hex()
     write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt", lora.BASE: digest}))
 
 
-def asked(source: TaskSource) -> dict[str, object]:
-    """The fields of a ``Lora`` that a run asks for; {} if the whole model learns."""
+def settings_of(source: TaskSource) -> dict[str, object]:
+    """Return the fields of a run's ``Lora``; {} if the whole model learns."""
     if source.adapter:
-        return settings(Path(source.adapter).expanduser())
+        return read_settings(Path(source.adapter).expanduser())
     if source.lora is None:
         return {}
     return {"rank": source.lora, "alpha": source.lora_alpha, "targets": source.lora_targets}
 
 
-def adapted(net: Net, spec: TextSpec, learned: Sequence[str] = ()) -> Net:
-    """Give a network the adapters of its spec, in place; ``learned``: modules that learn whole."""
-    lora.adapted(net, spec.lora, learned)
+def add_adapters(net: Net, spec: TextSpec, learned: Sequence[str] = ()) -> Net:
+    """Add the adapters of a spec to a network, in place; ``learned``: modules that learn whole."""
+    lora.add_adapters(net, spec.lora, learned)
     if spec.adapter:
         load(net, Path(spec.adapter).expanduser())
     return net
 
 
-def settings(directory: Path) -> dict[str, object]:
-    """The fields of a ``Lora`` in an adapter's folder; ValueError for a kind that is not read."""
+def read_settings(directory: Path) -> dict[str, object]:
+    """Return the fields of the ``Lora`` in an adapter's folder; ValueError for another kind."""
     file = directory / CONFIG
     if not file.is_file():
         raise ValueError(f"{directory}: must be a folder with {CONFIG} and {WEIGHTS}, got another")
-    said = check(read_json(file), SCHEMA, str(file))
-    for name in UNLIKE:
-        if said.get(name):
+    config = check(read_json(file), SCHEMA, str(file))
+    for name in VARIANTS:
+        if config.get(name):
             raise ValueError(
-                f"{file}: {name}: must be false or empty, got {said[name]!r}; only plain LoRA is "
+                f"{file}: {name}: must be false or empty, got {config[name]!r}; only plain LoRA is "
                 "read, so merge the adapter with peft (merge_and_unload) and name the model"
             )
-    targets = tuple(said["target_modules"])
-    return {"rank": said["r"], "alpha": float(said["lora_alpha"]), "targets": targets}
+    targets = tuple(config["target_modules"])
+    return {"rank": config["r"], "alpha": float(config["lora_alpha"]), "targets": targets}
 
 
 def load(net: nn.Module, directory: Path) -> None:
@@ -131,7 +131,7 @@ def load(net: nn.Module, directory: Path) -> None:
 
 
 def _named(layers: dict[str, lora.LoraLinear]) -> dict[str, Tensor]:
-    """The adapters by peft's names."""
+    """Return the adapters by peft's names."""
     return {
         f"{PREFIX}{name.removeprefix('module.')}.{kind}.weight": x
         for name, layer in layers.items()
@@ -140,7 +140,7 @@ def _named(layers: dict[str, lora.LoraLinear]) -> dict[str, Tensor]:
 
 
 def _targets(net: nn.Module, layers: list[str]) -> list[str]:
-    """The ends of the layers' names, or if these have other layers also, the whole names."""
+    """Return the ends of the layers' names, or the whole names if other layers also end so."""
     ends = sorted({name.rpartition(".")[2] for name in layers})
     meant = [
         name

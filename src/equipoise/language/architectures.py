@@ -1,4 +1,4 @@
-"""Which decoder computes a model: ours for the families that it has, else transformers' own module.
+"""The choice of a model's decoder: our own for its families, else the module of transformers.
 
 No code of the model's folder is run, and no weights but safetensors are read.
 """
@@ -16,7 +16,7 @@ from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder
 from equipoise.types.packed import Fields
 
 OURS, THEIRS = "equipoise", "transformers"
-NAMES = {  # of the same size, by other architectures
+NAMES = {  # of config.json: a size, and its other names
     "hidden_size": ("n_embd", "d_model"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "n_ctx"),
     "vocab_size": (),
@@ -25,15 +25,15 @@ POSITIONS = 2048  # if config.json has none
 
 
 def read_config(directory: Path) -> DecoderConfig | HubConfig:
-    """The shape of the model in a directory; ValueError if neither decoder computes it."""
+    """Return the shape of the model in a directory; ValueError if neither decoder computes it."""
     data = read_json(directory / files.CONFIG)
-    if not isinstance(data, dict) or fits(data):
+    if not isinstance(data, dict) or is_own(data):
         return files.read_config(directory)
     return hub_config(data, directory / files.CONFIG)
 
 
-def fits(data: Fields) -> bool:
-    """Is this the config.json of a model that our decoder computes?"""
+def is_own(data: Fields) -> bool:
+    """Return whether our decoder computes the model of this config.json."""
     kind = data.get("model_type")
     if kind != "mistral" and kind not in FAMILIES:
         return False
@@ -46,7 +46,7 @@ def fits(data: Fields) -> bool:
 
 
 def hub_config(data: Fields, file: Path) -> HubConfig:
-    """The shape of a model that transformers computes; ValueError if it has none of that name."""
+    """Return the shape of a model of transformers; ValueError if it has no such model."""
     kind = data.get("model_type")
     try:
         from transformers.models.auto.modeling_auto import (
@@ -82,17 +82,17 @@ def _size(data: Fields, name: str, file: Path) -> int:
 
 
 def config_of(model: Fields) -> DecoderConfig | HubConfig:
-    """The shape of a ``TextSpec.model``; TypeError for other fields."""
+    """Return the shape of a ``TextSpec.model``; TypeError for other fields."""
     return HubConfig(**model) if model.get("family") == FAMILY else DecoderConfig(**model)
 
 
 def decoder_of(config: DecoderConfig | HubConfig) -> str:
-    """The library whose decoder computes this shape."""
+    """Return the library whose decoder computes this shape."""
     return THEIRS if isinstance(config, HubConfig) else OURS
 
 
-def own(model: Fields, what: str) -> DecoderConfig:
-    """The shape of a model for ``what``, which needs our decoder; ValueError for another."""
+def own_config(model: Fields, what: str) -> DecoderConfig:
+    """Return the shape of a model for ``what``, which needs our decoder; ValueError for another."""
     config = config_of(model)
     if isinstance(config, HubConfig):
         raise ValueError(
@@ -102,7 +102,7 @@ def own(model: Fields, what: str) -> DecoderConfig:
 
 
 def build(model: Fields, weights: str) -> Decoder:
-    """The network of a ``TextSpec``, with the weights of a directory, or at random ("")."""
+    """Return the network of a ``TextSpec``; ``weights``: their directory, or "" for random ones."""
     config, directory = config_of(model), Path(weights)
     if isinstance(config, HubConfig):
         if weights:

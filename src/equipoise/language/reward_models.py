@@ -31,8 +31,7 @@ FILE = REWARD
 FORMAT = 1
 BINS = 10  # of the calibration error, over chances from 0.5 to 1
 TOGETHER = 8_192  # tokens of a forward pass
-# of a completion that no pair is like: three deviations below the mean
-CUT = -3.0
+CUT = -3.0  # score of a cut or empty completion: three deviations below the mean
 HOTTEST = 1e3  # the limits of a temperature: its inverse and itself
 _POSITIVE = schema.Number(1e-12, 1e12)
 SCHEMA: schema.Schema = {

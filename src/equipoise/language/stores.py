@@ -1,4 +1,4 @@
-"""Rows of preferences from a store of texts: a pair of each query that was answered."""
+"""Rows of preferences from a store of texts: each answered query is a pair."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.feedback import Answer, Query, Store
-from equipoise.feedback.agreement import weights
+from equipoise.feedback.agreement import SHARES, gold_of, weights
 from equipoise.feedback.database import FILE
 from equipoise.schema import MOST
 
-LEAST = 2  # different answered queries: one of them is held out
-SHARES = {"left": 1.0, "equal": 0.5, "right": 0.0}
-UPTO = "upto"  # argument of the task: the row of answers that is read up to
+LEAST = 2  # answered queries, of which one is held out
+UPTO = "upto"  # argument of the task: the last row of answers to read
 
 
 def is_store(target: str) -> bool:
-    """Is a task the path of a store of preferences, with a slash in it?
+    """Return whether a task is the path of a store of preferences, with a slash in it.
 
-    A name without one is never opened, so that ``trust.py`` sees that it is a path.
+    A name without a slash is never opened: ``trust.py`` knows paths by their slash.
     """
     return "/" in target and (Path(target) / FILE).exists()
 
 
 def as_path(target: str) -> str:
-    """Return the path of a store with a slash in it; another task as it is."""
+    """Return a store's path with a slash in it; return any other task unchanged."""
     return f"./{target}" if is_store(f"./{target}") and "/" not in target else target
 
 
@@ -36,9 +35,9 @@ def last_row(target: str) -> int:
 
 def rows(target: str, upto: object) -> Iterator[tuple[int, object]]:
     """Yield the number of each answered query about texts, and its row: prompt, chosen, rejected,
-    and the share of the answers, by the annotators' weights, that prefer the chosen one.
+    and the share of its answers that prefer the chosen one, weighted by annotator.
 
-    ``upto``: the row of answers to read up to; None reads all. ValueError if the store has too few
+    ``upto``: the last row of answers to read; None reads all. ValueError if the store has too few
     answers, or none that prefers a side.
     """
     if upto is not None and (isinstance(upto, bool) or not isinstance(upto, int) or upto < 0):
@@ -52,8 +51,7 @@ def rows(target: str, upto: object) -> Iterator[tuple[int, object]]:
                 f"their env: equipoise train ENV --dataset {target} --algorithm reward_model"
             )
         answers = store.answers(upto=MOST if upto is None else upto)
-        gold = {one.id: one.gold for one in queries if one.gold is not None}
-        shares = _shares(answers, weights(answers, gold))
+        shares = _shares(answers, weights(answers, gold_of(queries)))
         found = {number: share for number, share in shares.items() if number in texts}
         if len(found) < LEAST:
             raise ValueError(
@@ -69,11 +67,11 @@ def rows(target: str, upto: object) -> Iterator[tuple[int, object]]:
             yield number, _row(store, texts[number], share)
 
 
-def _shares(answers: list[Answer], weighs: dict[str, float]) -> dict[int, float]:
+def _shares(answers: list[Answer], by_annotator: dict[str, float]) -> dict[int, float]:
     """Return by query the share of its answers that prefer the left one; a tie is half of each."""
     sums: dict[int, tuple[float, float]] = {}
     for one in answers:
-        if one.choice in SHARES and (weight := weighs[one.annotator]) > 0:
+        if one.choice in SHARES and (weight := by_annotator[one.annotator]) > 0:
             left, total = sums.get(one.query, (0.0, 0.0))
             sums[one.query] = left + weight * SHARES[one.choice], total + weight
     return {number: left / total for number, (left, total) in sums.items()}

@@ -1,4 +1,4 @@
-"""States of a learner that a term of its rewards keeps by name, and brings back later."""
+"""States of a learner that a reward term keeps by name and brings back later."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from equipoise.learners.parameters.parameters import Parameters
 from equipoise.learners.target import Target
 from equipoise.types import Tree
 
-MOST = 8  # states
+MOST = 8  # kept states
 
 
 class KeptStates:
-    """Weights, their optimisers, statistics and target network of a learner: now, and as they were
-    when they were kept.
+    """The weights, optimisers, statistics and target network of a learner: its present state, and
+    copies that are kept by name.
     """
 
     def __init__(self, net: nn.Module, parameters: Parameters, target: Target | None) -> None:
@@ -26,7 +26,7 @@ class KeptStates:
         self.progress = 0.0  # share of the schedule that is done
 
     def now(self, group: Callable[[str], Tree]) -> dict[str, Tree]:
-        """Return the present state, with ``group`` of the name of each group of parameters."""
+        """Return the present state; ``group`` returns that of a group of parameters by its name."""
         return {
             "groups": {name: group(name) for name in self._parameters.optimizers},
             "buffers": tree.saved_buffers(self.net),
@@ -34,7 +34,7 @@ class KeptStates:
         }
 
     def take(self, state: Mapping[str, Tree]) -> None:
-        """Make a state, as ``now`` returns it, the present one."""
+        """Go on from a state that ``now`` returned."""
         for name, group in state["groups"].items():
             self._parameters.load(name, group)
         for name, buffer in tree.saved_buffers(self.net).items():
@@ -43,7 +43,7 @@ class KeptStates:
             self._target.load(state["target"])
 
     def keep(self, name: str) -> None:
-        """Keep the present state by this name, in place of another one."""
+        """Keep a copy of the present state by this name, in place of an earlier one."""
         self._kept[name] = tree.map(torch.clone, self.now(self._parameters.state))
 
     def rename(self, name: str, other: str) -> None:
@@ -51,11 +51,11 @@ class KeptStates:
         self._kept[other] = self._kept.pop(name)
 
     def go_back(self, name: str) -> None:
-        """Make a kept state the present one."""
+        """Go on from a kept state."""
         self.take(self._kept[name])
 
     def state(self) -> dict[str, Tree]:
-        """Return {"kept"}: the kept states; {} if there are none."""
+        """Return {"kept": the kept states by name}; {} if there are none."""
         return {"kept": dict(self._kept)} if self._kept else {}
 
     def schema(self) -> dict[str, schema.Schema]:
@@ -63,7 +63,7 @@ class KeptStates:
         return {"kept?": schema.Each(one, MOST)}
 
     def load(self, state: Mapping[str, Tree]) -> None:
-        """Keep the states of ``state``, and no others."""
+        """Replace the kept states by those of ``state``."""
 
         def placed(to: Tensor, x: Tensor) -> Tensor:
             return x.to(to.device, copy=True)

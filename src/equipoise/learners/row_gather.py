@@ -1,4 +1,4 @@
-"""New rows of several learners, put together at each of them."""
+"""New rows of all learners, gathered at each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equipoise.types import TRAJECTORY_STREAMS, Trajectory, Tree
 
 
 def kept_rows(data: Trajectory) -> Trajectory:
-    """Return a copy of rows as numpy arrays; the queue writes over its own."""
+    """Return a copy of rows as numpy arrays; the queue reuses its own memory."""
     return Trajectory(**tree.map(np.array, tree.on_host(data.fields())))
 
 
@@ -22,7 +22,7 @@ def gathered(own: Sequence[Trajectory], pool: Learners) -> Trajectory | None:
     """Return the windows [T, B] of all learners, on each of them, in the order of their streams;
     None if no learner has any.
 
-    ``own``: those of this learner, which has some if another one has.
+    ``own``: the windows of this learner. Either all learners have some, or none has.
     """
     counts = torch.zeros(pool.size, dtype=torch.int64)
     counts[pool.rank] = sum(one.shape[1] for one in own)
@@ -37,9 +37,8 @@ def gathered(own: Sequence[Trajectory], pool: Learners) -> Trajectory | None:
     for leaf, to in zip(leaves, torch.split(place, sizes, 1), strict=True):
         flat = np.ascontiguousarray(leaf).reshape(len(leaf), math.prod(leaf.shape[1:]))
         to.copy_(torch.from_numpy(flat.view(np.uint8)))
-    parts = iter(
-        torch.split(pool.sum(whole), sizes, 1)
-    )  # of one learner, plus the zeros of all others
+    # each row has the bytes of one learner, and zeros of all others
+    parts = iter(torch.split(pool.sum(whole), sizes, 1))
 
     def filled(leaf: np.ndarray) -> np.ndarray:
         data: np.ndarray = next(parts).contiguous().numpy().view(leaf.dtype)

@@ -1,10 +1,8 @@
-"""A decoder that transformers computes: any of its causal language models behind the interface of a
-``Decoder``.
+"""A ``Decoder`` whose logits a causal language model of transformers computes.
 
-The learner runs each sample with its prompt as a row of its own, so nothing of another sample is
-seen whatever the module does. The engine's keys and values lie in slots (``Slots``), which the
-module writes and reads as its cache. Both give explicit positions. Texts are at most as long as a
-sliding window, within which it sees everything.
+The learner runs each sample with its prompt as a separate row, so no sample sees another one. The
+engine's keys and values are in slots (``Slots``), which the module uses as its cache. Both give
+explicit positions. Texts are at most as long as a sliding window, so the window hides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
 CLOSE = 1e-3  # of logits in float32, relative to the largest
-# settings of config.json that change logits behind the head: a factor, a divisor, a soft cap
+# settings of config.json that change the logits after the head: a factor, a divisor, a soft cap
 FACTOR, DIVISOR, CAP = "logit_scale", "logits_scaling", "final_logit_softcapping"
 
 
@@ -45,7 +43,7 @@ class HubConfig:
 
 
 class HubDecoder(Decoder):
-    """A module of transformers in a decoder's place."""
+    """A module of transformers as a decoder."""
 
     config: Foreign  # a HubConfig
 
@@ -61,7 +59,7 @@ class HubDecoder(Decoder):
             self.check(str(directory))
 
     def train(self, mode: bool = True) -> HubDecoder:
-        """Stay without dropout, which the engine has not."""
+        """Keep dropout off, since the engine has none."""
         super().train(False)
         return self
 
@@ -72,7 +70,7 @@ class HubDecoder(Decoder):
 
     @property
     def plain(self) -> bool:
-        """Are logits the product with ``head``, and nothing more?"""
+        """Return whether logits are the product with ``head`` and nothing more."""
         layer = self.module.get_output_embeddings()
         changes = any(_number(self.config, name) for name in (FACTOR, DIVISOR, CAP))
         return layer.bias is None and not changes
@@ -103,7 +101,7 @@ class HubDecoder(Decoder):
             for row, line in enumerate(index):
                 new[row] &= ~seen[line]
                 seen[line] = True
-            # padding lies behind the text, where nothing sees it
+            # padding comes after the text, so the text does not see it
             x = self.run(token[torch.as_tensor(index, device=device)])
             found.append(x[torch.as_tensor(new, device=device)])
             places.append(torch.as_tensor(index[new], device=device))
@@ -146,7 +144,7 @@ class HubDecoder(Decoder):
 
     @torch.no_grad()
     def check(self, where: str) -> None:
-        """ValueError unless the head and the cache are those of the module itself."""
+        """ValueError unless logits by our head and cache are those of the module itself."""
         token = torch.arange(6, device=self.head.device)[None] % self.config.vocab_size
         try:
             wanted = self.module(input_ids=token).logits[0].float()
@@ -159,11 +157,11 @@ class HubDecoder(Decoder):
             found = self.logits(torch.cat([first, *steps]))
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ValueError(
-                _another(where, self.config, f"{type(error).__name__}: {error}")
+                _refusal(where, self.config, f"{type(error).__name__}: {error}")
             ) from None
         gap = float((found - wanted[2:]).abs().max())
         if not gap <= CLOSE * max(float(wanted.abs().max()), 1.0):
-            raise ValueError(_another(where, self.config, f"logits that differ by {gap:.2g}"))
+            raise ValueError(_refusal(where, self.config, f"logits that differ by {gap:.2g}"))
 
     def write(self, directory: Path) -> None:
         """Write config.json and the weights as transformers does."""
@@ -171,16 +169,16 @@ class HubDecoder(Decoder):
 
 
 def _module(config: HubConfig, directory: Path | None) -> Foreign:
-    hub: Foreign = importlib.import_module("transformers")  # whose types are its own
+    hub: Foreign = importlib.import_module("transformers")
     hub.utils.logging.disable_progress_bar()
     made = hub.AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
     how: dict[str, object] = {"dtype": torch.float32}
-    if _number(config, "attn_logit_softcapping"):  # other kernels of attention leave it out
+    if _number(config, "attn_logit_softcapping"):  # other attention kernels ignore it
         how["attn_implementation"] = "eager"
     if directory is None:
         return hub.AutoModelForCausalLM.from_config(made, **how)
     try:
-        found, told = hub.AutoModelForCausalLM.from_pretrained(
+        module, report = hub.AutoModelForCausalLM.from_pretrained(
             directory,
             config=made,
             use_safetensors=True,
@@ -193,15 +191,15 @@ def _module(config: HubConfig, directory: Path | None) -> Foreign:
         raise ValueError(
             f"{directory}: must be a model that transformers loads, got {shortened(said(error))}"
         ) from None
-    if missing := sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]])):
+    if missing := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
         raise ValueError(
             f"{directory}: must have every tensor of its config.json, got all but {len(missing)}, "
             f"such as {missing[0]}"
         )
-    return found
+    return module
 
 
-def _another(where: str, config: HubConfig, got: str) -> str:
+def _refusal(where: str, config: HubConfig, got: str) -> str:
     return (
         f"{where}: model_type {config.model_type!r}: must be a causal model of keys and values "
         f"with a linear head, as most of transformers' are, got {got[:200]}"
@@ -214,12 +212,12 @@ def _number(config: HubConfig, name: str) -> float:
 
 
 def _cache_name(body: nn.Module) -> str:
-    """The name of the argument, which changed with a version of transformers."""
+    """Return the name of the cache argument, which differs between versions of transformers."""
     return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
 
 
 def _rows(layout: Layout) -> list[np.ndarray]:
-    """The rows of each sample with its prompt before it, and of each prompt without samples."""
+    """Return the rows of each sample with its prompt, and of each prompt without samples."""
     rows = []
     for begin, prompt in zip(layout.begins[layout.tokens == 0], layout.prompts[layout.tokens == 0]):
         rows.append(np.arange(begin, begin + prompt))
@@ -230,13 +228,13 @@ def _rows(layout: Layout) -> list[np.ndarray]:
 
 
 def make_slots(slots: int, length: int) -> Foreign:
-    """The keys and values of ``slots`` texts of at most ``length`` tokens, as a cache of
-    transformers, whose package is imported here.
+    """Return a cache of transformers for the keys and values of ``slots`` texts of at most
+    ``length`` tokens. transformers is imported here alone, since it is optional.
     """
     from transformers.cache_utils import Cache
 
     class Slots(Cache):
-        """By layer, keys and values [slots, K, length, D], allocated when their shape is seen."""
+        """Keys and values [slots, K, length, D] by layer, allocated at the first pass."""
 
         def __init__(self) -> None:
             super().__init__(layers=[])
@@ -300,7 +298,7 @@ class HubDecoding:
         return self._net.run(token[:, None], position[:, None], mask, self.cache)[:, 0]
 
     def twin(self, net: HubDecoder) -> HubDecoding:
-        """The same texts under the weights of another network."""
+        """Return the decoding of the same texts by another network."""
         return HubDecoding(net, self.cache)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:

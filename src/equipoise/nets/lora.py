@@ -3,9 +3,9 @@ becomes
 
     y = W x + alpha / rank B A x,   A [rank, in] at random, B [out, rank] 0 at first
 
-Only A and B learn. All weights of the base are buffers that are not saved, so what reads parameters
-and saved buffers (optimisers, publishing, checkpoints) has the adapters alone. With them lies the
-hash of the base, since adapters mean nothing without it.
+Only A and B learn. All weights of the base are buffers that are not saved. So optimisers, published
+weights and checkpoints, which take parameters and saved buffers, have the adapters alone. The hash
+of the base is saved with the adapters, since they mean nothing without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from equipoise.tree import saved_buffers
 from equipoise.types.packed import Fields
 
 BASE = "base.sha256"  # the buffer with the hash of the base [32] uint8
-HEADS = ("lm_head", "embed_out", "score")  # linear layers that are no part of a model's layers
+HEADS = ("lm_head", "embed_out", "score")  # linear layers that get no adapter
 A, B = "lora_A", "lora_B"
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -39,11 +39,11 @@ class Lora:
 
     rank: int
     alpha: float  # the update is scaled by alpha / rank
-    targets: tuple[str, ...] = ()  # names or patterns of linear layers; none: all in the layers
+    targets: tuple[str, ...] = ()  # names or patterns of linear layers; none: all but heads
 
 
 class Base(nn.Module):
-    """The facts about the frozen weights of a network: their names and their hash."""
+    """The names and the hash of a network's frozen weights."""
 
     sha256: Tensor
 
@@ -73,15 +73,16 @@ class LoraLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + update * self.scale
 
     def merged(self, piece: slice = slice(None)) -> Tensor:
-        """Rows of W + alpha / rank B A."""
+        """Return rows of W + alpha / rank B A."""
         return torch.addmm(self.weight[piece], self.lora_B[piece], self.lora_A, alpha=self.scale)
 
 
-def adapted(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net:
-    """Freeze a network and give it adapters, in place; {}: leave it as it is.
+def add_adapters(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net:
+    """Freeze a network and add adapters to it, in place.
 
-    ``learned``: modules that learn whole. ValueError for targets that match nothing, and for a rank
-    above a layer's sizes.
+    ``settings``: the fields of a ``Lora``; {} leaves the network as it is. ``learned``: modules
+    that learn whole. ValueError for targets that match nothing, and for a rank above a layer's
+    sizes.
     """
     if not settings:
         return net
@@ -107,10 +108,10 @@ def adapted(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net:
 
 
 def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
-    """Return the linear layers that patterns name; none name all but the head.
+    """Return the linear layers that match a pattern; without patterns, all but heads.
 
-    A pattern is the end of a layer's name (q_proj, layers.0.mlp.up_proj), or has wildcards. A
-    ValueError names the first that matches nothing.
+    A pattern is the end of a layer's name (q_proj, layers.0.mlp.up_proj), or has wildcards.
+    ValueError for a pattern that matches nothing.
     """
     linear = {
         name: module
@@ -133,7 +134,7 @@ def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
 
 
 def sha256(net: nn.Module, names: Sequence[str]) -> Tensor:
-    """The hash [32] uint8 of these parameters of a network: names, shapes and bytes."""
+    """Return the hash [32] uint8 of parameters of a network: names, shapes and bytes."""
     digest, params = hashlib.sha256(), dict(net.named_parameters())
     for name in sorted(names):
         x = params[name]
@@ -149,7 +150,7 @@ def _freeze(module: nn.Module) -> None:
 
 
 def layers_of(net: nn.Module) -> dict[str, LoraLinear]:
-    """The layers with adapters on a network's base, by name; {} for a network without."""
+    """Return the layers with adapters by name; {} if the network has none."""
     names = _names(net)
     return {
         name: one
@@ -159,7 +160,7 @@ def layers_of(net: nn.Module) -> dict[str, LoraLinear]:
 
 
 def base(net: nn.Module) -> dict[str, Tensor]:
-    """The frozen weights of a network with adapters, by name."""
+    """Return the frozen weights of a network with adapters, by name."""
     names = _names(net)
     return {name: x for name, x in net.named_buffers() if name in names}
 
@@ -170,16 +171,16 @@ def _names(net: nn.Module) -> tuple[str, ...]:
 
 
 def copied(net: Net) -> Net:
-    """Return a copy with adapters of its own on the same base, which stays once in memory."""
+    """Return a copy of a network; a frozen base is shared, so it is once in memory."""
     kept = saved_buffers(net)
     shared = {id(x): x for name, x in net.named_buffers() if name not in kept}
     return copy.deepcopy(net, shared)
 
 
 def merged(net: Net) -> Net:
-    """Return a plain network with the adapters in its weights; one without adapters itself.
+    """Return a network without adapters whose weights include them; ``net`` if it has none.
 
-    Weights without an adapter stay once in memory.
+    Weights that have no adapter are shared with ``net``.
     """
     layers = layers_of(net)
     if not layers:

@@ -76,7 +76,7 @@ def logits_logp(
     chunk: int = 1024,
     entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """As ``head_logp``, of a head that is more than a product; backward computes logits again."""
+    """As ``head_logp``, for a head that is more than a product; backward computes logits again."""
 
     def of(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logp = (logits(hidden) / temperature).log_softmax(1)

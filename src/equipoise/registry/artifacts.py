@@ -26,7 +26,6 @@ KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")
 REWARD = "reward_model.json"  # the file that makes an artifact a reward model
 # ends of the names of the other files of a reward model: data alone
 OF_REWARD = (".json", ".safetensors", ".txt", ".jinja", ".model")
-KINDS = ("policy", "reward model")
 ASIDE = ".aside-"  # the prefix of a folder before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256
@@ -61,16 +60,16 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """One of ``KINDS``."""
-        return KINDS[REWARD in self.files]
+        """The kind of the artifact: "policy" or "reward model"."""
+        return "reward model" if REWARD in self.files else "policy"
 
     @property
     def described(self) -> str:
-        """The file that describes the artifact, its lineage among the rest."""
+        """The file that describes the artifact and its lineage."""
         return REWARD if REWARD in self.files else SPEC
 
     def others(self) -> list[str]:
-        """The files that no artifact of this kind has."""
+        """Return the files that no artifact of this kind has."""
         if REWARD in self.files:
             return sorted(name for name in self.files if not name.endswith(OF_REWARD))
         return sorted(self.files.keys() - set(KNOWN))

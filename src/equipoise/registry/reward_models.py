@@ -11,10 +11,10 @@ from pathlib import Path
 
 from equipoise.registry.artifacts import REWARD, read_manifest
 from equipoise.registry.reading import RegistryReader
+from equipoise.sums import REGISTRY, RUN
 
-RUN, REGISTRY = "run:", "registry:"  # begin the names
-USUAL = "registry"  # the folder of a registry that is not named
-DIGITS = 12  # of a version, in a name that is kept
+USUAL = "registry"  # folder of the registry if a name has none
+DIGITS = 12  # digits of a version in the names that run.json has
 
 
 def place(name: str) -> Path:
@@ -24,14 +24,12 @@ def place(name: str) -> Path:
     else:
         folder = _resolved(name)[1]
     if not (folder / REWARD).is_file():
-        got = (
-            "another folder"
-            if folder.is_dir()
-            else "another kind of file"
-            if folder.exists()
-            else "none"
-        )
-        kind = "a policy" if name.startswith(REGISTRY) else got
+        if name.startswith(REGISTRY):
+            kind = "a policy"
+        elif folder.is_dir():
+            kind = "another folder"
+        else:
+            kind = "another kind of file" if folder.exists() else "none"
         raise ValueError(
             f"reward {name!r}: must be the folder of a reward model, with {REWARD}, got {kind}; "
             "'equipoise export RUN DIR' of a run of reward_model writes it"
@@ -50,7 +48,7 @@ def weights_sha256(name: str) -> str:
 
 
 def at_version(name: str) -> str:
-    """Return a name of a registry with the digits of its version in place of an alias."""
+    """Return the name of a reward model in a registry, with its version in place of an alias."""
     version, _ = _resolved(name)
     folder, slash, last = name.rpartition("/")
     return f"{folder}{slash}{last.partition('@')[0]}@{version[:DIGITS]}"

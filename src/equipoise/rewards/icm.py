@@ -1,4 +1,4 @@
-"""The intrinsic curiosity module: a bonus where a model does not foresee an action's outcome."""
+"""The intrinsic curiosity module: a bonus for outcomes of actions that a model does not predict."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Models(nn.Module):
         return found
 
     def errors(self, before: Tensor, after: Tensor, action: Tree) -> Tensor:
-        """Return [T, B], half the squared distance of the features predicted from ``before`` to
-        ``after`` [T, B, F].
+        """Return half the squared distance [T, B] between the features ``after`` [T, B, F] and
+        those predicted from ``before`` and the action.
         """
         given = torch.cat([before, self.features.action_rows(action)], -1)
         predicted = self.last(self.forward_model(given.flatten(0, 1))).view(after.shape)
@@ -50,10 +50,10 @@ class ICM(RewardTerm):
     """The error of a model that predicts the features of the next observation from the present ones
     and the action, half a squared distance (Pathak et al. 2017, arXiv:1705.05363).
 
-    The features are learned by predicting the action between two observations, so what no action
-    changes, such as noise, fades from them: the forward model's loss, which also moves them, grows
-    with noise. The sizes and the learning rate are the paper's; its ``beta`` of 0.2 leaves more
-    noise in the features. The paper's eta is the weight in the sum.
+    The features are learned by predicting the action between two observations. Noise, which no
+    action changes, fades from them: it does not help this prediction, and it raises the forward
+    model's loss, which also moves the features. The sizes and the learning rate are the paper's;
+    its ``beta`` of 0.2 leaves more noise in the features. The paper's eta is the weight in the sum.
     """
 
     name: ClassVar[str] = "icm"
@@ -124,8 +124,8 @@ class ICM(RewardTerm):
         action = tree.map(lambda leaf: leaf[chosen].unsqueeze(1), data.action)  # [rows, 1, ...]
         loss = self.net.errors(before, after, action)
         if self.encoder == "inverse":
-            told = self.net.features.inverse_loss(before, after, action)
-            loss = self.beta * loss + (1 - self.beta) * told
+            inverse_loss = self.net.features.inverse_loss(before, after, action)
+            loss = self.beta * loss + (1 - self.beta) * inverse_loss
         # above 0 also if no row is chosen
         return LossOutput(loss=loss.sum(), count=chosen.sum() + 1e-9)
 

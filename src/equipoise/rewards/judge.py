@@ -1,4 +1,4 @@
-"""The reward of a trained reward model, which stays as it is, as a term of the rewards."""
+"""The reward of a trained reward model, which learns no more, as a term of the rewards."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Judge(RewardTerm):
         try:
             self._model = read(place(self.model_name))
         except (ValueError, OSError) as error:
-            said = str(error).removeprefix(f"reward {self.model_name!r}: ")
-            raise Refused(f"reward {self.model_name!r}: {said}") from error
+            reason = str(error).removeprefix(f"reward {self.model_name!r}: ")
+            raise Refused(f"reward {self.model_name!r}: {reason}") from error
         for what, mine, wanted in (
             ("observations", self._observed.space, self._model.observation),
             ("actions", spec.action, self._model.action),
@@ -47,7 +47,7 @@ class Judge(RewardTerm):
             if not _same(mine, wanted):
                 raise Refused(
                     f"reward {self.model_name!r}: must be a reward model for the {what} of this "
-                    f"env, {_said(mine)}, got one for {_said(wanted)}"
+                    f"env, {_described(mine)}, got one for {_described(wanted)}"
                 )
 
     def to(self, device: torch.device) -> None:
@@ -59,7 +59,7 @@ class Judge(RewardTerm):
         return paid(mean, deviation, self.caution)
 
 
-def _said(space: spaces.Space[object]) -> str:
+def _described(space: spaces.Space[object]) -> str:
     return shortened(" ".join(str(space).split()), 200)
 
 

@@ -50,7 +50,7 @@ class RewardTerm:
     """
 
     name: ClassVar[str] = ""  # in a sum and in a state; "": the name of the class, in small letters
-    # does ``collect`` at each learner see the rows of all learners? Otherwise it sees its own
+    # does ``collect`` get the rows of all learners? Otherwise it gets those of its own learner
     together: ClassVar[bool] = False
 
     head: Annotated[
@@ -128,7 +128,7 @@ class RewardTerm:
         return
 
     def steer(self, states: LearnerStates) -> None:
-        """Act on the learner after an update: keep its state, or bring a kept one back."""
+        """Act on the learner after an update: keep its state, or go back to a kept one."""
         return
 
     def metrics(self) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from equipoise.balance.alarms import Alarms
 from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares, less
-from equipoise.balance.text_verdict import Writing, text_verdict
+from equipoise.balance.text_verdict import TextRun, text_verdict
 from equipoise.balance.verdict import NOTHING_YET, STARTING, Setup, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.errors import not_finite
@@ -143,7 +143,7 @@ class Reporter:
             self._solved_at = time.monotonic() - self._began
 
     def _probe(self, evaluation: Evaluation) -> None:
-        """Compare the learned reward with the true one, if an evaluation has both."""
+        """Check for an exploited reward, if evaluations have a learned and a true reward."""
         if not source_of(self._blue.program).writes:
             return  # an env may have numbers of these names
         last = alarming.probe(evaluation)
@@ -408,13 +408,13 @@ class Reporter:
         if self._room is None:
             return found
         place = self._program.placement
-        writing = Writing(
+        text_run = TextRun(
             group=place.group_envs,
             length=stats.length_mean,
             room=self._room,
             max_lag=place.max_lag,
         )
-        return text_verdict(found, placed, writing, advice=advice)
+        return text_verdict(found, placed, text_run, advice=advice)
 
     def _governed(self, program: Program) -> dict[str, int | None] | None:
         """How many actors act, and the bound on lag; None if nothing is changed meanwhile."""

@@ -276,7 +276,7 @@ def _read(source: TaskSource, seed: int, unpaired: bool, _changed: int) -> Text:
     spec = TextSpec(
         model=asdict(model.config),
         weights=str(model.directory or ""),
-        lora=adapters.asked(source),
+        lora=adapters.settings_of(source),
         adapter=source.adapter,
         eos=tuple(tokenizer.eos),
         prompt=max(len(prompt) for prompt, _ in both),

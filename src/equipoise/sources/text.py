@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -26,7 +26,6 @@ from equipoise.language import architectures, reward_models
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
-from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -275,7 +274,7 @@ class Texts(Source):
         if place.max_lag is None:
             return most
         batch = max(policy.batch for policy in learning(self.program).values())
-        # generators share the places of the queue
+        # generators share the samples that the lag allows
         shared = -(-(place.max_lag + 1) * batch // place.actors)
         return max(min(most, shared), place.group_envs)
 
@@ -283,7 +282,7 @@ class Texts(Source):
         self,
         text: Text | Voice,
         algorithm: Learns,
-        net: nn.Module,
+        net: Any,
         *,
         greedy: bool = False,
         rows: int = 0,
@@ -296,7 +295,7 @@ class Texts(Source):
         run's.
         """
         return TorchEngine(
-            cast(Decoder, net.to(device)),
+            net.to(device),
             rows=rows or self.at_once(),
             length=length or text.spec.prompt + text.spec.completion,
             ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
@@ -307,7 +306,7 @@ class Texts(Source):
         )
 
     def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Engine:
-        """The engine of a generator, by the name in the settings."""
+        """Return the engine of a generator, by the setting ``engine``."""
         place, named = self.program.placement, self.settings.engine
         if named != "torch":
             return SimEngine(
@@ -319,7 +318,7 @@ class Texts(Source):
             )
         engine = self.engine(text, algorithm, net, device=place.device)
         if place.max_lag != 0 and place.device == "cpu":
-            # in lockstep nothing is drawn when weights come; on a GPU a copy takes no time
+            # in lockstep no sample is under way when weights come; on a GPU a copy takes no time
             engine.make_room()
         return engine
 

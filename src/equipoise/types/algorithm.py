@@ -304,7 +304,7 @@ class Learns(ABC):
 class Acts(ABC):
     """The actor's half of an algorithm: from an observation to an action."""
 
-    # does ``act`` draw from a distribution that the network computes, also without ``explore``
+    # does ``act`` draw from a distribution of the network, also without ``explore``?
     stochastic: ClassVar[bool] = False
 
     def explore(self, stream: Array, streams: int, step: int) -> Tree:

@@ -221,7 +221,7 @@ class TaskSource(SourceSettings):
         str,
         Help(
             "Folder of an adapter to begin with, as peft writes it",
-            "The file has the rank, the scale and the layers, so leave `lora` out.",
+            "The folder has the rank, the scale and the layers, so leave out `lora`.",
         ),
         KEPT,
     ] = ""
@@ -239,7 +239,7 @@ class TaskSource(SourceSettings):
     caution: Annotated[
         NonNegativeFloat,
         Help(
-            "Deviations of the reward models that a reward is lowered by",
+            "Deviations of the reward models taken off their mean",
             "Used if `reward` is a sum of two reward models or more.",
         ),
     ] = 0.0

@@ -16,8 +16,8 @@ class Guarded(Preferences):
 
     def _judge(self, *given: Any) -> Verdict:
         super()._judge(*given)
-        self._verdict = self.kinds.get(self._rounds, "ok")
-        return Verdict(self._verdict, "planted", best=self._rounds == self.better)
+        self._versions.verdict = kind = self.kinds.get(self._rounds, "ok")
+        return Verdict(kind, "planted", best=self._rounds == self.better)
 
 
 @dataclass(kw_only=True, eq=False)

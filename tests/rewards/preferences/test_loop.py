@@ -270,7 +270,7 @@ def test_a_round_on_a_full_disk_leaves_nothing_and_is_done_again(
                     raise OSError(errno.ENOSPC, "No space left on device")
                 write(path, data)
 
-            patch.setattr("equipoise.feedback.store.write_atomic", partly)
+            patch.setattr("equipoise.feedback.items.write_atomic", partly)
         else:
             ask = Store.ask
 

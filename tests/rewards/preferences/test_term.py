@@ -15,7 +15,7 @@ from equipoise.errors import RewardsFailed
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
 from equipoise.rewards.preferences.clips import Clips, Labels
-from equipoise.rewards.preferences.novelty import known, novelty
+from equipoise.rewards.preferences.novelty import novelty, seen_states
 from equipoise.rewards.preferences.term import Preferences
 from equipoise.rewards.term import LearnerStates
 from equipoise.types import Pool
@@ -143,23 +143,23 @@ def test_a_clip_of_another_env_is_refused_by_name(store: Store) -> None:
 
 def test_novelty_is_larger_far_from_what_was_seen() -> None:
     states = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
-    seen = known(states)
+    seen = seen_states(states)
     assert seen is not None
     found = novelty(torch.tensor([[[0.0, 0.0], [5.0, 5.0], [9.0, 9.0]]]), seen)[0]
     assert found[0] < found[1] < found[2]
     other = novelty(torch.randn(1, 5000, 2, generator=torch.Generator().manual_seed(1)), seen)
     assert abs(float(other.mean())) < 0.2 and 0.8 < float(other.std()) < 1.25
-    assert known(states[:5]) is None  # too few to compare with
+    assert seen_states(states[:5]) is None  # too few to compare with
 
 
 def test_novelty_of_states_that_are_alike_is_zero_and_of_another_one_bounded() -> None:
     """Rounding of distances once drew a policy to one side of a world of few states."""
     five = torch.arange(5.0).repeat(40).unsqueeze(-1) / 4
     for states in (five, torch.full((200, 3), 0.1)):
-        seen = known(states)
+        seen = seen_states(states)
         assert seen is not None
         assert novelty(states, seen).abs().max() == 0
-    seen = known(five)
+    seen = seen_states(five)
     assert seen is not None
     assert 1 < float(novelty(torch.tensor([[9.0]]), seen)) < 100
 

@@ -1,9 +1,9 @@
-"""An engine without a model: random tokens, in the time that a latency model gives.
+"""An engine without a network: it draws random tokens, and takes the time of a latency model.
 
 It stands for a device that this machine does not have, so that the rest of a run (queue, lag,
-rewards, weights) can be tried with many of them. The policy is known exactly: after ``t`` tokens a
-sample ends with the chance that a lognormal length is ``t`` if it is at least ``t``; otherwise all
-other tokens are equally likely. The weights do not matter to it.
+rewards, weights) can be tried with many devices. The policy ignores the weights: lengths are
+lognormal, so the end token has the chance that a length is ``t`` if it is at least ``t``. All other
+tokens are equally likely.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from equipoise.hints import hint
 from equipoise.types.packed import Stop
 
 NAME = "sim"  # begins its name as a setting
-MOST_S = 60.0  # that one step may take
+MOST_S = 60.0  # longest step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Seconds of a device, and the lengths of its samples in tokens."""
+    """Settings of a simulated device: its seconds, and the lengths of its samples in tokens."""
 
-    median: float = 100.0  # of lengths, which are lognormal
-    sigma: float = 1.0
-    step_s: float = 0.02  # of a step, for any number of samples
-    sample_s: float = 5e-5  # more for each sample that is drawn
+    median: float = 100.0  # median of the lognormal lengths
+    sigma: float = 1.0  # their deviation in the logarithm
+    step_s: float = 0.02  # a step takes step_s + sample_s * samples
+    sample_s: float = 5e-5
     prefill: float = 20_000.0  # tokens/s of prompts
-    take_s: float = 0.0  # of new weights
-    # wait for the end of a step in it; or else do nothing until it is over, so that engines can
-    # take turns in one thread
+    take_s: float = 0.0  # new weights make the next step longer by this
+    # does ``step`` sleep until its end? Otherwise it returns at once, with nothing until then, so
+    # that several engines can run in one thread
     waits: bool = True
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Latency:
 
 
 def latency(name: str) -> Latency:
-    """Return the model that a setting names: ``sim``, or ``sim:step_s=0.01,median=40``."""
+    """Read a setting: ``sim``, or ``sim:step_s=0.01,median=40``."""
     kind, _, rest = name.partition(":")
     if kind != NAME:
         raise ValueError(f"engine: must be {NAME} or {NAME}:step_s=0.02,..., got {name!r}")
@@ -68,7 +68,7 @@ def latency(name: str) -> Latency:
     for part in filter(None, rest.split(",")):
         key, _, text = part.partition("=")
         if (usual := known.get(key, MISSING)) is MISSING:
-            raise ValueError(f"{NAME}: must have a known value, got {key!r}{hint(key, known)}")
+            raise ValueError(f"{NAME}: must have a known setting, got {key!r}{hint(key, known)}")
         try:
             given[key] = (
                 {"true": True, "false": False}[text] if isinstance(usual, bool) else float(text)
@@ -91,7 +91,7 @@ class _Row:
 
 
 class SimEngine:
-    """``Engine`` by a latency model."""
+    """An ``Engine`` that takes the time of a latency model."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SimEngine:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """``rows``: most samples at a time; ``clock``, ``sleep``: of a test that does not wait."""
+        """``rows``: most samples at a time; ``clock`` and ``sleep``: for tests that do not wait."""
         if rows < 1 or vocabulary < 2 or not 0 <= eos < vocabulary:
             raise ValueError(
                 "rows, vocabulary and eos: must be at least 1, at least 2 and a token, got "
@@ -115,11 +115,11 @@ class SimEngine:
         self._clock, self._sleep = clock, sleep
         self._rows: list[_Row] = []
         self._queue: deque[tuple[int, int, int, int]] = deque()  # group, prompt, samples, limit
-        # when the step under way is over, and the version that draws in it
+        # the end of the step under way, and the version that draws in it
         self._until: float | None = None
         self._drawing = 0
-        self._chances: list[float] = []  # that a sample ends, by its number of tokens
-        self._late_s = 0.0  # of new weights and prompts, which the next step takes longer
+        self._chances: list[float] = []  # of the end token, by the number of tokens
+        self._late_s = 0.0  # seconds of new weights and prompts, added to the next step
         self.version = 0
 
     @property
@@ -196,14 +196,14 @@ class SimEngine:
 
 
 def ends(model: Latency, count: int) -> float:
-    """The chance that a sample ends with its token ``count``, from 1 on, if it has come so far."""
+    """Return the chance that token number ``count`` (from 1) is the last one of a sample."""
 
     def longer(than: float) -> float:
         z = math.log(than / model.median) / model.sigma if than > 0 else -math.inf
         return 0.5 * math.erfc(z / math.sqrt(2))
 
     left = longer(count - 0.5) if count > 1 else 1.0
-    # far beyond the median hardly any chance is left that a float can hold
+    # far beyond the median the remaining chance is too small for a float
     return min(max(1 - longer(count + 0.5) / left, 0.0), 1 - 1e-9) if left > 1e-300 else 1 - 1e-9
 
 

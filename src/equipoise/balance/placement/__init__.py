@@ -1,1 +1,1 @@
-"""Placement: which devices of a text run generate and which learn, by forecasts of every plan."""
+"""Placement: forecasts of how fast a text run is, by which devices generate and which learn."""

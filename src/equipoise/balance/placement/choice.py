@@ -7,28 +7,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from equipoise.balance.placement.costs import MOST_DEVICES, PARTS, Costs, Forecast, Kind, Plan
-from equipoise.balance.placement.lending import rests
+from equipoise.balance.placement.lending import settled
 from equipoise.balance.placement.recursion import flow
 
-ALIKE = 0.02  # plans whose seconds differ by less than this are alike, and the simpler one is taken
-SPLITS = 8  # ways to deal the devices that are looked at first
+ALIKE = 0.02  # plans whose seconds differ by a smaller share are alike
+SPLITS = 8  # numbers of generating devices that a search tries first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The best plan and the reason."""
+    """The best plan and the reason, one sentence."""
 
     best: Forecast
     why: str
-    others: tuple[Forecast, ...]  # the best of each other kind and lag, the fastest first
+    others: tuple[Forecast, ...]  # the best plans of other kinds and lags, the fastest first
 
 
 def plans(
     devices: int, *, max_lag: int = 1, scoring: Sequence[tuple[int, int]] = ((0, 0),)
 ) -> tuple[Plan, ...]:
-    """All plans on this number of devices, with lags of 0, 1 and ``max_lag``.
+    """Return all plans for a number of devices, with lags of 0, 1 and ``max_lag``.
 
-    ``scoring``: numbers of devices for a reward model and for a reference.
+    ``scoring``: pairs of the devices of a reward model and of a reference.
     """
     if not 1 <= devices <= MOST_DEVICES:
         raise ValueError(f"devices: must be 1 to {MOST_DEVICES:,}, got {devices}")
@@ -53,16 +53,16 @@ def plans(
 def forecast(costs: Costs, plan: Plan) -> Forecast:
     """Forecast a run by this plan."""
     if plan.kind == "elastic":
-        return replace(rests(costs, plan), plan=plan)
+        return replace(settled(costs, plan), plan=plan)
     return flow(costs, plan)
 
 
 def best(costs: Costs, among: Iterable[Plan], *, growth: float = 1.0) -> Choice:
-    """Return the plan with the shortest updates; of plans that are alike the simplest: together,
-    then apart, then elastic, and less lag.
+    """Return the plan with the shortest updates. If several are alike, it is the simplest one:
+    together, then apart, then elastic, and the least lag.
 
-    ``growth``: the factor by which lengths are expected to grow during the run. A plan's seconds
-    are then the mean over lengths on the way.
+    ``growth``: the factor by which lengths grow during the run. A plan's seconds are then the mean
+    over its stages.
     """
     if not 1 / 64 <= growth <= 64:
         raise ValueError(f"growth: must be 1/64 to 64, got {growth}")
@@ -87,8 +87,9 @@ def best(costs: Costs, among: Iterable[Plan], *, growth: float = 1.0) -> Choice:
 
 
 def _least(stages: Sequence[Costs], splits: Sequence[Plan]) -> Forecast:
-    """The best of plans that differ in the numbers that generate and learn: looked for in steps
-    that are halved, since seconds fall and then rise with the number that generates.
+    """Return the best of plans that differ only in how many devices generate and how many learn.
+
+    Seconds fall and then rise with the number that generates, so the search halves its steps.
     """
     ordered = sorted(splits, key=lambda one: one.generate)
     found: dict[int, Forecast] = {}
@@ -109,7 +110,7 @@ def _least(stages: Sequence[Costs], splits: Sequence[Plan]) -> Forecast:
 
 
 def _mean(plan: Plan, stages: Sequence[Forecast]) -> Forecast:
-    """One forecast of several stages of a run, an equal number of updates each."""
+    """Return the mean forecast of the stages of a run, which have equally many updates."""
 
     def mean(values: Iterable[float]) -> float:
         return sum(values) / len(stages)
@@ -126,21 +127,21 @@ def _mean(plan: Plan, stages: Sequence[Forecast]) -> Forecast:
 
 
 def _why(chosen: Forecast, others: Sequence[Forecast]) -> str:
-    said = (
+    reason = (
         f"{chosen.plan.name}: {chosen.seconds:.3g} s an update, most of it for {chosen.bound}"
         if chosen.plan.max_lag == 0
         else f"{chosen.plan.name}: {chosen.seconds:.3g} s an update, the learners idle "
         f"{chosen.learners_idle:.0%} of it"
     )
-    # an elastic plan that rests at the chosen split is no other plan
+    # an elastic plan that ends with the chosen split is the same plan
     place = chosen.plan.max_lag, chosen.devices
     others = [one for one in others if (one.plan.max_lag, one.devices) != place]
     if not others:
-        return said
+        return reason
     other = others[0]
     if other.seconds < chosen.seconds:
         return (
-            f"{said}; {other.plan.name} would save {1 - other.seconds / chosen.seconds:.1%}, too "
+            f"{reason}; {other.plan.name} would save {1 - other.seconds / chosen.seconds:.1%}, too "
             "little to pay for"
         )
-    return f"{said}; the next best, {other.plan.name}, takes {other.seconds:.3g} s"
+    return f"{reason}; the next best, {other.plan.name}, takes {other.seconds:.3g} s"

@@ -1,7 +1,7 @@
-"""What was measured, the plans, and what a forecast of a plan answers.
+"""The measured costs of a run, its plans, and the forecast of a plan.
 
-A plan deals the devices of a run to four kinds of work: to generate samples, to learn from them, to
-score them by a reward model and to compute the log-probabilities of a reference.
+A plan divides the devices of a run among four kinds of work: generating samples, learning from
+them, scoring them by a reward model, and computing the log-probabilities of a reference.
 
 ========  ==========================================================================================
 together  all devices generate an update's samples, then all of them learn
@@ -34,26 +34,26 @@ MOST_DEVICES, MOST_LAG = 4096, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What was measured: speeds of one device in tokens/s, times in seconds."""
+    """Measured costs: speeds of one device in tokens/s, times in seconds."""
 
-    samples: int  # of an update
+    samples: int  # samples of an update
     group: int = 1  # samples of one prompt
     prompt: float = 0.0  # tokens of a prompt, mean
-    # tokens of samples that were seen; the longest ones are known well if there are several times
-    # as many as an update has
+    # tokens of observed samples; there should be several times as many as in an update, so that the
+    # longest ones are among them
     lengths: Sequence[int]
-    # tokens/s of a device that generates, by the number of samples that it draws at once
+    # tokens/s of a device by the number of samples that it draws at once
     decode: Mapping[int, float]
-    prefill: float = math.inf
+    prefill: float = math.inf  # tokens/s of prompts
     train: float  # tokens/s of a device that learns; prompts count
     at_once: int  # most samples that a device draws at once
-    # tokens whose keys and values a device has room for: a group begins if that leaves room for its
-    # samples at their mean length
+    # tokens whose keys and values fit on a device; a group begins if its samples fit at their mean
+    # length
     room: float = math.inf
-    publish_s: float = 0.0  # of the learners, an update
-    take_s: float = 0.0  # in which a generator that takes new weights draws nothing
-    switch_s: float = 0.0  # a device changes between generating and learning
-    reward_s: float = 0.0  # from the last sample of a batch to its last reward
+    publish_s: float = 0.0  # time in which the learners publish weights, for each update
+    take_s: float = 0.0  # time in which a generator takes new weights and draws nothing
+    switch_s: float = 0.0  # time in which a device changes between generating and learning
+    reward_s: float = 0.0  # time from the last sample of a batch to its last reward
     score: float = 0.0  # tokens/s of a reward model on a device; 0: none
     reference: float = 0.0  # tokens/s of a reference on a device; 0: none
 
@@ -78,7 +78,6 @@ class Costs:
         for name, value in {"train": self.train, "prefill": self.prefill}.items():
             if not value > 0:
                 raise ValueError(f"{name}: must be tokens/s above 0, got {value}")
-
         if not self.room > 0:
             raise ValueError(f"room: must be above 0, got {self.room}")
         for name, value in {
@@ -95,24 +94,24 @@ class Costs:
 
     @property
     def mean(self) -> float:
-        """Tokens of a sample, mean."""
+        """Mean tokens of a sample."""
         return float(np.mean(self.lengths))
 
     def grown(self, factor: float) -> Costs:
-        """The same with lengths that have grown by this factor."""
+        """Return the same costs with lengths that are ``factor`` times as long."""
         return replace(self, lengths=[max(round(one * factor), 1) for one in self.lengths])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The devices of each kind of work."""
+    """Numbers of devices for each kind of work."""
 
     kind: Kind
     generate: int
     learn: int
     max_lag: int = 0
-    score: int = 0  # 0: those that learn do this
-    reference: int = 0  # 0: those that learn do this
+    score: int = 0  # 0: the learning devices do this
+    reference: int = 0  # 0: the learning devices do this
 
     def __post_init__(self) -> None:
         for name, value in {"generate": self.generate, "learn": self.learn}.items():
@@ -151,16 +150,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The answer for one plan."""
+    """The forecast of one plan."""
 
     plan: Plan
-    seconds: float  # of an update
+    seconds: float  # seconds of an update
     generators_idle: float  # share of their time in which they draw nothing
     learners_idle: float  # share of their time in which they wait for samples
-    lag: float  # versions, mean over tokens
+    lag: float  # staleness in versions, mean over tokens
     # seconds of an update by what the learners do or wait for; their sum is ``seconds``
     spent: Mapping[Part, float]
-    # that generate and that learn; of an elastic plan those that it begins with
+    # devices that generate and that learn; of an elastic plan without lent devices
     devices: tuple[int, int]
 
     @property

@@ -1,11 +1,11 @@
-"""Devices of the learners that are lent to generation while that pays.
+"""The lending of learners' devices to generation, while that saves time.
 
-``Lender`` decides once an update, by what a switch would gain: the forecast of an update with the
-devices as they are, less the forecast with one more lent, or with one taken back. The mean of the
-last three decides, so that one odd batch does not. A switch has to gain ``MARGIN`` of an update and
-to pay its own cost back within ``PAYS_WITHIN`` updates; both ways alike, so between the two lies a
-band in which nothing changes. The gains are forgotten with each switch: at least three updates lie
-between two of them.
+``Lender`` decides once an update, by the gain of a switch: the forecast seconds of an update with
+the present devices, less those with one more device lent, or with one taken back. It takes the mean
+gain of the last three updates, so that one odd batch decides nothing. A switch must gain ``MARGIN``
+of an update, and its own cost within ``PAYS_WITHIN`` updates. Since this holds in both directions,
+the number of lent devices does not swing. A switch forgets the gains, so at least three updates lie
+between two switches.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from equipoise.balance.placement.costs import Costs, Forecast, Plan
 from equipoise.balance.placement.recursion import device_seconds, flow
 
 SEEN = 3  # updates whose mean decides
-MARGIN = 0.015  # of an update, which a switch has to gain at least
-PAYS_WITHIN = 10  # updates, within which a switch has to earn its cost
+MARGIN = 0.015  # share of an update that a switch must gain
+PAYS_WITHIN = 10  # updates in which a switch must gain its cost
 
 Move = Literal[-1, 0, 1]  # a device is taken back, none changes, a device is lent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gains:
-    """Seconds that an update would gain; below 0 it would lose them."""
+    """Seconds that a switch would save in each update; negative if updates would take longer."""
 
-    update_s: float  # of an update as the devices are
+    update_s: float  # seconds of an update with the present devices
     lend: float = 0.0  # if one more device were lent
     back: float = 0.0  # if one were taken back
 
 
 @dataclass(slots=True)
 class Lender:
-    """Decides how many devices are lent."""
+    """Decides after each update whether to lend a device or to take one back."""
 
     most: int  # devices that may be lent
-    switch_s: float = 0.0  # that an update loses in a switch
+    switch_s: float = 0.0  # seconds that a switch takes
     lent: int = 0
     _seen: deque[Gains] = field(default_factory=lambda: deque(maxlen=SEEN))
 
@@ -64,12 +64,12 @@ class Lender:
 
 
 def lender(costs: Costs, plan: Plan, lent: int) -> Lender:
-    """Return the lender of an elastic plan, with ``lent`` devices that are lent at the start."""
+    """Return the lender of an elastic plan; ``lent``: devices that are lent at the start."""
     return Lender(most=plan.learn - 1, switch_s=costs.switch_s, lent=lent)
 
 
 def gains(costs: Costs, plan: Plan, lent: int) -> Gains:
-    """Return what a switch would gain, by forecasts of the three ways to deal the devices."""
+    """Return the gains of a switch, by forecasts with one device more, fewer and as many lent."""
     return Splits(costs, plan).gains(lent)
 
 
@@ -98,9 +98,10 @@ class Splits:
         )
 
 
-def rests(costs: Costs, plan: Plan) -> Forecast:
-    """Forecast the split at which an elastic run rests while nothing changes, from that which
-    deals the work evenly.
+def settled(costs: Costs, plan: Plan) -> Forecast:
+    """Forecast an elastic run after its last switch, if costs stay the same.
+
+    The run begins with the split that divides the work evenly.
     """
     splits, whole = Splits(costs, plan), plan.generate + plan.learn
     drawn, learned = device_seconds(costs, plan)

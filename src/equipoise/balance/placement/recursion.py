@@ -1,10 +1,9 @@
 """The forecast of a plan without switches: a mean-field recursion over the batches of a run.
 
-The clock of the recursion is the token: all samples that began together age by the same number of
-tokens, so the number of them that is still being drawn follows from the lengths that were seen,
-without drawing any. A batch is complete when its longest sample is; that moment is taken from its
-exact distribution, at evenly spread quantiles. So a forecast costs the same for 8 devices and for
-64.
+A step of the recursion passes one bin of tokens. Samples that began together have drawn equally
+many tokens, so the observed lengths give the number of them that are still being drawn; no sample
+is simulated. A batch is complete when its longest sample is. This moment is taken from its exact
+distribution, at evenly spread quantiles. So a forecast costs the same for 8 devices and for 64.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from numpy.typing import NDArray
 from equipoise.balance.placement.costs import PARTS, Costs, Forecast, Part, Plan
 
 BINS = 96  # of tokens, up to the longest sample
-KEPT = 4096  # lengths that are used at most, evenly spread over the given ones
-WARM, MEASURED = 4, 24  # batches
-CROWDED = 8  # batches that are measured if samples wait for room: they differ less
-TAIL = 0.1  # share of a batch's samples: when fewer are being drawn they are its long tail
-NEVER = -1e9  # in place of the logarithm of 0
+KEPT = 4096  # at most this number of lengths is used, evenly spread over the given ones
+WARM, MEASURED = 4, 24  # batches before the measurement, and in it
+CROWDED = 8  # measured batches if samples wait for room, since such batches differ less
+TAIL = 0.1  # share of a batch's samples, below which those being drawn are its long tail
+NEVER = -1e9  # in place of log(0)
 # columns of ``_Lengths.table``
 DRAWN, LOG_ENDED, GROUP_ENDS, LIVE, HELD = range(5)
 
@@ -47,7 +46,7 @@ def device_seconds(costs: Costs, plan: Plan) -> tuple[float, float]:
 
 
 def learn_s(costs: Costs, plan: Plan, tokens: float) -> float:
-    """Seconds of the learners on a batch of ``tokens`` drawn tokens, publishing aside."""
+    """Return the learners' seconds on a batch of ``tokens`` drawn tokens, without publishing."""
     whole = tokens + costs.samples * costs.prompt
     found = whole / (plan.learn * costs.train)
     for rate, own in ((costs.score, plan.score), (costs.reference, plan.reference)):
@@ -57,7 +56,7 @@ def learn_s(costs: Costs, plan: Plan, tokens: float) -> float:
 
 
 class _Lengths:
-    """The lengths that were seen, by bins of tokens."""
+    """The observed lengths, by bins of tokens."""
 
     def __init__(self, costs: Costs) -> None:
         tokens = np.sort(np.asarray(costs.lengths, np.float64))
@@ -67,52 +66,52 @@ class _Lengths:
         self.bin = float(tokens[-1]) / BINS  # tokens
         edges = np.linspace(0.0, tokens[-1], BINS + 1)
         ended = np.searchsorted(tokens, edges[1:], side="right") / len(tokens)
-        # by the age of a sample in bins
+        # a row for each age of a sample in bins
         self.table = table = np.zeros((BINS, 5))
-        # the mean share of the bin that it draws
+        # the mean share of the bin that the sample draws
         table[:, DRAWN] = np.clip(tokens[:, None] - edges[:-1], 0, self.bin).mean(0) / self.bin
         table[:, LOG_ENDED] = np.log(np.maximum(ended, 1e-300))
         table[ended == 0, LOG_ENDED] = NEVER
-        # that it is the last of its group to end, and does so in the bin
+        # chance that it ends in the bin as the last of its group
         table[:, GROUP_ENDS] = np.diff(ended**costs.group, prepend=0.0) / costs.group
-        # that it was being drawn when the bin began, and the tokens that it held
+        # chance that it is being drawn when the bin begins, and its expected tokens by then
         table[1:, LIVE] = 1 - ended[:-1]
         table[1:, HELD] = table[1:, LIVE] * (costs.prompt + edges[1:-1])
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch on its way."""
+    """A batch that is not learned from yet."""
 
     number: int
     left: float  # samples that have not begun
-    quantile: float  # of the moment at which it is complete
+    quantile: float  # in the distribution of the moment at which the batch is complete
     tokens: float
     ages: NDArray[np.float64] = field(default_factory=lambda: np.zeros(BINS))  # samples, by bins
     sums: list[float] = field(default_factory=list)  # over its samples, of the table's columns
-    chance: float = 0.0  # that it is complete by now
+    chance: float = 0.0  # that the batch is complete by now
     tail_s: float = math.inf  # when its long tail began
     at: float | None = None  # when it was complete
 
     def age(self, table: NDArray[np.float64]) -> None:
-        """Pass from one bin to the next."""
+        """Let all samples pass to the next bin."""
         self.ages[1:] = self.ages[:-1]
         self.ages[0] = 0.0
         self.sums = (self.ages @ table).tolist()
 
-    def begin(self, many: float, table: NDArray[np.float64]) -> None:
-        self.ages[0] += many
-        self.left = self.left - many if self.left - many > 1e-6 else 0.0
+    def begin(self, count: float, table: NDArray[np.float64]) -> None:
+        self.ages[0] += count
+        self.left = self.left - count if self.left - count > 1e-6 else 0.0
         self.sums = (self.ages @ table).tolist()
 
     @property
     def live(self) -> float:
-        """Samples that are being drawn: at least one of a batch that is not complete."""
+        """Samples that are being drawn; at least one if the batch is not complete."""
         mean = self.sums[DRAWN]
         return mean / -math.expm1(-mean) if 0 < mean < 8 and not self.left else mean
 
     def look(self, before: float, after: float) -> None:
-        """Has the longest sample ended between these moments?"""
+        """Note the moment if the longest sample ended between these two."""
         if self.left or self.at is not None:
             return
         chance = math.exp(self.sums[LOG_ENDED])
@@ -123,23 +122,23 @@ class _Batch:
 
 
 def _spread(count: int, seed: int) -> list[float]:
-    """Numbers in (0, 1) that are evenly spread, in an order that shows no pattern."""
+    """Return evenly spread numbers in (0, 1) in a random order."""
     places = list(range(count))
     random.Random(seed).shuffle(places)
     return [(place + 0.5) / count for place in places]
 
 
 class _Pool:
-    """Devices that score groups of finished samples, those of the oldest batch first."""
+    """Devices that score groups of finished samples, the oldest batch first."""
 
     def __init__(self, group_s: float, devices: int) -> None:
-        """``group_s``: seconds of a device for a group."""
+        """``group_s``: seconds in which a device scores a group."""
         self._group_s, self._devices = group_s, devices
-        self._left: dict[int, float] = {}  # of a batch: groups that wait
+        self._left: dict[int, float] = {}  # groups that wait, by batch
         self._busy_until = 0.0
 
     def pass_time(self, before: float, after: float, ended: Mapping[int, float]) -> None:
-        """Score between two moments; ``ended``: of each batch, oldest first, new groups."""
+        """Score between two moments; ``ended``: new groups by batch, the oldest batch first."""
         room = max(after - max(before, self._busy_until), 0.0) * self._devices / self._group_s
         for batch, groups in ended.items():
             waits = self._left.get(batch, 0.0) + groups
@@ -147,7 +146,7 @@ class _Pool:
             room = max(room - waits, 0.0)
 
     def finish(self, batch: int, at: float) -> float:
-        """All groups of a batch have come -> when they are scored."""
+        """Return when a batch is scored whose last group came at ``at``."""
         waits = self._left.pop(batch, 0.0) * self._group_s / self._devices
         self._busy_until = max(at, self._busy_until) + waits
         return self._busy_until + self._group_s
@@ -161,10 +160,10 @@ class _Run:
         self._lengths = _Lengths(costs)
         self._step_s = step_seconds(costs)
         self._prefill_s = costs.prompt / costs.prefill / costs.group / plan.generate  # of a sample
-        self._open: deque[_Batch] = deque()  # that are not complete
-        self._learned: deque[float] = deque()  # when places become free
+        self._open: deque[_Batch] = deque()  # batches that are not complete
+        self._learned: deque[float] = deque()  # moments at which places become free
         self._t, self._dealt, self._published = 0.0, 0, 0
-        self._free = 0.0  # when the learners are
+        self._free = 0.0  # moment at which the learners become free
         tokens = (self._lengths.mean + costs.prompt) * costs.group
         self._pools = [
             _Pool(tokens / rate, own)
@@ -205,12 +204,12 @@ class _Run:
         )
 
     def _until(self, batches: int) -> None:
-        """Go on until this number of batches has been learned from."""
+        """Go on until the learners have learned from this number of batches."""
         while self._published + len(self._learned) < batches:
             self._step()
 
     def _deal(self) -> None:
-        """Give the next batch its places."""
+        """Let the next batch begin."""
         number, samples = self._dealt, self._costs.samples
         noise = NormalDist().inv_cdf(self._noises[number]) * math.sqrt(samples)
         tokens = max(samples * self._lengths.mean + noise * self._lengths.deviation, 1.0)
@@ -234,7 +233,7 @@ class _Run:
         devices, of, before = self._plan.generate, self._lengths.bin, self._t
         passed = self._step_s(number / devices) * of + fresh * self._prefill_s
         self._t += passed
-        # a device draws nothing if all of the samples are elsewhere
+        # a device draws nothing if all samples are on other devices
         self._busy_s += passed * (1 - (1 - 1 / devices) ** number)
         self._tokens += number * of
         for batch, some in zip(self._open, live, strict=True):
@@ -249,7 +248,7 @@ class _Run:
             self._learn(self._open.popleft(), at)
 
     def _begin(self) -> float:
-        """Begin the samples that there is room for -> the number of them."""
+        """Begin the samples that there is room for; return their number."""
         costs, devices, group = self._costs, self._plan.generate, self._costs.group
         taken = sum(one.sums[LIVE] for one in self._open)
         # a group begins when all of its samples fit on a device
@@ -257,25 +256,25 @@ class _Run:
         if costs.room < math.inf:
             held = sum(one.sums[HELD] for one in self._open)
             fits = (costs.room - held / devices) / (costs.prompt + self._lengths.mean)
-            # room comes in lumps of a sample, so it suffices somewhat earlier than in the mean; a
-            # device that draws nothing takes a group of any size
+            # room is freed a whole sample at a time, so a group fits somewhat earlier than by the
+            # mean; a device that draws nothing takes a group of any size
             groups = min(groups, (fits + 1.5) // group if taken > 0.5 else max(fits // group, 1.0))
         room = max(groups, 0.0) * group * devices
         fresh = 0.0
         for batch in self._open:
-            many = min(room - fresh, batch.left)
-            if many > 1e-6:
-                batch.begin(many, self._lengths.table)
-                fresh += many
+            count = min(room - fresh, batch.left)
+            if count > 1e-6:
+                batch.begin(count, self._lengths.table)
+                fresh += count
         return fresh
 
     def _learn(self, batch: _Batch, at: float) -> None:
-        """Judge a batch that is complete, and learn from it."""
+        """Score a complete batch, and learn from it."""
         costs, plan, free = self._costs, self._plan, self._free
-        judged = at + costs.reward_s
+        scored = at + costs.reward_s
         for pool in self._pools:
-            judged = pool.finish(batch.number, judged)
-        began = max(judged, free)
+            scored = pool.finish(batch.number, scored)
+        began = max(scored, free)
 
         def waited(since: float, until: float) -> float:
             return max(min(until, began) - max(since, free), 0.0)
@@ -284,7 +283,7 @@ class _Run:
         spent: dict[Part, float] = {
             "generation": waited(free, tail_s),
             "long tail": waited(tail_s, at),
-            "reward": waited(at, judged),
+            "reward": waited(at, scored),
             "learning": learn_s(costs, plan, batch.tokens),
             "publishing": costs.publish_s,
             "switching": 2 * costs.switch_s if plan.kind == "together" else 0.0,
@@ -296,8 +295,9 @@ class _Run:
 
 
 def step_seconds(costs: Costs) -> Callable[[float], float]:
-    """Return the seconds of a decode step by the number of samples, between the numbers that were
-    measured; beyond the largest as between the last two.
+    """Return a function from the number of samples to the seconds of a decode step.
+
+    It interpolates between the measured numbers, and extrapolates from the last two.
     """
     at = sorted(costs.decode)
     step = [one / costs.decode[one] for one in at]

@@ -248,7 +248,7 @@ def total(
 ) -> Part:
     """Return the weighted sum of the rewards of each sample; None if every function gave it None.
 
-    ``caution``: deviations of the reward models (``run:DIR``) that their mean is lowered by.
+    ``caution``: standard deviations of the reward models that are taken off their mean.
     """
     sums: Part = []
     for row in zip(*(parts[one.name] for one in functions), strict=True):

@@ -24,11 +24,11 @@ from equipoise.rewards.term import Refused
 from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
-URGENT = 0.5  # share of queries about the newest segments once the guard asks for them
-HASTE = 0.1  # of the schedule
+URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
+HASTE = 0.1  # share of the schedule by which such queries may come early
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
-HELD_OUT = 0.15  # share of the episodes
-Score = Callable[[Tree, Tree], float]  # of a segment's observations and actions [T, ...]
+HELD_OUT = 0.15  # share of the episodes that no member learns from
+Score = Callable[[Tree, Tree], float]  # a segment's observations and actions [T, ...] to a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ class Asking:
 
     count: int
     choose: Literal["disagreement", "random"]
-    newest: int  # those of them that compare segments of the newest round with those of ``best``
-    best: int  # a round
+    newest: int  # queries among them that compare segments of the newest round with the best ones
+    best: int  # the round of the best segments
     teacher: Teacher | None  # None: people answer
-    score: Score | None = None  # that the teacher judges by; None: the env's rewards
+    score: Score | None = None  # judges segments for the teacher; None: by the env's rewards
 
 
 def asks(
@@ -52,10 +52,10 @@ def asks(
     *,
     seed: int,
 ) -> list[Ask]:
-    """Choose pairs that were not asked, and store their segments; ``model``: None before the first
-    fit, when pairs are at random.
+    """Choose pairs that were not asked before, and add their segments to the store.
 
-    In a query of purpose "newest" the newest segment is the left one.
+    ``model``: None before the first fit, when pairs are chosen at random. In a query of purpose
+    "newest" the newest segment is the left one.
     """
     if how.count <= 0:
         return []
@@ -149,6 +149,21 @@ def of_rows(rows: Rows) -> Segments:
         mask,
         torch.from_numpy(rows.episode),
     )
+
+
+def unanswered(store: Store, upto: int, step: int) -> set[Purpose]:
+    """Return the purposes of queries about clips, asked until a step of the run, that have no
+    answer in rows up to ``upto``.
+    """
+    answered = {one.query for one in store.answers(upto=upto)}
+    return {
+        one.purpose
+        for one in store.queries()
+        if one.kind == "clip"
+        and one.step is not None
+        and one.step <= step
+        and one.id not in answered
+    }
 
 
 def _asked(queries: list[Query], hashes: list[str]) -> np.ndarray:

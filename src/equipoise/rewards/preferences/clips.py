@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
 from equipoise import tree
-from equipoise.feedback import Choice, Purpose, Query, Store
-from equipoise.feedback.agreement import weights
+from equipoise.feedback import Purpose, Query, Store
+from equipoise.feedback.agreement import SHARES, gold_of, weights
+from equipoise.feedback.database import FILE
 from equipoise.feedback.items import Arrays
+from equipoise.feedback.store import in_the_way
 from equipoise.rewards.preferences.segments import Answers, Segments
 from equipoise.tree import ArraySpec
 from equipoise.types import Tree
 
-SHARES: Mapping[Choice, float] = {"left": 1.0, "equal": 0.5, "right": 0.0}  # without cannot_tell
 EPISODE = "episode"
 
 
@@ -76,6 +79,20 @@ class Clips:
         if first is not None:
             self.rows(store.segment(first), f"{store.path}, clip {first[:12]}")
 
+    def check_folder(self, folder: Path) -> None:
+        """ValueError if the folder has a damaged store or one of another env, or if no store can be
+        created there.
+        """
+        if (folder / FILE).exists() or folder.is_file():
+            with Store(folder) as store:
+                self.check(store)
+            return
+        if folder.is_dir() and in_the_way(folder):
+            raise ValueError(f"{folder}: must be a store or a new folder, got another one")
+        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise ValueError(f"{folder}: must be a folder that can be made, got none in {above}")
+
 
 class Labels:
     """The answers of a store up to a row, and the segments that they are about."""
@@ -86,10 +103,10 @@ class Labels:
         self._weights: dict[str, float] = {}  # of annotators
 
     def read(self, store: Store, upto: int) -> Answers:
-        """Return all answers in rows up to ``upto`` that compare two clips. Segments of answers
-        that are undone by then are dropped. An answer has its annotator's weight by all of them.
+        """Return all answers in rows up to ``upto`` that compare two clips. An answer has its
+        annotator's weight. Segments of answers that were undone by then are dropped.
         """
-        self._weights = weights_of(store, upto)
+        self._weights = weights(store.answers(upto=upto), gold_of(store.queries()))
         found = self._choices(store, 0, upto)
         before, self._found = self._found, {}
         for query, _, _ in found:
@@ -101,9 +118,10 @@ class Labels:
     def since(
         self, store: Store, upto: int, after: int, *, purpose: Purpose | None = None, later: int = 0
     ) -> Answers:
-        """Return the answers of the last ``read`` that stand in rows ``after`` + 1 to ``upto``.
+        """Return the answers of the last ``read`` in the rows ``after`` + 1 to ``upto``.
 
-        ``purpose``: to queries of this purpose alone; ``later``: to queries after this step.
+        ``purpose``: only answers to queries of this purpose; ``later``: only to queries that were
+        asked after this step of the run.
         """
         return self._answers(
             [
@@ -114,7 +132,7 @@ class Labels:
         )
 
     def _choices(self, store: Store, after: int, upto: int) -> list[tuple[Query, float, float]]:
-        """Return the queries of answers, the share of the left side and the answer's weight."""
+        """Return each answer's query, its share for the left side, and its weight."""
         queries = {one.id: one for one in store.queries() if one.kind == "clip"}
         return [
             (queries[one.query], SHARES[one.choice], self._weights[one.annotator])
@@ -138,12 +156,6 @@ class Labels:
 
     def _clip(self, store: Store, hash_: str) -> tuple[Tree, int, int]:
         return self._clips.rows(store.segment(hash_), f"{store.path}, clip {hash_[:12]}")
-
-
-def weights_of(store: Store, upto: int) -> dict[str, float]:
-    """Return the weight of each annotator's answers, by the answers up to a row."""
-    gold = {one.id: one.gold for one in store.queries() if one.gold is not None}
-    return weights(store.answers(upto=upto), gold)
 
 
 def stacked(rows: Sequence[Tree], sizes: Sequence[int], episodes: Sequence[int]) -> Segments:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 NEIGHBOUR = 5  # the distance to this nearest state
-KNOWN = 1024  # states that a state is compared with
-LEAST = 0.1  # least deviation of novelty, where nearly all states are alike
-WIDE = 256  # numbers of a state from which it is projected at random
+MOST_SEEN = 1024  # states that a state is compared with
+LEAST_SPREAD = 0.1  # least deviation of novelty, where nearly all states are alike
+MOST_NUMBERS = 256  # numbers of a state from which it is projected at random
 
 
 def projection(size: int, seed: int) -> Tensor | None:
     """Return a random projection [F, 64] of states with many numbers; None if they have few."""
-    if size <= WIDE:
+    if size <= MOST_NUMBERS:
         return None
     generator = torch.Generator().manual_seed(seed)
     found: Tensor = torch.randn(size, 64, generator=generator) / math.sqrt(size)
@@ -24,7 +24,7 @@ def projection(size: int, seed: int) -> Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SeenStates:
     """States that novelty compares with, and the scale of their own novelty."""
 
     states: Tensor  # [N, F], whitened
@@ -34,21 +34,21 @@ class Known:
     spread: Tensor  # []
 
 
-def known(states: Tensor) -> Known | None:
+def seen_states(states: Tensor) -> SeenStates | None:
     """Return states [N, F] to compare with; None if they are too few."""
     if len(states) <= NEIGHBOUR:
         return None
     mean, std = states.mean(0), states.std(0, correction=0).clamp(min=1e-6)
     whitened = (states - mean) / std
     own = _distance(whitened, whitened, NEIGHBOUR + 1)  # the nearest one is the state itself
-    return Known(whitened, mean, std, own.mean(), own.std().clamp(min=LEAST))
+    return SeenStates(whitened, mean, std, own.mean(), own.std().clamp(min=LEAST_SPREAD))
 
 
-def novelty(states: Tensor, seen: Known) -> Tensor:
-    """Return the log of the distance to the fifth nearest of known states, for ``states`` [..., F]:
+def novelty(states: Tensor, seen: SeenStates) -> Tensor:
+    """Return the log of the distance to the fifth nearest of seen states, for ``states`` [..., F]:
     an estimate of the entropy of states (Lee et al. 2021, arXiv:2106.05091, section 4.1).
 
-    The result has mean 0 and deviation 1 over the known states, like a fitted reward.
+    The result has mean 0 and deviation 1 over the seen states, like a fitted reward.
     """
     whitened = (states.flatten(0, -2) - seen.mean) / seen.std
     found = (_distance(whitened, seen.states, NEIGHBOUR) - seen.centre) / seen.spread
@@ -58,7 +58,7 @@ def novelty(states: Tensor, seen: Known) -> Tensor:
 
 def _distance(states: Tensor, others: Tensor, nearest: int) -> Tensor:
     """Return the log of 1 + the distance [N] to the ``nearest``-th of other states."""
-    # by differences: equal states are exactly 0 apart, also where all known ones are equal
+    # by differences: equal states are exactly 0 apart, also where all seen ones are equal
     apart = torch.cdist(states, others, compute_mode="donot_use_mm_for_euclid_dist")
     found: Tensor = apart.kthvalue(nearest, -1).values.log1p()
     return found

@@ -43,7 +43,7 @@ NETS: schema.Schema = {
 }
 SCHEMA: schema.Schema = {
     "format": schema.Number(FORMAT, FORMAT, whole=True),
-    "observation": schema.Anything(),  # each has a reader of its own
+    "observation": schema.Anything(),  # space_json checks both spaces
     "action": schema.Anything(),
     "nets": NETS,
     "metrics": {
@@ -66,7 +66,7 @@ def write(
     lineage: Mapping[str, object],
 ) -> Manifest:
     """Write a reward model into an empty folder. ``labels``: answers that it was fitted to."""
-    said = {
+    about = {
         "format": FORMAT,
         "observation": space_json.to_json(model.observation, "observation"),
         "action": space_json.to_json(model.action, "action"),
@@ -75,7 +75,7 @@ def write(
         "lineage": dict(lineage),
     }
     tensors = {name: x.detach().cpu().contiguous() for name, x in model.state_dict().items()}
-    write_synced(folder / REWARD, json_bytes(said))
+    write_synced(folder / REWARD, json_bytes(about))
     write_synced(folder / WEIGHTS, save(tensors))
     return write_manifest(folder)
 
@@ -85,28 +85,28 @@ def read(folder: Path) -> RewardModel:
     for problem in problems(folder, read_manifest(folder).version):
         raise ValueError(problem)
     file = folder / REWARD
-    said = parse_json(read_plain(file, 1 << 20), file)
-    if isinstance(said, Mapping) and "calibration" in said:
+    about = parse_json(read_plain(file, 1 << 20), file)
+    if isinstance(about, Mapping) and "calibration" in about:
         raise ValueError(
             f"{folder}: must be a reward model of clips of an env, got one of text; try it as the "
             "reward of a run on text"
         )
-    said = schema.check(said, SCHEMA, str(file))
+    about = schema.check(about, SCHEMA, str(file))
     observation, action = (
-        space_json.from_json(said[name], f"{file}: {name}") for name in ("observation", "action")
+        space_json.from_json(about[name], f"{file}: {name}") for name in ("observation", "action")
     )
     weights = folder / WEIGHTS
     try:
         tensors = load(read_plain(weights, LARGEST))
     except SafetensorError as error:
         raise ValueError(f"{weights}: must be safetensors, got others: {error}") from None
-    return made(observation, action, nets_of(said["nets"], str(file)), tensors, str(weights))
+    return made(observation, action, nets_of(about["nets"], str(file)), tensors, str(weights))
 
 
 def nets_of(data: object, where: str) -> RewardNets:
-    """Return the settings of networks as JSON has them; ValueError if they cannot be."""
-    said = schema.check(data, NETS, where)
-    return RewardNets(**said | {"hidden": tuple(said["hidden"])})
+    """Return the settings of networks from JSON; ValueError if they are not valid."""
+    found = schema.check(data, NETS, where)
+    return RewardNets(**found | {"hidden": tuple(found["hidden"])})
 
 
 def made(
@@ -116,12 +116,14 @@ def made(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> RewardModel:
-    """Make a reward model of saved tensors, which it uses; ValueError if they do not fit."""
+    """Return a reward model with these tensors as its weights; ValueError if they do not fit."""
     try:
         with torch.device("meta"):  # no memory yet, whatever the sizes are
             model = RewardModel(observation, action, nets)
     except RuntimeError as error:
-        raise ValueError(f"{where}: must be of a size that can be, got another: {error}") from None
+        raise ValueError(
+            f"{where}: must have sizes that torch can make, got others: {error}"
+        ) from None
     form = schema.like(dict(model.state_dict()), finite=True)
     model.load_state_dict(schema.check(dict(tensors), form, where), assign=True)
     return model.requires_grad_(False)

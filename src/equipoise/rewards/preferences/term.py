@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -25,23 +23,39 @@ from equipoise.facts import (
     Read,
     UnitInterval,
 )
-from equipoise.feedback import Ask, Purpose, Store
-from equipoise.feedback.database import FILE
-from equipoise.feedback.store import in_the_way
+from equipoise.feedback import Ask, Store
 from equipoise.files import local_path
 from equipoise.naming import called
 from equipoise.nets.threads import one_thread
 from equipoise.rewards.observed import Observed
 from equipoise.rewards.preferences import guard as verdicts
-from equipoise.rewards.preferences.asking import HELD_OUT, SPLIT, Asking, Budget, asks, of_rows
+from equipoise.rewards.preferences.asking import (
+    HELD_OUT,
+    SPLIT,
+    Asking,
+    Budget,
+    asks,
+    of_rows,
+    unanswered,
+)
 from equipoise.rewards.preferences.candidates import Candidates, Rows
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.demonstrations import demonstration_answers
+from equipoise.rewards.preferences.divergence import (
+    ROWS,
+    DrawnActions,
+    StochasticPolicy,
+    is_measured,
+)
 from equipoise.rewards.preferences.fit import Fitting, fit
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
-from equipoise.rewards.preferences.moved import ROWS, Actor, Drawn, is_measured
-from equipoise.rewards.preferences.novelty import KNOWN, Known, known, novelty, projection
-from equipoise.rewards.preferences.saved import SAVED, loaded, saved
+from equipoise.rewards.preferences.novelty import (
+    MOST_SEEN,
+    SeenStates,
+    novelty,
+    projection,
+    seen_states,
+)
 from equipoise.rewards.preferences.segments import (
     Answers,
     Segments,
@@ -51,13 +65,12 @@ from equipoise.rewards.preferences.segments import (
     split,
 )
 from equipoise.rewards.preferences.teacher import Teacher
+from equipoise.rewards.preferences.versions import BEST, Versions
 from equipoise.rewards.term import LearnerStates, Refused, RewardTerm
 from equipoise.schema import Array, Each, Either, Flag, Number, Schema, Text, count, like
 from equipoise.seeds import derive_seed
 from equipoise.types import Algorithm, EnvSpec, Learns, Network, Pool, Trajectory, Tree
 
-MOST_CAUTION = 8.0  # that the guard adds
-BEST, JUDGED = "best", "judged"  # kept states of the learner
 EQUAL = 1e-6  # deviations of a segment's return: the synthetic teacher calls two segments equal
 SEEDED = threading.Lock()  # learners may be threads of one process, which has one torch seed
 
@@ -78,7 +91,7 @@ class Preferences(RewardTerm):
     together: ClassVar[bool] = True
 
     store: Annotated[str, Help("Folder of the store of preferences", "It is created.")] = ""
-    labels: Annotated[PositiveInt, Help("Queries in all, those of the store included")] = 700
+    labels: Annotated[PositiveInt, Help("Most queries in the store, by all runs together")] = 700
     teacher: Annotated[
         Literal["people", "synthetic"],
         Help(
@@ -103,8 +116,9 @@ class Preferences(RewardTerm):
     rationality: Annotated[
         NonNegativeFloat,
         Help(
-            "How surely the synthetic teacher prefers the better one",
-            "In deviations of a segment's return. 0: always.",
+            "Rationality of the synthetic teacher",
+            "A segment that is one deviation of returns better is preferred with the probability "
+            "sigmoid(rationality). 0: the better one always is.",
         ),
         Read("teacher", "synthetic", why="people answer"),
     ] = 0.0
@@ -121,7 +135,7 @@ class Preferences(RewardTerm):
     ] = "disagreement"
     newest: Annotated[
         UnitInterval,
-        Help("Share of queries about the newest segments beside the best"),
+        Help("Share of queries that compare newest and best segments"),
     ] = 0.2
     candidates: Annotated[
         int, Range(2, 100_000), Help("Newest segments that queries are chosen from"), KEPT
@@ -183,37 +197,29 @@ class Preferences(RewardTerm):
     def build(self, spec: EnvSpec, seed: int) -> None:
         self._observed, self._action, self._seed = Observed(spec), spec.action, seed
         self._check_kl(measured := is_measured(self._algorithm, spec))
-        self._spec = spec if measured else None
+        self._spec = spec if measured else None  # None: the policy's divergence is not measured
         self._clips = Clips(self._observed.space, spec.action)
         self._labels = Labels(self._clips)
         try:
-            self._found = Candidates(
-                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
-            )
+            self._candidates = self._new_candidates(seed)
         except ValueError as error:
             raise Refused(f"reward.preferences.{error}") from error
-        self._shown: Candidates | None = None  # segments of demonstrations
+        self._demonstrations: Candidates | None = None  # segments of demonstrations
         self._device = torch.device("cpu")
         self._model, self._fitted = self._new_model(seed), False
         self._projection = projection(self._observed.size, seed)
-        self._known: Known | None = None  # states that novelty compares with
-        self._known_at = 0  # candidates so far, when it was made
-        self._run = ""  # the name of the run in the store; "": before its first round
+        self._seen: SeenStates | None = None  # states that novelty compares with
+        self._seen_at = 0  # candidates so far, when it was made
+        self._run = ""  # name of the run in the store; "" before its first round
         self._rounds = 0  # rounds so far
-        self._collected = self._last = 0  # rows so far, and at the last round
-        self._row = 0  # of the answers that were read
-        # the rounds whose segments were begun by the best version, and by the one that is judged
-        self._best = self._judged = 0
-        # pull backs so far, and the rows at the last one
-        self._pulls = self._pulled_at = 0
-        self._due, self._version = False, 0  # is there a round after this update, of this version?
-        self._best_rows: Rows | None = None  # segments of the best version
-        self._drawn: Drawn | None = None  # by the policy of the last fit
-        self._extra = 0.0  # caution that the guard adds
-        self._guard, self._verdict = verdicts.State(), "ok"
+        self._collected = self._last_round_at = 0  # rows so far, and at the last round
+        self._last_row = 0  # of answers, up to which the store was read
+        self._due, self._version = False, 0  # is a round due, and the policy version that it names
+        self._drawn: DrawnActions | None = None  # by the policy at the last fit
+        self._versions = Versions()
         self._numbers: dict[str, float] = {}
         try:
-            self._check_store()
+            self._clips.check_folder(local_path(self.store))
         except (ValueError, OSError) as error:
             raise Refused(f"reward.preferences.store: {error}") from error
 
@@ -221,35 +227,17 @@ class Preferences(RewardTerm):
         return self.demonstrations
 
     def demonstrate(self, data: Trajectory) -> None:
-        if self._shown is None:
-            seed = derive_seed(self._seed, "demonstrations")
-            self._shown = Candidates(
-                self._clips.specs, rows=self.segment, most=self.candidates, seed=seed
-            )
-        self._shown.collect(replace(data, obs=self._observed.leaf(data.obs)), 0)
+        if self._demonstrations is None:
+            self._demonstrations = self._new_candidates(derive_seed(self._seed, "demonstrations"))
+        self._demonstrations.collect(replace(data, obs=self._observed.leaf(data.obs)), 0)
 
     def to(self, device: torch.device) -> None:
         self._device, self._model = device, self._model.to(device)
         if self._projection is not None:
             self._projection = self._projection.to(device)
 
-    def _is_there(self) -> bool:
-        return (Path(self.store) / FILE).exists() or Path(self.store).is_file()
-
-    def _check_store(self) -> None:
-        """ValueError for a store that is damaged, or whose clips are of another env."""
-        folder = local_path(self.store)
-        if not self._is_there():
-            if folder.is_dir() and in_the_way(folder):
-                raise ValueError(f"{folder}: must be a store or a new folder, got another one")
-            above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-                raise ValueError(
-                    f"{folder}: must be a folder that can be made, got none in {above}"
-                )
-            return
-        with Store(folder) as store:
-            self._clips.check(store)
+    def _new_candidates(self, seed: int) -> Candidates:
+        return Candidates(self._clips.specs, rows=self.segment, most=self.candidates, seed=seed)
 
     def _new_model(self, seed: int) -> RewardModel:
         nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
@@ -262,28 +250,28 @@ class Preferences(RewardTerm):
     def collect(self, data: Trajectory) -> None:
         rows = replace(data, obs=self._observed.leaf(data.obs), state={}, behaviour={})
         host = Trajectory(**tree.on_host(rows.fields()))
-        self._found.collect(host, self._rounds)
+        self._candidates.collect(host, self._rounds)
         self._collected += host.mask.size
 
     def rewards(self, data: Trajectory) -> Tensor:
         obs = self._observed.leaf(data.obs)
         if not self._fitted:
-            if (seen := self._seen()) is None:
+            if (seen := self._seen_states()) is None:
                 return torch.zeros_like(data.reward)
             return novelty(self._states(tree.index(obs, slice(1, None))), seen)
         mean, deviation = self._model.rewards(tree.index(obs, slice(None, -1)), data.action)
-        return verdicts.paid(mean, deviation, self.caution + self._extra)
+        return verdicts.paid(mean, deviation, self.caution + self._versions.caution)
 
-    def _seen(self) -> Known | None:
-        """Return states of the candidates; None if they are too few."""
-        if self._known_at != self._found.count:
-            self._known = known(self._states(self._some_obs(KNOWN)))
-            self._known_at = self._found.count
-        return self._known
+    def _seen_states(self) -> SeenStates | None:
+        """Return states of the candidates to compare with; None if they are too few."""
+        if self._seen_at != self._candidates.count:
+            self._seen = seen_states(self._states(self._some_obs(MOST_SEEN)))
+            self._seen_at = self._candidates.count
+        return self._seen
 
     def _some_obs(self, count: int) -> Tree:
         """Return at most ``count`` observations of the candidates, on the device."""
-        rows = self._found.segments()
+        rows = self._candidates.segments()
         segment, row = (np.arange(self.segment) < rows.size[:, None]).nonzero()
         some = np.unique(np.linspace(0, len(row) - 1, count).astype(np.int64))
         obs = tree.torch_views(tree.index(rows.obs, (segment[some], row[some])))
@@ -297,9 +285,11 @@ class Preferences(RewardTerm):
     # ------------------------------------------------------------------------------------- rounds
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
-        self._due = self._collected - self._last >= self.every and len(self._found) >= 2
+        self._due = (
+            self._collected - self._last_round_at >= self.every and len(self._candidates) >= 2
+        )
         if self._due:
-            self._last, self._pool = self._collected, pool
+            self._last_round_at, self._pool = self._collected, pool
             self._version = int(pool.max(data.version.max()))
 
     def steer(self, states: LearnerStates) -> None:
@@ -311,100 +301,70 @@ class Preferences(RewardTerm):
                     self._round(states, seed, self._pool)
             except OSError as error:  # such as a full disk
                 raise Refused(f"reward.preferences.store: {error}") from error
-        if self._verdict == "stop":  # the learner's update is taken back
+        if self._versions.verdict == "stop":  # the learner's update is taken back
             states.go_back(BEST)
 
     def _round(self, states: LearnerStates, seed: int, pool: Pool) -> None:
-        """Ask, read the answers that are there, judge the model by the new ones, and fit.
-
-        All learners do it alike. The first of them to ask writes the round, which the others find.
+        """Ask, read the answers that are there, judge the model by the new ones, and fit. All
+        learners do it alike.
         """
         self._run = self._run if self._rounds else _name_of_run(self._run, pool)
         with self._opened() as store:
-            upto, new = store.round_of(self._run, self._rounds), list[Ask]()
-            if upto is None:
-                new = self._asks(store, seed, states.progress)
-            pool.max(torch.zeros(1))  # all have chosen their queries
-            if upto is None:
-                upto = store.ask(
-                    self._run,
-                    self._rounds,
-                    new,
-                    version=self._version,
-                    step=self._collected,
-                    most=self.labels,
-                )
-            most, least = int(pool.max(torch.tensor(upto))), -int(pool.max(torch.tensor(-upto)))
-            if least != most:
-                raise Refused(
-                    f"reward.preferences.store: must be one folder for all learners, got folders "
-                    f"with {least:,} and {most:,} answers"
-                )
+            upto = self._ask(store, seed, states.progress, pool)
             answers = self._labels.read(store, upto)
-            fresh = self._labels.since(store, upto, self._row)
-            # late answers about a policy that was left already say nothing about the present one
+            fresh = self._labels.since(store, upto, self._last_row)
+            # answers about a policy from before a pull back say nothing about the present one
             compared = self._labels.since(
-                store, upto, self._row, purpose="newest", later=self._pulled_at
+                store, upto, self._last_row, purpose="newest", later=self._versions.pulled_at
             )
-            waits = self._waits(store, upto)
+            waits = unanswered(store, upto, self._collected)
         self._numbers["labels"] = len(answers)
-        changed, self._row = upto != self._row or not self._fitted, upto
+        changed, self._last_row = upto != self._last_row or not self._fitted, upto
         first, verdict, kl = not self._fitted, None, self._divergence(states.net)
         self._numbers["kl"] = kl
         if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
             verdict = self._judge(fresh.to(self._device), compared.to(self._device), kl)
         enough = len(answers) >= self.first and answers.decided
-        if changed and (enough or self._shown is not None):
+        if changed and (enough or self._demonstrations is not None):
             with torch.enable_grad():
                 self._fit(answers, seed)
             self._draw(states.net, seed)
         self._rounds += 1
         if self.guard and self._fitted:
-            self._follow(verdict, states, first=first, waits="newest" in waits)
+            rows = self._candidates.segments()
+            if first:
+                self._versions.begin(states, rows, self._rounds)
+            else:
+                self._versions.follow(verdict, states, rows, self._rounds, waits="newest" in waits)
 
-    def _follow(
-        self, verdict: verdicts.Verdict | None, states: LearnerStates, *, first: bool, waits: bool
-    ) -> None:
-        """Keep the best version so far, and go back to it if the guard asks for that.
+    def _ask(self, store: Store, seed: int, progress: float, pool: Pool) -> int:
+        """Add the queries of a round to the store; return the row that its answers are read up to.
 
-        The answers of a round are about segments that the version at the end of the round before
-        began. That version is judged until no answer about it is missing, so late answers choose no
-        version that they are not about. ``first``: the model was just fitted for the first time.
+        The first learner to ask writes the round; the others, and a resumed run, find it there.
         """
-        back = verdict is not None and verdict.kind in ("pull back", "stop")
-        better = verdict is not None and verdict.best
-        if first:
-            states.keep(BEST)
-            self._keep_segments(self._rounds - 1)
-        elif better:
-            states.rename(JUDGED, BEST)
-            self._keep_segments(self._judged)
-        elif back:
-            states.go_back(BEST)
-        if first or better or back or not waits:
-            states.keep(JUDGED)
-            self._judged = self._rounds
-
-    def _keep_segments(self, round_: int) -> None:
-        """Keep the segments that are compared with the newest ones, those of a round."""
-        rows = self._found.segments()
-        if (mine := rows.round == round_).any():
-            self._best, self._best_rows = round_, Rows(**tree.index(rows.fields(), mine))
-
-    def _rows(self) -> Rows:
-        """Return the candidates and the segments of the best version, the oldest first."""
-        rows = self._found.segments()
-        if self._best_rows is None:
-            return rows
-        others = tree.index(rows.fields(), rows.round != self._best)
-
-        def joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-            return np.concatenate([one, other])
-
-        return Rows(**tree.map(joined, self._best_rows.fields(), others))
+        upto, new = store.round_of(self._run, self._rounds), list[Ask]()
+        if upto is None:
+            new = self._asks(store, seed, progress)
+        pool.max(torch.zeros(1))  # wait until all learners have chosen their queries
+        if upto is None:
+            upto = store.ask(
+                self._run,
+                self._rounds,
+                new,
+                version=self._version,
+                step=self._collected,
+                most=self.labels,
+            )
+        most, least = int(pool.max(torch.tensor(upto))), -int(pool.max(torch.tensor(-upto)))
+        if least != most:
+            raise Refused(
+                f"reward.preferences.store: must be one folder for all learners, got folders "
+                f"with {least:,} and {most:,} answers"
+            )
+        return upto
 
     def _opened(self) -> Store:
-        """Open the store; create it before the first round alone."""
+        """Open the store; create it only in the first round."""
         try:
             if not self._rounds:
                 return Store.open_or_create(self.store)  # also by several runs at once
@@ -420,25 +380,14 @@ class Preferences(RewardTerm):
 
     def _check_rows(self, store: Store) -> None:
         """ValueError if the store has fewer answers than the run has read."""
-        if (last := store.last_row()) < self._row:
+        if (last := store.last_row()) < self._last_row:
             raise ValueError(
-                f"{store.path}: must have the {self._row:,} rows of answers that this run has "
+                f"{store.path}: must have the {self._last_row:,} rows of answers that this run has "
                 f"read, got {last:,}; try the store that it began with"
             )
 
-    def _waits(self, store: Store, upto: int) -> set[Purpose]:
-        """Return the purposes of queries up to now without an answer."""
-        answered = {one.query for one in store.answers(upto=upto)}
-        return {
-            one.purpose
-            for one in store.queries()
-            if one.kind == "clip"
-            and one.step is not None
-            and one.step <= self._collected
-            and one.id not in answered
-        }
-
     def _asks(self, store: Store, seed: int, progress: float) -> list[Ask]:
+        """Choose the queries of a round, within the budget."""
         purposes = [one.purpose for one in store.queries() if one.kind == "clip"]
         newest = purposes.count("newest")
         others = len(purposes) - newest
@@ -447,29 +396,32 @@ class Preferences(RewardTerm):
             round=self.queries,
             newest=self.newest,
             spread=self.guard,
-        ).counts(newest, others, progress=progress, urgent=self._verdict != "ok")
-        if self._verdict == "stop":
+        ).counts(newest, others, progress=progress, urgent=self._versions.verdict != "ok")
+        if self._versions.verdict == "stop":
             count = about_newest = 0
-        elif not self._fitted:  # all are at random
+        elif not self._fitted:  # enough for the first fit
             count = min(max(self.queries, self.first - len(purposes)), self.labels - len(purposes))
         how = Asking(
             count=count,
             choose=self.choose,
             newest=about_newest,
-            best=self._best,
+            best=self._versions.best,
             teacher=Teacher(rationality=self.rationality or math.inf, error=self.error, equal=EQUAL)
             if self.teacher == "synthetic"
             else None,
             score=self._score,
         )
         model = self._model if self._fitted else None
-        return asks(store, self._clips, self._rows(), model, how, seed=seed)
+        rows = self._versions.with_best(self._candidates.segments())
+        return asks(store, self._clips, rows, model, how, seed=seed)
 
     def _fit(self, answers: Answers, seed: int) -> None:
         """Fit a new ensemble to all answers, also the answers of demonstrations."""
         parts = [self._labels.segments()] if len(answers) else []
-        if self._shown is not None:
-            answers = self._with_demonstrations(self._shown.segments(), parts, answers, seed)
+        if self._demonstrations is not None:
+            answers = self._with_demonstrations(
+                self._demonstrations.segments(), parts, answers, seed
+            )
         segments = join(parts).to(self._device)
         answers = answers.to(self._device)
         train, _, _ = split(answers, segments.episode, share=HELD_OUT, seed=SPLIT)
@@ -484,7 +436,7 @@ class Preferences(RewardTerm):
         """Add demonstrations and the policy's earliest segments to ``parts``; return the answers
         with answers that prefer the demonstrations.
         """
-        rows = self._found.segments()
+        rows = self._candidates.segments()
         early = Rows(**tree.index(rows.fields(), rows.round == rows.round.min()))
         before = sum(map(len, parts))
         parts += [of_rows(shown), of_rows(early)]
@@ -500,21 +452,24 @@ class Preferences(RewardTerm):
         return both(answers, more)
 
     def _draw(self, net: nn.Module, seed: int) -> None:
-        """Draw actions of the policy that the model is fitted with, on candidates."""
+        """Keep actions of the present policy on candidates, which later ones are compared with."""
         if self._spec is not None:
             obs, seed = self._some_obs(ROWS), derive_seed(seed, "kl")
-            drawn = self._actor(net).draw(obs, self._spec, seed)
+            drawn = self._policy(net).draw(obs, self._spec, seed)
             self._drawn = drawn.like(self._clips.specs["action"])
 
     def _divergence(self, net: nn.Module) -> float:
-        return math.nan if self._drawn is None else self._actor(net).divergence(self._drawn)
+        return math.nan if self._drawn is None else self._policy(net).divergence(self._drawn)
 
-    def _actor(self, net: nn.Module) -> Actor:
-        return Actor(cast(Algorithm, self._algorithm), cast(Network, net))
+    def _policy(self, net: nn.Module) -> StochasticPolicy:
+        return StochasticPolicy(cast(Algorithm, self._algorithm), cast(Network, net))
 
     def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
-        """Let the guard look at the answers since the last round."""
-        segments, rows = self._labels.segments().to(self._device), self._found.segments()
+        """Let the guard judge the model by the answers since the last round.
+
+        ``fresh``: these answers; ``compared``: those among them about the judged version.
+        """
+        segments, rows = self._labels.segments().to(self._device), self._candidates.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
         chance = self._chance(segments, fresh)
         decided = fresh.share != 0.5
@@ -530,20 +485,18 @@ class Preferences(RewardTerm):
             deviation_labelled=self._deviation(segments),
             kl=0.0 if math.isnan(kl) else kl,
         )
-        self._guard, verdict = verdicts.judge(self._guard, signs, verdicts.Limits(kl=self.kl))
+        versions, limits = self._versions, verdicts.Limits(kl=self.kl)
+        versions.guard, verdict = verdicts.judge(versions.guard, signs, limits)
         if self.guard:
-            self._verdict = verdict.kind
-            if verdict.kind == "pull back":
-                self._pulls, self._pulled_at = self._pulls + 1, self._collected
-                self._extra = min(2 * self._extra + 0.5, MOST_CAUTION)
+            versions.take(verdict, self._collected)
         self._numbers |= {
             "accuracy": signs.accuracy,
             "deviation": signs.deviation,
             "win_rate": signs.win_answers,
-            "caution": self.caution + self._extra,
+            "caution": self.caution + versions.caution,
             "verdict": float(get_args(verdicts.Kind).index(verdict.kind)),
             "contradicted": float(verdict.kind == "stop"),
-            "pull_backs": float(self._pulls),
+            "pull_backs": float(versions.pull_backs),
         }
         return verdict
 
@@ -563,58 +516,50 @@ class Preferences(RewardTerm):
 
     def state(self) -> Tree:
         return {
-            "candidates": self._found.state(),
+            "candidates": self._candidates.state(),
             "model": dict(self._model.state_dict()),
             "fitted": self._fitted,
             "run": self._run,
             "rounds": self._rounds,
             "collected": self._collected,
-            "last": self._last,
-            "row": self._row,
-            "best": self._best,
-            "best_rows": {} if self._best_rows is None else self._best_rows.fields(),
-            "judged": self._judged,
-            "pulls": self._pulls,
-            "pulled_at": self._pulled_at,
+            "last": self._last_round_at,
+            "row": self._last_row,
             "drawn": {} if self._drawn is None else self._drawn.fields(),
-            "extra": self._extra,
-            "verdict": self._verdict,
+            "versions": self._versions.state(),
             "numbers": dict(self.metrics()),
-            "guard": saved(self._guard),
         }
 
     def schema(self) -> Schema:
-        counts = ("rounds", "collected", "last", "row", "best", "judged", "pulls", "pulled_at")
+        counts = ("rounds", "collected", "last", "row")
         drawn = tree.map(_tensors, self._clips.specs)
         drawn["logp"] = _tensors(tree.ArraySpec((), "float32"))
         return {
-            "candidates": self._found.schema(),
+            "candidates": self._candidates.schema(),
             "model": like(dict(self._model.state_dict()), finite=True),
             "fitted": Flag(),
             "run": Text(100),
             **dict.fromkeys(counts, count()),
-            "extra": Number(0, MOST_CAUTION),
-            "best_rows": Either(({}, self._found.schema_of(None))),
             "drawn": Either(({}, drawn)),
-            "verdict": Text(among=get_args(verdicts.Kind)),
+            "versions": Versions.schema(self._candidates.schema_of(None)),
             "numbers": Each(Number()),
-            "guard": SAVED,
         }
 
     def load(self, state: Tree) -> None:
-        self._found.load(state["candidates"])
-        state = state | {"run": state["run"] or self._run}  # of a round that is done again
+        self._candidates.load(state["candidates"])
+        state = state | {"run": state["run"] or self._run}  # a first round may be done again
         self._model.load_state_dict(state["model"])
         self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
-        self._collected, self._last, self._row = state["collected"], state["last"], state["row"]
-        self._best, self._judged, self._extra = state["best"], state["judged"], state["extra"]
-        self._pulls, self._pulled_at = state["pulls"], state["pulled_at"]
-        self._best_rows = Rows(**tree.map(np.copy, rows)) if (rows := state["best_rows"]) else None
-        self._drawn = Drawn(**tree.to(drawn, self._device)) if (drawn := state["drawn"]) else None
-        self._verdict, self._numbers = state["verdict"], dict(state["numbers"])
-        self._guard = loaded(state["guard"])
-        self._known_at = 0
-        if self._row:
+        self._collected, self._last_round_at, self._last_row = (
+            state["collected"],
+            state["last"],
+            state["row"],
+        )
+        self._drawn = (
+            DrawnActions(**tree.to(drawn, self._device)) if (drawn := state["drawn"]) else None
+        )
+        self._versions, self._numbers = Versions.loaded(state["versions"]), dict(state["numbers"])
+        self._seen_at = 0
+        if self._last_row:
             with Store(self.store) as store:
                 self._check_rows(store)
 
@@ -625,8 +570,8 @@ def _tensors(spec: tree.ArraySpec) -> Array:
 
 
 def _name_of_run(name: str, pool: Pool) -> str:
-    """Return the name that a learner has, of a first round that is done again, or a random one; the
-    same for all learners.
+    """Return one name for all learners: the ``name`` that a learner still has from a first round
+    which is done again, else a random one.
     """
     number = int(pool.max(torch.tensor(int(name or "0", 16))))
     return f"{number or int(pool.max(torch.tensor(secrets.randbits(62)))):016x}"

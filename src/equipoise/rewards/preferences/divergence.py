@@ -1,4 +1,4 @@
-"""The distance that a policy has moved since a reward model was fitted, on stored observations."""
+"""The KL divergence of a policy since a reward model was fitted, on stored observations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from equipoise.facts import values_of
 from equipoise.nets import action_dims
 from equipoise.types import Acts, Algorithm, EnvSpec, Learns, Network, Tree
 
-ROWS = 512  # observations
-EDGE = 1e-6  # smallest distance of a number of noise to 0 and to 1
+ROWS = 512  # observations that it is measured on
+EDGE = 1e-6  # noise is EDGE to 1 - EDGE
 
 
 def is_measured(algorithm: Learns, spec: EnvSpec | None = None) -> bool:
-    """Return whether an algorithm has a distribution over actions that follows from a stored
-    observation: it has no recurrent state, and no mask of actions, which segments lack.
+    """Return whether the divergence can be measured: the algorithm draws actions from a
+    distribution that follows from a stored observation alone, without a recurrent state or a mask.
     """
     memory = values_of(algorithm).get("core", "none") != "none"
     masked = spec is not None and bool(spec.mask)
@@ -27,7 +27,7 @@ def is_measured(algorithm: Learns, spec: EnvSpec | None = None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnActions:
     """Actions that a policy drew at N observations, and their log-probabilities."""
 
     obs: Tree  # [N, *obs]
@@ -37,7 +37,7 @@ class Drawn:
     def fields(self) -> dict[str, Tree]:
         return {"obs": self.obs, "action": self.action, "logp": self.logp}
 
-    def like(self, specs: Tree) -> Drawn:
+    def like(self, specs: Tree) -> DrawnActions:
         """Return the same with actions of the types of ``specs``."""
 
         def typed(x: Tensor, spec: tree.ArraySpec) -> Tensor:
@@ -47,13 +47,13 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Actor:
+class StochasticPolicy:
     """A policy: an algorithm with a distribution, and its network."""
 
     algorithm: Algorithm
     net: Network
 
-    def draw(self, obs: Tree, spec: EnvSpec, seed: int) -> Drawn:
+    def draw(self, obs: Tree, spec: EnvSpec, seed: int) -> DrawnActions:
         """Draw an action at each observation."""
         count = len(tree.leaves(obs)[0])
         explores = bool(tree.leaves(self.algorithm.explore(np.zeros(1, np.int64), 1, 0)))
@@ -68,9 +68,9 @@ class Actor:
             explore={},
             noise=noise.to(_first(obs).device),
         )
-        return Drawn(obs, action, self._logp(obs, action))
+        return DrawnActions(obs, action, self._logp(obs, action))
 
-    def divergence(self, drawn: Drawn) -> float:
+    def divergence(self, drawn: DrawnActions) -> float:
         """Return the KL divergence in nats, of the policy that drew the actions from this one.
 
         The estimate of an action is (r - 1) - log r, where r is this policy's probability over the

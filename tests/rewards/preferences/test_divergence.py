@@ -12,7 +12,7 @@ from equipoise import api
 from equipoise.algorithms.dqn import DQN
 from equipoise.algorithms.ppo import PPO
 from equipoise.algorithms.sac import SAC
-from equipoise.rewards.preferences.moved import Actor, is_measured
+from equipoise.rewards.preferences.divergence import StochasticPolicy, is_measured
 from equipoise.types import EnvSpec
 from tests.algorithms.items import BOX, DISCRETE, network
 from tests.rewards.preferences.test_loop import program
@@ -37,10 +37,10 @@ def test_a_policy_is_at_no_distance_from_itself_and_at_some_from_another(
 ) -> None:
     with torch.no_grad():
         net = network(algorithm, spec, 0)
-        drawn = Actor(algorithm, net).draw(OBS[:500], spec, seed=3)
-        assert Actor(algorithm, net).divergence(drawn) == pytest.approx(0.0, abs=1e-6)
+        drawn = StochasticPolicy(algorithm, net).draw(OBS[:500], spec, seed=3)
+        assert StochasticPolicy(algorithm, net).divergence(drawn) == pytest.approx(0.0, abs=1e-6)
         near, far = (
-            Actor(algorithm, nudged(algorithm, spec, much)).divergence(drawn)
+            StochasticPolicy(algorithm, nudged(algorithm, spec, much)).divergence(drawn)
             for much in (0.01, 0.05)
         )
     assert 0 < near < far
@@ -50,8 +50,8 @@ def test_the_divergence_is_that_of_the_two_distributions() -> None:
     algorithm = PPO()
     with torch.no_grad():
         one, other = network(algorithm, DISCRETE, 0), nudged(algorithm, DISCRETE, 0.1)
-        drawn = Actor(algorithm, one).draw(OBS, DISCRETE, seed=3)
-        found = Actor(algorithm, other).divergence(drawn)
+        drawn = StochasticPolicy(algorithm, one).draw(OBS, DISCRETE, seed=3)
+        found = StochasticPolicy(algorithm, other).divergence(drawn)
         first, actions = torch.zeros(4, dtype=torch.bool), torch.arange(4) + 2
         logp, moved = (
             algorithm.propensity(net, OBS[:4], first, {}, actions, explore={})
