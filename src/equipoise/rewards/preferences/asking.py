@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.feedback import Ask, Choice, Purpose, Query, Store
 from equipoise.feedback.items import digest, segment_bytes
+from equipoise.hints import raised
 from equipoise.rewards.preferences.candidates import Rows
 from equipoise.rewards.preferences.clips import Clips
 from equipoise.rewards.preferences.model import RewardModel
@@ -21,6 +22,7 @@ from equipoise.rewards.preferences.queries import chosen_pairs, disagreement, ra
 from equipoise.rewards.preferences.segments import Segments, held_out
 from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.rewards.term import Refused
+from equipoise.schema import described
 from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
@@ -28,6 +30,7 @@ URGENT = 0.5  # share of queries about the newest segments once the guard asks f
 HASTE = 0.1  # of the schedule
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes
+LARGEST = 1e300  # of a score: sums of larger ones are no numbers
 Score = Callable[[Tree, Tree], float]  # of a segment's observations and actions [T, ...]
 
 
@@ -185,7 +188,13 @@ def _answers(how: Asking, rows: Rows, pairs: np.ndarray, seed: int) -> list[Choi
 def _scored(score: Score, rows: Rows, at: int) -> float:
     """Return the score of a segment, by a user's function."""
     obs, action = (tree.index(one, (at, slice(rows.size[at]))) for one in (rows.obs, rows.action))
-    found: object = score(obs, action)
-    if not isinstance(found, int | float | np.number) or not math.isfinite(found):
-        raise Refused(f"reward.preferences.score: must return a finite number, got {found!r}")
+    try:
+        found: object = score(obs, action)
+    except OSError as error:  # else it would be taken for one of the store
+        raise Refused(f"reward.preferences.score failed: {raised(error)}") from error
+    number = isinstance(found, int | float | np.integer | np.floating)
+    if not number or not abs(found) <= LARGEST:
+        value = float(found) if isinstance(found, np.floating) else found
+        got = described(value) if number else f"a {type(found).__name__}"
+        raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
     return float(found)
