@@ -192,9 +192,10 @@ def _scored(score: Score, rows: Rows, at: int) -> float:
         found: object = score(obs, action)
     except OSError as error:  # else it would be taken for one of the store
         raise Refused(f"reward.preferences.score failed: {raised(error)}") from error
-    number = isinstance(found, int | float | np.integer | np.floating)
-    if not number or not abs(found) <= LARGEST:
-        value = float(found) if isinstance(found, np.floating) else found
-        got = described(value) if number else f"a {type(found).__name__}"
+    if not isinstance(found, int | float | np.integer | np.floating):
+        got = f"a {type(found).__name__}"
+        raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
+    if not abs(found) <= LARGEST:
+        got = described(float(found) if isinstance(found, np.floating) else found)
         raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
     return float(found)
