@@ -195,7 +195,8 @@ def _scored(score: Score, rows: Rows, at: int) -> float:
     if not isinstance(found, int | float | np.integer | np.floating):
         got = f"a {type(found).__name__}"
         raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
-    if not abs(found) <= LARGEST:
-        got = described(float(found) if isinstance(found, np.floating) else found)
+    value: int | float = int(found) if isinstance(found, int | np.integer) else float(found)
+    if not -LARGEST <= value <= LARGEST:
+        got = described(value)
         raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
-    return float(found)
+    return float(value)
