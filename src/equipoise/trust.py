@@ -52,7 +52,7 @@ PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's pat
 OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
 SCORE = "score"  # setting of a term that names code
 PLACES = ("URL", "address")  # kinds of names that are connected to
-FILES = ("adapter", "argument", "reward model", "reward setting")  # kinds of names that are opened
+FILES = ("adapter", "argument", "model", "reward model", "reward setting")  # kinds that are opened
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32

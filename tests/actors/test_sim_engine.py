@@ -121,6 +121,14 @@ def test_an_engine_that_does_not_wait_draws_when_the_time_is_over() -> None:
     assert [sample.version.tolist() for sample in one.step()] == [[0, 1], [0, 1]]
 
 
+def test_a_long_step_is_slept_in_parts_so_that_a_worker_can_end() -> None:
+    clock = Clock()
+    long = engine(clock, step_s=11.0, sample_s=0.0)
+    long.submit(0, [0], 1, limit=1)
+    assert [len(long.step()) for _ in range(3)] == [0, 0, 1]
+    assert clock.now == pytest.approx(11.0, abs=1e-3)
+
+
 def test_weights_that_were_rewritten_are_not_taken() -> None:
     one = engine(Clock())
     list(one.take(4, {}, lambda: False))
@@ -136,6 +144,7 @@ def test_weights_that_were_rewritten_are_not_taken() -> None:
         ("sim:waits=1", "sim: waits: must be true or false, got '1'"),
         ("sim:median=0", "sim: median: must be at least 1, got 0.0"),
         ("sim:step_s=nan", "sim: step_s: must be at least 0, got nan"),
+        ("sim:sample_s=1e300", "sim: sample_s: must be at most 1, got"),
         ("sim:take_s=1e9", "sim: step_s and take_s: must be at most 60"),
     ],
 )

@@ -98,6 +98,7 @@ OF_A_USER = {
     "my_bonus.py",
     "my_family.py",
     "my_variants.py",
+    "teachers.py",
     "numpy.py",
     "torch/multiprocessing/reductions.py",
 }

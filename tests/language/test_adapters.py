@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from equipoise.language import adapters, files
 from equipoise.nets import lora
@@ -88,6 +89,37 @@ def test_an_adapter_of_another_base_or_shape_or_a_torn_one_is_refused(tmp_path: 
         adapters.load(lora.add_adapters(plain(), RANK4), tmp_path)
     with pytest.raises(ValueError, match="must be a folder with adapter_config.json"):
         adapters.read_settings(tmp_path / "none")
+
+
+def test_adapters_that_are_no_numbers_or_no_plain_file_are_refused(tmp_path: Path) -> None:
+    written(tmp_path)
+    net, file = lora.add_adapters(plain(), RANK4), tmp_path / adapters.WEIGHTS
+    tensors = load_file(file)
+    name = min(tensors)
+    for wrong in (torch.full_like(tensors[name], torch.nan), tensors[name].int()):
+        save_file(tensors | {name: wrong}, file)
+        with pytest.raises(ValueError, match=f"{name}: must hold finite numbers"):
+            adapters.load(net, tmp_path)
+    save_file(tensors | {"x" * 5000: torch.zeros(1)}, file)
+    with pytest.raises(
+        ValueError, match=r"xxx\.\.\.: must have the shape none, got \(1,\)"
+    ) as said:
+        adapters.load(net, tmp_path)
+    assert len(str(said.value)) < 400
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match="expected a plain file, got another kind"):
+        adapters.load(net, tmp_path)
+
+
+def test_a_scale_whose_products_are_no_numbers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="source.lora_alpha: must be at most 1e"):
+        lora.add_adapters(plain(), RANK4 | {"alpha": 1e300})
+    written(tmp_path)
+    file = tmp_path / adapters.CONFIG
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"lora_alpha": 1e300}))
+    with pytest.raises(ValueError, match="lora_alpha: expected a number from 0 to"):
+        adapters.read_settings(tmp_path)
 
 
 def test_a_run_without_adapters_has_none_to_write(tmp_path: Path) -> None:

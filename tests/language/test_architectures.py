@@ -206,6 +206,66 @@ def test_code_of_the_folder_is_not_run(tmp_path: Path) -> None:
     assert "code of the model's folder is not run" in said
 
 
+KERNEL = "somebody/kernel"  # a repository of the hub with code
+
+
+def changed(place: Path, **changes: object) -> None:
+    file = place / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_code_of_the_hub_that_a_config_names_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import PreTrainedModel
+
+    asked = list[object]()
+    kept = PreTrainedModel._check_and_adjust_attn_implementation
+
+    def told(self: Any, name: str | None, *args: Any, **kwargs: Any) -> Any:
+        asked.append(name)
+        return kept(self, None if name == KERNEL else name, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedModel, "_check_and_adjust_attn_implementation", told)
+    model_in(tmp_path, "gpt2")
+    changed(tmp_path, attn_implementation=KERNEL, experts_implementation=KERNEL)
+    network(tmp_path)
+    assert asked
+    assert KERNEL not in asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_layer": 10**9}, "n_layer: must be at most 1,024, got 1000000000"),
+        ({"text_config": {"num_experts": 10**9}}, "num_experts: must be at most 16,384"),
+        ({"quantization_config": {"quant_method": "x"}}, "quantised weights are not read"),
+    ],
+)
+def test_counts_and_quantised_weights_are_refused_before_a_module_is_made(
+    changes: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    model_in(tmp_path, "gpt2")
+    changed(tmp_path, **changes)
+    assert said in refused(tmp_path)
+
+
+def test_a_shape_that_cannot_be_computed_is_one_sentence(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    changed(tmp_path, n_head=0)
+    assert "must be of a shape that transformers computes, got another: integer" in refused(
+        tmp_path
+    )
+    changed(tmp_path, n_head=4, n_embd=1 << 24)
+    assert "must have files with the" in refused(tmp_path)
+
+
+def test_a_kind_of_positions_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    model_in(tmp_path, "llama")
+    changed(tmp_path, rope_parameters=None, rope_scaling={"rope_type": ["linear"], "factor": 2.0})
+    assert "must be of a shape that transformers computes" in refused(tmp_path)
+
+
 def test_a_torn_shard_is_named(tmp_path: Path) -> None:
     model = model_in(tmp_path, "gpt2")
     (tmp_path / files.WEIGHTS).unlink()

@@ -202,6 +202,17 @@ CONFIGS = [
         {"rope_theta": 10**400},
         r"rope_theta: expected a number, got a whole number of more than 200 digits",
     ),
+    ({"num_hidden_layers": 10**9}, r"num_hidden_layers: must be at most 1,024, got 1000000000"),
+    ({"hidden_size": 10**400}, r"hidden_size: must be at most 16,777,216, got 1000"),
+    ({"rope_theta": 1e-300}, r"rope_theta: must be from 1 to 1e\+12, got 1e-300"),
+    (
+        {"rope_scaling": LLAMA3 | {"factor": 1e308}},
+        r"rope_scaling: factor: must be from 1e-06 to 1e\+06, got 1e\+308",
+    ),
+    (
+        {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+        r"low_freq_factor: must differ from high_freq_factor, got 1",
+    ),
     ({"rms_norm_eps": None}, r"rms_norm_eps: expected a number, got None"),
     ({"initializer_range": [0.02]}, r"initializer_range: expected a number, got \[0.02\]"),
     ({"rope_parameters": "llama3"}, r"rope_parameters: expected a JSON object, got 'llama3'"),
@@ -228,3 +239,22 @@ def test_what_is_wrong_with_a_config_is_said_in_a_line(change, said, written, tm
     with pytest.raises(ValueError, match=rf"config.json: .*{said}") as refused:
         files.read_config(tmp_path)
     assert str(refused.value).count(files.CONFIG) == 1
+
+
+def test_a_network_larger_than_its_files_gets_no_memory(written):
+    config = DecoderConfig(**SHAPE | {"hidden_size": 1 << 24})
+    with pytest.raises(ValueError, match=r"must have files with the [\d,]+ numbers"):
+        files.check_size(lambda: Decoder(config), written)
+    with pytest.raises(ValueError, match="must fit into the memory of this machine"):
+        files.check_size(lambda: Decoder(config))
+    files.check_size(lambda: Decoder(DecoderConfig(**SHAPE)), written)
+
+
+def test_weights_that_are_no_numbers_are_refused(written, tmp_path):
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / files.WEIGHTS)
+    name = min(tensors)
+    tensors[name][0] = torch.nan
+    save_file(tensors, tmp_path / files.WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=f"{name}: must be finite numbers, got nan or inf"):
+        files.load(Decoder(files.read_config(tmp_path)), tmp_path)

@@ -65,3 +65,9 @@ def test_a_reward_of_evaluations_needs_one_as_well() -> None:
     assert ("reward", "mine:score") in trust.of_task(source)
     del source["gold"]
     assert ("reward", "mine:score") not in trust.of_task(source)
+
+
+def test_a_model_is_said_to_be_opened_not_imported() -> None:
+    names, signed = trust.of_program({"source": {"task": "sort", "model": "/somewhere/model"}})
+    with pytest.raises(trust.Untrusted, match="model '/somewhere/model' would be opened"):
+        trust.check(names, signed, None, (), "run.json")

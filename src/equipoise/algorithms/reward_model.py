@@ -49,7 +49,9 @@ class RewardModel(PairLearns):
 
     def network(self, spec: TextSpec) -> ScoredDecoder:
         """The model with a head of one number, which is new unless the directory has one."""
-        net = ScoredDecoder(architectures.own_config(spec.model, "a reward model"))
+        config = architectures.own_config(spec.model, "a reward model")
+        files.check_size(lambda: ScoredDecoder(config), spec.weights)
+        net = ScoredDecoder(config)
         if spec.weights:
             files.load(net, Path(spec.weights), fresh=(SCORE,))
         return adapters.add_adapters(net, spec, learned=("score",))

@@ -6,7 +6,7 @@ the base.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from equipoise.files import json_bytes, read_json, write_atomic
+from equipoise.files import check_plain, json_bytes, read_json, write_atomic
+from equipoise.hints import shortened
 from equipoise.nets import lora
 from equipoise.schema import Anything, Flag, Items, Maybe, Number, Text, check
 from equipoise.types import TaskSource, TextSpec
@@ -26,7 +27,7 @@ NONE = Maybe(Items(Anything(), 0))
 SCHEMA = {  # plain LoRA; peft's variants are refused
     "peft_type": Text(among=("LORA",)),
     "r": Number(1, 1 << 20, whole=True),
-    "lora_alpha": Number(0),
+    "lora_alpha": Number(0, lora.MOST_ALPHA),
     "target_modules": Items(Text()),
     "bias?": Text(among=("none",)),
     "use_dora?": Flag(),
@@ -36,7 +37,15 @@ SCHEMA = {  # plain LoRA; peft's variants are refused
     "layers_to_transform?": NONE,
     "*": Anything(),
 }
-VARIANTS = ("use_dora", "use_rslora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+VARIANTS = (
+    "use_dora",
+    "use_rslora",
+    "use_qalora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "alora_invocation_tokens",
+)
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -108,9 +117,12 @@ def load(net: nn.Module, directory: Path) -> None:
     """Fill the adapters of a network from a folder; ValueError if they do not fit."""
     file, wanted = directory / WEIGHTS, _named(lora.layers_of(net))
     try:
+        check_plain(file)
         with safe_open(file, "pt") as opened:
             digest = (opened.metadata() or {}).get(lora.BASE, "")
-            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            _check_shapes(wanted, {name: x.get_shape() for name, x in slices.items()}, file)
+            found = {name: opened.get_tensor(name) for name in wanted}
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file}: must be whole safetensors, got {error}") from None
     if digest:
@@ -119,15 +131,26 @@ def load(net: nn.Module, directory: Path) -> None:
         except ValueError:
             number = torch.zeros(0, dtype=torch.uint8)
         lora.check_base(net, {lora.BASE: number}, str(file))
-    for name in sorted({*wanted, *found}):
-        mine, other = (
-            tuple(some[name].shape) if name in some else "none" for some in (wanted, found)
-        )
-        if mine != other:
-            raise ValueError(f"{file}: {name}: must have the shape {mine}, got {other}")
+    for name, x in found.items():
+        if not x.is_floating_point() or not x.isfinite().all():
+            raise ValueError(
+                f"{file}: {name}: must hold finite numbers of a kind of float, got others "
+                f"({x.dtype})"
+            )
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(found[name])
+
+
+def _check_shapes(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Sequence[int]], file: Path
+) -> None:
+    for name in sorted({*wanted, *found}):
+        mine = tuple(wanted[name].shape) if name in wanted else "none"
+        other = tuple(found[name]) if name in found else "none"
+        if mine != other:
+            got = shortened(str(other))
+            raise ValueError(f"{file}: {shortened(name)}: must have the shape {mine}, got {got}")
 
 
 def _named(layers: dict[str, lora.LoraLinear]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from equipoise.files import read_json
 from equipoise.hints import install, shortened
 from equipoise.language import files
 from equipoise.nets.decoder import FAMILIES, ROPE_TYPES, Decoder, DecoderConfig
-from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder
+from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder, sketched
 from equipoise.types.packed import Fields
 
 OURS, THEIRS = "equipoise", "transformers"
@@ -42,7 +42,7 @@ def is_own(data: Fields) -> bool:
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     form = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else None
     unlike = any(data.get(name, value) != value for name, value in files.UNLIKE.items())
-    return not unlike and (form is None or form in ROPE_TYPES)
+    return not unlike and (form is None or (isinstance(form, str) and form in ROPE_TYPES))
 
 
 def hub_config(data: Fields, file: Path) -> HubConfig:
@@ -68,7 +68,11 @@ def hub_config(data: Fields, file: Path) -> HubConfig:
     if isinstance(window, int) and not isinstance(window, bool) and window > 0:
         sizes["max_position_embeddings"] = min(sizes["max_position_embeddings"], window)
     fields = {name: value for name, value in data.items() if name not in ("auto_map", "model_type")}
-    return HubConfig(model_type=kind, fields=json.loads(json.dumps(fields)), **sizes)  # type: ignore[arg-type]
+    fields = json.loads(json.dumps(fields))
+    try:
+        return HubConfig(model_type=kind, fields=fields, **sizes)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _size(data: Fields, name: str, file: Path) -> int:
@@ -107,7 +111,9 @@ def build(model: Fields, weights: str) -> Decoder:
     if isinstance(config, HubConfig):
         if weights:
             files.check_whole(directory)
+        files.check_size(lambda: sketched(config, weights or "--model"), weights)
         return HubDecoder(config, directory if weights else None)
+    files.check_size(lambda: Decoder(config), weights)
     net = Decoder(config)
     if weights:
         files.load(net, directory)

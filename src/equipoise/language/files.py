@@ -6,7 +6,8 @@ Numbers are read into float32, whatever the file has. Nothing is unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.files import json_bytes, read_json, write_atomic
 from equipoise.hints import hint, shortened
@@ -59,6 +60,8 @@ SHAPE = {  # the numbers of config.json that are not sizes
     "*": Anything(),
 }
 NONE: Mapping[str, int] = {}
+FLOAT32 = 4  # bytes
+SMALL = 1 << 24  # numbers
 IGNORED = ".rotary_emb.inv_freq"  # extra entries of old files, which are computed again
 
 
@@ -133,8 +136,10 @@ def load(net: Decoder, directory: Path, fresh: Collection[str] = ()) -> None:
                     if _unneeded(name, params):
                         continue
                     _check(name, tensors.get_slice(name), params, file)
+                    if not (read := tensors.get_tensor(name)).isfinite().all():
+                        raise ValueError(f"{file}: {name}: must be finite numbers, got nan or inf")
                     with torch.no_grad():
-                        params[name].copy_(tensors.get_tensor(name))
+                        params[name].copy_(read)
                     missing.discard(name)
         except SafetensorError as error:
             raise ValueError(
@@ -196,6 +201,31 @@ def weight_files(directory: Path) -> list[Path]:
             "with transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
         )
     raise ValueError(f"{directory}: expected {WEIGHTS} or {INDEX}, got neither")
+
+
+def check_size(make: Callable[[], nn.Module], directory: Path | str = "") -> None:
+    """ValueError, before a network has any memory, if its weights are more than the files in a
+    directory hold, or than this machine has memory for. ``make``: makes the network; "": its
+    weights are in no files.
+    """
+    try:
+        with torch.device("meta"):
+            count = sum(one.numel() for one in make().parameters())
+    except RuntimeError:  # of more bytes than 64 bits count
+        count = 1 << 63
+    if directory:
+        held = sum(file.stat().st_size for file in weight_files(Path(directory)))
+        if count > max(held, SMALL):  # of a small one ``load`` says which tensors are missing
+            raise ValueError(
+                f"{directory}: must have files with the {count:,} numbers that {CONFIG} asks for, "
+                f"got {held:,} bytes"
+            )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (needed := count * FLOAT32) > memory:
+        raise ValueError(
+            f"--model: must fit into the memory of this machine, {memory / 2**30:.0f} GiB, got "
+            f"{count:,} weights of {needed / 2**30:,.0f} GiB; try fewer layers or a smaller model"
+        )
 
 
 def check_whole(directory: Path) -> None:

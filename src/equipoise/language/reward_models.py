@@ -116,7 +116,9 @@ class RewardModel:
     def read(cls, directory: Path) -> RewardModel:
         """The model in a folder; ValueError if there is none, or a file is damaged."""
         said, tokenizer = facts(directory), tokenizer_of(directory)
-        net = ScoredDecoder(files.read_config(directory))
+        config = files.read_config(directory)
+        files.check_size(lambda: ScoredDecoder(config), directory)
+        net = ScoredDecoder(config)
         files.load(net, directory)
         template = tasks.arguments(said["template"], "chat_template_kwargs")
         return cls(net, tokenizer, Calibration(**said["calibration"]), template)

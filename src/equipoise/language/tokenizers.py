@@ -254,9 +254,9 @@ def _auto(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # the library of its fast tokenizers raises a plain Exception
-        why = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"{directory}: expected a tokenizer that transformers reads, got {why}"
+            f"{directory}: expected a tokenizer that transformers reads, got "
+            f"{shortened(' '.join(said(error).split()), 200)}"
         ) from error
 
 

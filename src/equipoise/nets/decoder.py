@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.hints import hint
+from equipoise.hints import hint, shortened
 from equipoise.nets.attention import attend, packed_attention
 from equipoise.nets.block import Block
 from equipoise.nets.cache import Cache, Written
@@ -30,6 +30,17 @@ ROPE_TYPES = {  # and what each needs
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+MOST_LAYERS, MOST, LONGEST = 1024, 1 << 24, 1 << 40  # of layers, of another size, of positions
+RANGES = {  # of the numbers that are no sizes; outside of them angles and norms are no numbers
+    "rope_theta": (1.0, 1e12),
+    "rms_norm_eps": (1e-30, 1.0),
+    "initializer_range": (0.0, 1e3),
+    "factor": (1e-6, 1e6),
+    "low_freq_factor": (1e-6, 1e6),
+    "high_freq_factor": (1e-6, 1e6),
+    "original_max_position_embeddings": (1, LONGEST),
 }
 
 # layer, q [N, H, D], k and v [N, K, D] -> [N, H, D]
@@ -66,6 +77,10 @@ class DecoderConfig:
         for name, value in asdict(self).items():
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"model {name}: expected more than 0, got {value}")
+            if isinstance(value, int) and value > (most := _most(name)):
+                raise ValueError(f"model {name}: must be at most {most:,}, got {_short(value)}")
+            if isinstance(value, float):
+                _check_range(f"model {name}", name, value)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 "model num_key_value_heads: expected a divisor of "
@@ -91,6 +106,26 @@ class DecoderConfig:
                     f"model rope_scaling: expected {name!r} with a number, got "
                     f"{scaling.get(name)!r}"
                 )
+            _check_range(f"model rope_scaling: {name}", name, scaling[name])
+        if kind == "llama3" and scaling["low_freq_factor"] == scaling["high_freq_factor"]:
+            raise ValueError(
+                "model rope_scaling: low_freq_factor: must differ from high_freq_factor, got "
+                f"{scaling['low_freq_factor']} for both"
+            )
+
+
+def _most(name: str) -> int:
+    return {"num_hidden_layers": MOST_LAYERS, "max_position_embeddings": LONGEST}.get(name, MOST)
+
+
+def _check_range(where: str, name: str, value: float | str) -> None:
+    least, most = RANGES[name]
+    if not isinstance(value, str) and not least <= value <= most:
+        raise ValueError(f"{where}: must be from {least:g} to {most:g}, got {_short(value)}")
+
+
+def _short(number: float) -> str:
+    return shortened(str(number), 30)
 
 
 class Norm(nn.Module):

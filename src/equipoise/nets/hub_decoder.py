@@ -7,12 +7,12 @@ explicit positions. Texts are at most as long as a sliding window, so the window
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,22 @@ CLOSE = 1e-3  # of logits in float32, relative to the largest
 FACTOR, DIVISOR, CAP = "logit_scale", "logits_scaling", "final_logit_softcapping"
 
 
+# settings of config.json by which transformers would load code of others, or another kind of number
+IGNORED = (
+    "attn_implementation",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "experts_implementation",
+    "_experts_implementation",
+    "_experts_implementation_internal",
+    "auto_map",
+    "dtype",
+    "torch_dtype",
+)
+QUANTISED = "quantization_config"
+MOST_LAYERS, MOST_PARTS = 1024, 1 << 14  # of layers, and of what else is counted (num_...)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubConfig:
     """The shape of a model that transformers computes."""
@@ -40,6 +56,9 @@ class HubConfig:
     hidden_size: int
     max_position_embeddings: int  # or the sliding window, if that is shorter
     fields: Fields = field(default_factory=dict)  # of config.json
+
+    def __post_init__(self) -> None:
+        _check_counts(self.fields)
 
 
 class HubDecoder(Decoder):
@@ -168,10 +187,49 @@ class HubDecoder(Decoder):
         self.module.save_pretrained(str(directory))
 
 
+def _check_counts(fields: Fields) -> None:
+    """ValueError for quantised weights, and for more parts than a model has."""
+    for name, value in fields.items():
+        if name == QUANTISED and value is not None:
+            raise ValueError(
+                f"{QUANTISED}: must be left out, since quantised weights are not read, got one; "
+                "try the model in float"
+            )
+        if isinstance(value, Mapping):
+            _check_counts(value)
+        layers = "layer" in name
+        if isinstance(value, int) and (layers or name.startswith("num_")):
+            most = MOST_LAYERS if layers else MOST_PARTS
+            if value > most:
+                raise ValueError(f"{name}: must be at most {most:,}, got {shortened(str(value))}")
+
+
+def _plain(value: object) -> Any:
+    """The fields of config.json without those that ``IGNORED`` names, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items() if name not in IGNORED}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def sketched(config: HubConfig, where: str) -> nn.Module:
+    """The module of transformers without memory for its weights; ValueError if there is none."""
+    hub: Foreign = importlib.import_module("transformers")  # whose types are its own
+    try:
+        made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
+        with torch.device("meta"):
+            net: nn.Module = hub.AutoModelForCausalLM.from_config(made)
+    except Exception as error:  # the code of each architecture raises what it likes
+        raise ValueError(
+            f"{where}: model_type {config.model_type!r}: must be of a shape that transformers "
+            f"computes, got another: {shortened(' '.join(said(error).split()), 200)}"
+        ) from error
+    return net
+
+
 def _module(config: HubConfig, directory: Path | None) -> Foreign:
     hub: Foreign = importlib.import_module("transformers")
     hub.utils.logging.disable_progress_bar()
-    made = hub.AutoConfig.for_model(config.model_type, **copy.deepcopy(dict(config.fields)))
+    made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
     how: dict[str, object] = {"dtype": torch.float32}
     if _number(config, "attn_logit_softcapping"):  # other attention kernels ignore it
         how["attn_implementation"] = "eager"
@@ -185,6 +243,7 @@ def _module(config: HubConfig, directory: Path | None) -> Foreign:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             **how,
         )
     except (OSError, RuntimeError, ValueError, KeyError) as error:

@@ -23,12 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise.hints import hint
+from equipoise.hints import hint, shortened
 from equipoise.tree import saved_buffers
 from equipoise.types.packed import Fields
 
 BASE = "base.sha256"  # the buffer with the hash of the base [32] uint8
 HEADS = ("lm_head", "embed_out", "score")  # linear layers that get no adapter
+MOST_ALPHA = 1e6
 A, B = "lora_A", "lora_B"
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -87,6 +88,10 @@ def add_adapters(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net
     if not settings:
         return net
     lora = Lora(**settings)
+    if not 0 <= lora.alpha <= MOST_ALPHA:
+        raise ValueError(
+            f"source.lora_alpha: must be at most {MOST_ALPHA:g}, got {lora.alpha:g}; try 16"
+        )
     layers = targets(net, lora.targets)
     for name, layer in layers.items():
         if lora.rank > (most := min(layer.in_features, layer.out_features)):
@@ -127,7 +132,7 @@ def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
         if not names:
             raise ValueError(
                 f"source.lora_targets: must match linear layers of the model ({', '.join(ends)}), "
-                f"got {one!r}, which matches none{hint(one, ends)}"
+                f"got {shortened(repr(one))}, which matches none{hint(one, ends)}"
             )
     named = {name for names in found.values() for name in names}
     return {name: module for name, module in linear.items() if name in named or not patterns}

@@ -242,6 +242,9 @@ def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) 
         ("tests.rewards.preferences.worlds:lefness", "did you mean"),
         ("nothing", "expected module:name"),
         ("tests.rewards.preferences.worlds:nowhere", "score: must return a finite number, got nan"),
+        ("tests.rewards.preferences.worlds:beyond", "a finite number, got a whole number of more"),
+        ("tests.rewards.preferences.worlds:tensor", "must return a finite number, got a Tensor"),
+        ("tests.rewards.preferences.worlds:unread", "score failed: OSError: no file of mine"),
     ],
 )
 def test_a_function_that_gives_no_number_is_refused(tmp_path: Path, name: str, said: str) -> None:

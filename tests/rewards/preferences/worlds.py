@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 
 
 class Noise(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -31,6 +32,18 @@ def leftness(obs: Any, action: Any) -> float:
 
 def nowhere(obs: Any, action: Any) -> float:
     return float("nan")
+
+
+def beyond(obs: Any, action: Any) -> int:
+    return 10**5000
+
+
+def tensor(obs: Any, action: Any) -> Any:
+    return torch.zeros(3, requires_grad=True)
+
+
+def unread(obs: Any, action: Any) -> float:
+    raise OSError("no file of mine")
 
 
 class Drawn(gymnasium.Env[Any, Any]):

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from equipoise.actors.engine.drawing import sample_keys, uniform
 from equipoise.actors.engine.engine import Sampled
-from equipoise.hints import hint
+from equipoise.hints import hint, shortened
 from equipoise.types.packed import Stop
 
 NAME = "sim"  # begins its name as a setting
 MOST_S = 60.0  # longest step
+MOST_SAMPLE_S = 1.0  # most that a sample adds to it
+SLEEP_S = 5.0  # longest sleep, so that a worker soon sees that it is to end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,10 @@ class Latency:
                 f"{NAME}: step_s and take_s: must be at most {MOST_S:g}, got {self.step_s} and "
                 f"{self.take_s}"
             )
+        if self.sample_s > MOST_SAMPLE_S:
+            raise ValueError(
+                f"{NAME}: sample_s: must be at most {MOST_SAMPLE_S:g}, got {self.sample_s:g}"
+            )
 
 
 def latency(name: str) -> Latency:
@@ -68,7 +74,8 @@ def latency(name: str) -> Latency:
     for part in filter(None, rest.split(",")):
         key, _, text = part.partition("=")
         if (usual := known.get(key, MISSING)) is MISSING:
-            raise ValueError(f"{NAME}: must have a known setting, got {key!r}{hint(key, known)}")
+            got = f"{shortened(repr(key))}{hint(key, known)}"
+            raise ValueError(f"{NAME}: must have a known setting, got {got}")
         try:
             given[key] = (
                 {"true": True, "false": False}[text] if isinstance(usual, bool) else float(text)
@@ -150,7 +157,9 @@ class SimEngine:
         if (left := self._until - self._clock()) > 0:
             if not self._model.waits:
                 return []
-            self._sleep(left)
+            self._sleep(min(left, SLEEP_S))
+            if left > SLEEP_S:
+                return []
         self._until = None
         return self._draw()
 

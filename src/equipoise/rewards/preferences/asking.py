@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise import tree
 from equipoise.feedback import Ask, Choice, Purpose, Query, Store
 from equipoise.feedback.items import digest, segment_bytes
+from equipoise.hints import raised
 from equipoise.rewards.preferences.candidates import Rows
 from equipoise.rewards.preferences.clips import Clips
 from equipoise.rewards.preferences.model import RewardModel
@@ -21,6 +22,7 @@ from equipoise.rewards.preferences.queries import chosen_pairs, disagreement, ra
 from equipoise.rewards.preferences.segments import Segments, held_out
 from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.rewards.term import Refused
+from equipoise.schema import described
 from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
@@ -28,6 +30,7 @@ URGENT = 0.5  # share of queries about the newest segments after the verdict "as
 HASTE = 0.1  # share of the schedule by which such queries may come early
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes that no member learns from
+LARGEST = 1e300  # of a score: sums of larger ones are no numbers
 Score = Callable[[Tree, Tree], float]  # a segment's observations and actions [T, ...] to a number
 
 
@@ -200,7 +203,15 @@ def _answers(how: Asking, rows: Rows, pairs: np.ndarray, seed: int) -> list[Choi
 def _scored(score: Score, rows: Rows, at: int) -> float:
     """Return the score of a segment, by a user's function."""
     obs, action = (tree.index(one, (at, slice(rows.size[at]))) for one in (rows.obs, rows.action))
-    found: object = score(obs, action)
-    if not isinstance(found, int | float | np.number) or not math.isfinite(found):
-        raise Refused(f"reward.preferences.score: must return a finite number, got {found!r}")
-    return float(found)
+    try:
+        found: object = score(obs, action)
+    except OSError as error:  # else it would be taken for one of the store
+        raise Refused(f"reward.preferences.score failed: {raised(error)}") from error
+    if not isinstance(found, int | float | np.integer | np.floating):
+        got = f"a {type(found).__name__}"
+        raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
+    value: int | float = int(found) if isinstance(found, int | np.integer) else float(found)
+    if not -LARGEST <= value <= LARGEST:
+        got = described(value)
+        raise Refused(f"reward.preferences.score: must return a finite number, got {got}")
+    return float(value)
