@@ -42,7 +42,7 @@ def follow(tutorial: Path, place: Path) -> dict[str, str]:
             continue
         assert kind == "sh", f"{tutorial.name}: expected blocks of python or sh, got {kind}"
         for line in text.splitlines():
-            words = shlex.split(line)
+            words = shlex.split(line, comments=True)
             assert words[0] == "equipoise", (
                 f"{tutorial.name}: expected an equipoise command, got {line!r}"
             )

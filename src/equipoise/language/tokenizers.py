@@ -297,7 +297,7 @@ def with_end(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
 
 def fingerprint(tokenizer: Tokenizer) -> str:
     """Return the hash of a tokenizer's tokens and ends: equal for tokenizers that share their
-    numbers, as those of a task and of a model that was exported from it.
+    numbers, such as a task's and that of a model exported from it.
     """
     # a pad is in no text, and reads differently from files
     numbers = (number for number in range(tokenizer.size) if number != tokenizer.pad)

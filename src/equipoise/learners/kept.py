@@ -63,7 +63,7 @@ class KeptStates:
         return {"kept?": schema.Each(one, MOST)}
 
     def load(self, state: Mapping[str, Tree]) -> None:
-        """Replace the kept states by those of ``state``."""
+        """Load the kept states from ``state``, in place of the present ones."""
 
         def placed(to: Tensor, x: Tensor) -> Tensor:
             return x.to(to.device, copy=True)

@@ -68,7 +68,7 @@ class RewardSum:
             term.follow(algorithm)
 
     def collect(self, data: Trajectory) -> None:
-        """Show new rows [T, B] to the terms, each once: those of all learners at the next step."""
+        """Show new rows [T, B] to the terms, each once; rows of all learners come a step later."""
         if self._gathering:
             self._waiting.append(kept_rows(data))
         if self._terms:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -204,8 +204,8 @@ def _check_counts(fields: Fields) -> None:
                 raise ValueError(f"{name}: must be at most {most:,}, got {shortened(str(value))}")
 
 
-def _plain(value: object) -> Any:
-    """The fields of config.json without those that ``IGNORED`` names, at any depth."""
+def _plain(value: object) -> Foreign:
+    """Return a value of config.json without the names in ``IGNORED``, at any depth."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items() if name not in IGNORED}
     return [_plain(one) for one in value] if isinstance(value, list) else value

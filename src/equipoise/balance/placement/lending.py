@@ -1,11 +1,11 @@
 """The lending of learners' devices to generation, while that saves time.
 
 ``Lender`` decides once an update, by the gain of a switch: the forecast seconds of an update with
-the present devices, less those with one more device lent, or with one taken back. It takes the mean
-gain of the last three updates, so that one odd batch decides nothing. A switch must gain ``MARGIN``
-of an update, and its own cost within ``PAYS_WITHIN`` updates. Since this holds in both directions,
-the number of lent devices does not swing. A switch forgets the gains, so at least three updates lie
-between two switches.
+the present devices, less the seconds with one more device lent, or one taken back. It takes the
+mean gain of the last three updates, so that one odd batch decides nothing. A switch must gain
+``MARGIN`` of an update, and its own cost within ``PAYS_WITHIN`` updates. Since this holds in both
+directions, the number of lent devices does not swing. A switch forgets the gains, so at least three
+updates lie between two switches.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Budget:
     spread: bool  # spread that share over the schedule; else spend it with the others
 
     def counts(self, newest: int, others: int, *, progress: float, urgent: bool) -> tuple[int, int]:
-        """Return the next round's queries, and those about the newest segments among them.
+        """Return the next round's queries, and how many of them are about the newest segments.
 
         ``newest`` and ``others``: asked so far; ``progress``: share of the schedule that is done;
         ``urgent``: ask more about the newest segments, also by ``HASTE`` of the schedule ahead.

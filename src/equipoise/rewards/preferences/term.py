@@ -340,7 +340,7 @@ class Preferences(RewardTerm):
     def _ask(self, store: Store, seed: int, progress: float, pool: Pool) -> int:
         """Add the queries of a round to the store; return the row that its answers are read up to.
 
-        The first learner to ask writes the round; the others, and a resumed run, find it there.
+        The first learner to ask writes the round; all others, and a resumed run, find it there.
         """
         upto, new = store.round_of(self._run, self._rounds), list[Ask]()
         if upto is None:
@@ -467,7 +467,7 @@ class Preferences(RewardTerm):
     def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
         """Let the guard judge the model by the answers since the last round.
 
-        ``fresh``: these answers; ``compared``: those among them about the judged version.
+        ``fresh``: these answers; ``compared``: the ones about the judged version.
         """
         segments, rows = self._labels.segments().to(self._device), self._candidates.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))

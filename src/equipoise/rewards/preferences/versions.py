@@ -1,4 +1,4 @@
-"""The versions of a policy that the guard compares: the best one so far, and the one it judges.
+"""The versions of a policy that the guard compares: the best so far, and the judged version.
 
 The answers of a round are about segments that the version at the end of the round before began.
 That version is judged until no answer about it is missing, so late answers choose no version that
