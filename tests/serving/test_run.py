@@ -44,7 +44,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 def quickly(*words: Any, **given: Any) -> Exported:
     """An export without a graph."""
-    return export(*words, rows=20, **{**given, "graph": False})
+    return export(*words, rows=20, **{**given, "only": "weights"})
 
 
 @pytest.fixture
@@ -149,16 +149,16 @@ def test_newer_weights_are_another_artifact(run: Path, served_with: Any) -> None
 def test_torch_takes_an_artifact_without_a_graph(
     run: Path, served_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs: list[bool] = []
+    asked_for: list[str | None] = []
 
     def noted(*words: Any, **given: Any) -> Exported:
-        graphs.append(given["graph"])
+        asked_for.append(given["only"])
         return quickly(*words, **given)
 
     monkeypatch.setattr(served, "export", noted)
     assert asked(str(run), "--backend", "torch")[0] == 0
     assert asked(str(run))[0] == 0
-    assert graphs == [False, True] and len(list((run / "served").iterdir())) == 2
+    assert asked_for == ["weights", None] and len(list((run / "served").iterdir())) == 2
 
 
 def test_a_run_in_progress_says_so(run: Path, served_with: Any) -> None:

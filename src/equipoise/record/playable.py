@@ -207,7 +207,7 @@ def fill(nets: Mapping[str, nn.Module], params: Mapping[str, Tensor], where: str
                 f"got {shapes[1]}"
             )
     for net, given in zip(nets.values(), tree.parted(params, nets.keys()).values(), strict=True):
-        lora.check_base(net, given, where)
+        lora.check_base(net, given, "weights")
     with torch.no_grad():
         for name, tensor in mine.items():
             tensor.copy_(params[name])
