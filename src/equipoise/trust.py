@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from equipoise import sums
-from equipoise.hints import where_modules_lie
+from equipoise.hints import shortened, where_modules_lie
 
 OURS = re.compile(
     r"(python:)?equipoise\.envs:(Catch|BitFlip|TMaze|RepeatFirst|Ruler)(Vector)?|(python:)?equipoise\.chaos\.envs:Faulty"
@@ -56,6 +56,7 @@ FILES = ("adapter", "argument", "model", "reward model", "reward setting")  # ki
 HANDS_ON = re.compile(r"(python:)?GymV2\d\w*-v\d+")  # ids that import what their arguments name
 RENAMED = re.compile(r"[A-Za-z_][\w.]*(:[\w.]+)?=[A-Za-z_][\w.]*(:[\w.]+)?")  # --trust OLD=NEW
 KEY_BYTES = 32
+LONGEST = 1000  # characters of a name that is not trusted yet
 Names = Sequence[tuple[str, str]]  # (its kind, module:callable), such as ("env", "my_envs:make")
 
 
@@ -224,6 +225,12 @@ def check(
     given = signature.encode(errors="replace") if isinstance(signature, str) else b""
     if (right := sign(names, signed)) and hmac.compare_digest(right.encode(), given):
         return
+    for what, name in unknown:
+        if len(name) > LONGEST or not name.isprintable():
+            raise Untrusted(
+                f"{file}: {what}: must be a name of at most {LONGEST:,} printable characters, got "
+                f"{shortened(ascii(name))}"
+            )
     what, name = unknown[0]
     module = "" if what in (*PLACES, *FILES) else _module(name)
     if module == "__main__" and _plain(name).partition(":")[2] not in vars(sys.modules["__main__"]):

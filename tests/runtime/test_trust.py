@@ -439,3 +439,14 @@ def test_the_cluster_of_a_run_from_elsewhere_is_connected_to_after_trust_alone(
         with pytest.raises(ConnectionError):
             resume(settings, **options)
     assert asked == ["there:6379", "mine:1", "there:6379", "auto", None]
+
+
+@pytest.mark.parametrize("name", ["a\n\x1b[31mb:c", "x" * 100_000, "e\u202evil:make", "\ud800:a"])
+@pytest.mark.parametrize("what", ["env", "address", "reward setting", "model"])
+def test_a_name_that_no_terminal_shows_whole_is_refused_in_a_short_line(
+    name: str, what: str
+) -> None:
+    with pytest.raises(trust.Untrusted, match="must be a name of at most") as caught:
+        trust.check([("env", "mine:make"), (what, name)], None, None, (), "run.json")
+    said = str(caught.value)
+    assert len(said) < 300 and said.isprintable()

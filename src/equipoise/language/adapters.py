@@ -120,8 +120,9 @@ def load(net: nn.Module, directory: Path) -> None:
         check_plain(file)
         with safe_open(file, "pt") as opened:
             digest = (opened.metadata() or {}).get(lora.BASE, "")
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            _check_shapes(wanted, {name: x.get_shape() for name, x in slices.items()}, file)
+            names = opened.keys()
+            shapes = {name: opened.get_slice(name).get_shape() for name in names}
+            _check_shapes(wanted, shapes, file)
             found = {name: opened.get_tensor(name) for name in wanted}
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{file}: must be whole safetensors, got {error}") from None

@@ -70,7 +70,13 @@ def hub_config(data: Fields, file: Path) -> HubConfig:
     fields = {name: value for name, value in data.items() if name not in ("auto_map", "model_type")}
     fields = json.loads(json.dumps(fields))
     try:
-        return HubConfig(model_type=kind, fields=fields, **sizes)  # type: ignore[arg-type]
+        return HubConfig(
+            model_type=kind,
+            vocab_size=sizes["vocab_size"],
+            hidden_size=sizes["hidden_size"],
+            max_position_embeddings=sizes["max_position_embeddings"],
+            fields=fields,
+        )
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -356,8 +356,9 @@ class HubDecoding:
         self.cache.go_on(position, longest)
         return self._net.run(token[:, None], position[:, None], mask, self.cache)[:, 0]
 
-    def twin(self, net: HubDecoder) -> HubDecoding:
-        """Return the decoding of the same texts by another network."""
+    def twin(self, net: Decoder) -> HubDecoding:
+        """Return the decoding of the same texts by another network of this kind."""
+        assert isinstance(net, HubDecoder)
         return HubDecoding(net, self.cache)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:

@@ -41,7 +41,7 @@ RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its 
     "tensorboard": Flag(),
     "wandb?": Maybe(Each(Anything())),
     "signature?": Maybe(Text(64)),
-    "cluster?": Each(Anything()),
+    "cluster?": {"address?": Text(1000), "*": Anything()},
     "cluster_signature?": Maybe(Text(64)),
     "resumed?": Items(Anything()),
     "cloned?": {"run": Text(), "step": count(), "*": Anything()},

@@ -239,7 +239,9 @@ def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tests.rewards.preferences.worlds:lefness", "did you mean"),
+        ("tests.rewards.preferences.worlds:lefness", "^reward.preferences.score .*did you mean"),
+        ("tests.rewards.preferences.worlds:__name__", "^reward.preferences.score .*a function, got"),
+        ("tests.rewards.preferences.worlds:leaves", "^reward.preferences.score failed: SystemExit"),
         ("nothing", "expected module:name"),
         ("tests.rewards.preferences.worlds:nowhere", "score: must return a finite number, got nan"),
         ("tests.rewards.preferences.worlds:beyond", "a finite number, got a whole number of more"),
@@ -253,6 +255,14 @@ def test_a_function_that_gives_no_number_is_refused(tmp_path: Path, name: str, s
         train(tmp_path / "run", tmp_path / "store", 128, *settings)
     if (tmp_path / "store").exists():
         assert content(tmp_path / "store") == ([], [])
+
+
+@pytest.mark.thorough
+def test_a_function_may_change_the_arrays_that_it_gets(tmp_path: Path) -> None:
+    place = "reward.score=tests.rewards.preferences.worlds"
+    plain = train(tmp_path / "a", tmp_path / "one", 192, SYNTHETIC[0], f"{place}:leftness")
+    same = train(tmp_path / "b", tmp_path / "two", 192, SYNTHETIC[0], f"{place}:changes")
+    assert plain == same and content(tmp_path / "one") == content(tmp_path / "two")
 
 
 @pytest.mark.thorough

@@ -349,7 +349,7 @@ class TorchEngine:
         """
         if self._spare is None:
             net = deepcopy(self._now.net)
-            self._spare = _Weights(net, self._now.decoding.twin(net))  # type: ignore[arg-type]
+            self._spare = _Weights(net, self._now.decoding.twin(net))
 
     def _taking(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]

@@ -202,10 +202,12 @@ def _answers(how: Asking, rows: Rows, pairs: np.ndarray, seed: int) -> list[Choi
 
 def _scored(score: Score, rows: Rows, at: int) -> float:
     """Return the score of a segment, by a user's function."""
-    obs, action = (tree.index(one, (at, slice(rows.size[at]))) for one in (rows.obs, rows.action))
+    place = (at, slice(rows.size[at]))
+    # copies, since the function may change what it gets
+    obs, action = (tree.map(np.copy, tree.index(one, place)) for one in (rows.obs, rows.action))
     try:
         found: object = score(obs, action)
-    except OSError as error:  # else it would be taken for one of the store
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise Refused(f"reward.preferences.score failed: {raised(error)}") from error
     if not isinstance(found, int | float | np.integer | np.floating):
         got = f"a {type(found).__name__}"

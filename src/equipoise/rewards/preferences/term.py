@@ -184,7 +184,10 @@ class Preferences(RewardTerm):
             )
         self._algorithm = algorithm
         self._check_kl(is_measured(algorithm))
-        self._score = called(self.score, "reward.preferences.score") if self.score else None
+        try:
+            self._score = called(self.score, "reward.preferences.score") if self.score else None
+        except ValueError as error:
+            raise Refused(str(error)) from error
 
     def _check_kl(self, measured: bool) -> None:
         if self.kl and not measured:
