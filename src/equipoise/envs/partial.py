@@ -1,11 +1,10 @@
 """Envs whose streams answer some at a time: Python envs with a thread each, and the queue that
 hands their rows on.
 
-``recv`` answers as soon as ``answers`` of all streams have answered, of fewer under way as many
-fewer, with the rows of all that have by then: ``TimeStep.answered``. The other streams carry no
-information: reward 0, not ``valid``, not ``first``, no end, the observation of before. The first
-``recv`` answers the reset of all streams. ``send`` takes the actions of any streams that have
-answered.
+``recv`` returns the rows of the streams that have answered (``TimeStep.answered``), as soon as at
+most N - ``answers`` of all N streams are still under way. The other streams carry no information:
+reward 0, not ``valid``, not ``first``, no end, the observation of before. The first ``recv``
+returns the reset of all streams. ``send`` takes the actions of any streams that have answered.
 """
 
 from __future__ import annotations
@@ -225,9 +224,7 @@ class ThreadedEnv:
         return len(self._came) >= wanted
 
     def _enough(self) -> int:
-        """Return how many answers to wait for: as many streams as ``answers`` leaves out may be
-        slow, also while others are not under way because their unroll is full.
-        """
+        """Return how many answers to wait for: at least one, and all but N - ``answers``."""
         slow = len(self.envs) - self._answers
         return max(min(1, self._under_way), self._under_way - slow)
 
