@@ -28,6 +28,7 @@ class Target:
         self.net = copied(net).requires_grad_(False)
         self._source, self.every, self.tau = net, every, tau
         self._mine, self._others = list(self.net.parameters()), list(net.parameters())
+        self._buffers = tree.saved_buffers(net).keys()  # names
 
     @torch.no_grad()
     def follow(self, version: int) -> None:
@@ -36,9 +37,11 @@ class Target:
             return
         for mine, other in zip(self._mine, self._others, strict=True):
             mine.lerp_(other, self.tau)  # at tau = 1 the very bits of the other
-        others = tree.saved_buffers(self._source)
-        for name, mine in tree.saved_buffers(self.net).items():
-            mine.copy_(others[name])
+        if self._buffers:
+            others = dict(self._source.named_buffers())
+            for name, mine in self.net.named_buffers():
+                if name in self._buffers:
+                    mine.copy_(others[name])
 
     def state(self) -> dict[str, Tensor]:
         return tree.named_tensors(self.net)
