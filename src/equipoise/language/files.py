@@ -1,5 +1,5 @@
-"""Model files: ``config.json`` and safetensors of Llama, Qwen2 and Qwen3, as Hugging Face's
-transformers reads and writes them.
+"""Model files: ``config.json`` and safetensors of Llama, Mistral, Qwen2 and Qwen3, as Hugging
+Face's transformers reads and writes them.
 
 Numbers are read into float32, whatever the file has. Nothing is unpickled.
 """

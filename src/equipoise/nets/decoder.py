@@ -1,4 +1,4 @@
-"""A decoder for text: the family that Llama, Qwen2 and Qwen3 are, by Hugging Face's names.
+"""A decoder for text: the family of Llama, Mistral, Qwen2 and Qwen3, by Hugging Face's names.
 
 RMSNorm, rotary positions, grouped queries, SwiGLU. Qwen2 has a bias on queries, keys and values,
 Qwen3 a norm on queries and keys. The engine and the learner run the same layers: they differ in the

@@ -240,7 +240,7 @@ def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) 
     ("name", "said"),
     [
         ("tests.rewards.preferences.worlds:lefness", "^reward.preferences.score .*did you mean"),
-        ("tests.rewards.preferences.worlds:__name__", "^reward.preferences.score .*a function, got"),
+        ("tests.rewards.preferences.worlds:__name__", "score .*a function, got"),
         ("tests.rewards.preferences.worlds:leaves", "^reward.preferences.score failed: SystemExit"),
         ("nothing", "expected module:name"),
         ("tests.rewards.preferences.worlds:nowhere", "score: must return a finite number, got nan"),
