@@ -80,7 +80,7 @@ def api(monkeypatch):
         fake.asked |= {
             "init_what": order.init_what,
             "tensorboard": order.tensorboard,
-            "wandb": order.wandb,
+            "report_to": order.report_to,
         }
         fake.asked |= {"cluster": order.cluster, "auto": order.asked}
         return fake.run
@@ -138,7 +138,7 @@ def test_without_options_the_api_is_given_none(api):
         "init_from": None,
         "init_what": "weights",
         "tensorboard": True,
-        "wandb": None,
+        "report_to": (),
         "cluster": {},
         "auto": [],
     }
@@ -164,7 +164,7 @@ def test_without_options_the_api_is_given_none(api):
         ("--evaluate-every 20k", "fields", {"evaluate_every": 20_000}),
         ("--metrics success,episode/r", "fields", {"metrics": ("success", "episode/r")}),
         ("--no-tensorboard", "tensorboard", False),
-        ("--wandb ring", "wandb", "ring"),
+        ("--report-to wandb:ring", "report_to", ["wandb:ring"]),
         ("--actors 4", "fields", {"actors": 4}),
         ("--envs-per-actor 8", "fields", {"envs_per_actor": 8}),
         ("--max-lag 0", "fields", {"max_lag": 0}),

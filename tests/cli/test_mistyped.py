@@ -67,7 +67,7 @@ PPO = {
     "--norm-adv": "--normalize-advantage",
     "--clip-coef": "--clip",
     "--clip-vloss": "--value-clip",
-    "--track": "--wandb",
+    "--track": "--report-to",
     "--exp-name": "--out",
     # RLlib
     "--num-env-runners": "--actors",
@@ -109,7 +109,7 @@ PPO = {
     "--num-ppo-epochs": "--epochs",
     "--lr-warmup-steps": "optimizer.warmup",
     "--save-steps": "--checkpoint-every",
-    "--use-wandb": "--wandb",
+    "--use-wandb": "--report-to",
     "--resume-from-checkpoint": "--init-from",
 }
 DQN = {

@@ -99,7 +99,7 @@ SETTINGS = [
         f"{TRAIN} --num-minibatches 4",
         "it is --minibatches here",
     ),
-    Wrong("cleanrl --track", f"{TRAIN} --track", "it is --wandb here"),
+    Wrong("cleanrl --track", f"{TRAIN} --track", "it is --report-to here"),
     Wrong("cleanrl --capture-video", f"{TRAIN} --capture-video", "equipoise evaluate DIR --video"),
     Wrong(
         "cleanrl --torch-deterministic",

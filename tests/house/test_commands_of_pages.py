@@ -271,7 +271,7 @@ THERE = {
     "several learners": "--learners",
     "several policies": "--policy",
     "callbacks": "--callback",
-    "weights & biases": "--wandb",
+    "weights & biases": "--report-to",
 }
 ABSENT = re.compile(r"Not here(?: yet)?[:,] (.*?)(?:\.\s|\.$|\n\n)", re.DOTALL)
 

@@ -28,6 +28,9 @@ EXTRAS = (
     "tokenizers",
     "transformers",
     "wandb",
+    "mlflow",
+    "trackio",
+    "opentelemetry",
 )
 
 

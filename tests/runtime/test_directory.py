@@ -144,7 +144,7 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path, monkeypatch):
         "host",
         "env_notes",
         "tensorboard",
-        "wandb",
+        "trackers",
         "signature",
     } == set(run)
     assert run["argv"] == ["equipoise", "train"]
@@ -155,7 +155,7 @@ def test_create_writes_a_run_json_that_open_reads(tmp_path, monkeypatch):
     assert run["versions"]["torch"] == torch.__version__
     assert set(run["versions"]) >= {"python", "torch", "numpy", "gymnasium", "equipoise"}
     assert run["host"]["cores"] >= 1
-    assert (run["tensorboard"], run["wandb"]) == (True, None)
+    assert (run["tensorboard"], run["trackers"]) == (True, [])
     opened = RunDirectory.open(made.path)
     assert opened.program == given
     assert opened.run == run
@@ -440,92 +440,6 @@ def test_a_full_disk_leaves_whole_records(tmp_path):
         with pytest.raises(OSError, match="only 10 of"):
             made.write_report(report(env_steps=4096))
         assert file.stat().st_size == size
-
-
-# --------------------------------------------------------------------------------- Weights & Biases
-
-
-class FakeWandb:
-    """What we use of the package; ``runs`` keeps what a server would have."""
-
-    Error = RuntimeError
-
-    def __init__(self):
-        self.runs, self.inits = {}, []
-
-    def Settings(self, **settings):
-        return settings
-
-    def init(self, *, project, id, name, dir, config, resume, settings):
-        self.inits.append(
-            {"project": project, "id": id, "name": name, "config": config, "resume": resume}
-        )
-        rows = self.runs.setdefault(id, [])
-
-        class Run:
-            def log(self, values, step):
-                assert not rows or step >= rows[-1][0], "W&B drops what goes back"
-                rows.append((step, values))
-
-            def finish(self, exit_code):
-                rows.append((rows[-1][0] if rows else 0, f"exit {exit_code}"))
-
-        return Run()
-
-
-@pytest.fixture
-def wandb(monkeypatch):
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    return fake
-
-
-def test_wandb_gets_the_reports_and_a_resume_goes_on_with_them(tmp_path, wandb):
-    with RunDirectory.create(tmp_path / "run", program(seed=5), wandb="ring") as made:
-        for step in (1000, 2000, 3000):
-            made.write_report(report(env_steps=step))
-        made.rewind(2000)  # the ring began again: 3000 comes a second time
-        made.write_report(report(env_steps=3000))
-    again = RunDirectory.open(made.path)
-    again.go_on(program(seed=5), on="serial", step=1000, changes={})
-    for step in (2000, 3000, 4000):
-        again.write_report(report(env_steps=step))
-    again.write_summary(summary(status="failed"))
-    again.close()
-    (rows,) = wandb.runs.values()
-    assert [step for step, values in rows if isinstance(values, dict)] == [1000, 2000, 3000, 4000]
-    assert rows[0][1]["episodes/return_mean"] == 21.0
-    assert [values for _, values in rows if isinstance(values, str)] == ["exit 0", "exit 1"]
-    one, two = wandb.inits
-    assert (
-        one["project"] == "ring"
-        and one["name"] == "run"
-        and one["config"]["schedule"]["seed"] == 5
-        and one["resume"] == "allow"
-    )
-    assert one["id"] == two["id"]
-
-
-def test_without_wandb_no_run_begins(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match="--wandb needs the package wandb: pip install 'wandb>="):
-        RunDirectory.create(tmp_path / "run", program(), wandb="ring")
-    assert not (tmp_path / "run").exists()
-
-
-def test_where_wandb_refuses_no_directory_is_left(tmp_path, wandb, monkeypatch):
-    def refuse(**_):
-        raise RuntimeError("api_key not configured")
-
-    monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(
-        ValueError, match="wandb: no run begins in project 'ring': api_key not configured"
-    ):
-        RunDirectory.create(tmp_path / "run", program(), wandb="ring")
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="expected the name of a project"):
-        RunDirectory.create(tmp_path / "run", program(), wandb=" ")
-    assert not (tmp_path / "run").exists()
 
 
 # -------------------------------------------------------------------------------------- checkpoints

@@ -435,12 +435,3 @@ def test_evaluate_says_that_it_skips_a_damaged_checkpoint(tmp_path: Path) -> Non
         and line.endswith("step_384 is taken instead")
         and "step 384" in done.stdout
     )
-
-
-def test_wandb_that_is_missing_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ImportError, match="pip install .wandb>="):
-        api.start(program(), on="serial", out=tmp_path / "run", wandb="ring")
-    assert not (tmp_path / "run").exists()

@@ -164,14 +164,14 @@ def test_a_clone_has_no_end_no_mirror_and_a_dashboard_run_of_its_own(
 ) -> None:
     parent = Path(shutil.copytree(source, tmp_path / "parent"))
     run = json.loads((parent / "run.json").read_text())
-    more = {"wandb": {"project": "p", "id": "1234abcd"}, "mirror": "memory://run"}
+    more = {"trackers": [{"to": "wandb", "name": "p", "id": "1234abcd"}], "mirror": "memory://run"}
     (parent / "run.json").write_text(json.dumps(run | more))
     copy = clone(parent, tmp_path / "copy")
     names = {path.name for path in copy.iterdir()}
     assert names == {"checkpoints", "metrics.jsonl", "run.json", "spec.json"}
     found = RunDirectory.open(copy).run
     assert found["cloned"]["run"] == str(parent) and found["cloned"]["step"] == 256
-    assert found["wandb"]["project"] == "p" and found["wandb"]["id"] != "1234abcd"
+    assert found["trackers"][0]["name"] == "p" and found["trackers"][0]["id"] != "1234abcd"
     assert "mirror" not in found
 
 

@@ -248,8 +248,8 @@ class RunOptions(ProgramOptions, total=False):
     """Resume the run at ``out`` if there is one (default: false)."""
     tensorboard: bool
     """Write event files (default: true)."""
-    wandb: str | None
-    """A Weights & Biases project that the run also reports to."""
+    report_to: str | Sequence[str]
+    """Experiment trackers, such as ``wandb:PROJECT``; also mlflow, trackio and otel."""
     cluster: Mapping[str, object] | None
     """Settings of the Ray cluster: ``{"address": "auto"}``."""
     trust: Sequence[str]
@@ -406,6 +406,7 @@ DEFAULTS: Mapping[str, object] = {
     "settings": (),
     "policies": (),
     "callbacks": (),
+    "report_to": (),
     "trust": (),
     "recipe": True,
     "tensorboard": True,
@@ -435,7 +436,7 @@ OWN: Mapping[str, str] = {
     "and the schedule also (default: weights).",
     "or_resume": "Resume the run at ``out`` if there is one (default: false).",
     "tensorboard": "Write event files (default: true).",
-    "wandb": "A Weights & Biases project that the run also reports to.",
+    "report_to": "Experiment trackers, such as ``wandb:PROJECT``; also mlflow, trackio and otel.",
     "cluster": """Settings of the Ray cluster: ``{"address": "auto"}``.""",
     "trust": "Modules and ``module:callable`` that a run from elsewhere may import.",
     "progress": "Show the run while it trains (default: true).",

@@ -171,7 +171,7 @@ def begun(
         init_from=init_from,
         init_what=options["init_what"],
         tensorboard=options["tensorboard"],
-        wandb=options["wandb"],
+        report_to=options["report_to"],
         tell=tell,
         asked=asked,
         cluster=options["cluster"] or {},
@@ -215,7 +215,7 @@ class Order:
     init_from: str | os.PathLike[str] | None
     init_what: str
     tensorboard: bool
-    wandb: str | None
+    report_to: str | Sequence[str]
     tell: Callable[[str], object]
     asked: Collection[str]
     cluster: Mapping[str, object]
@@ -276,7 +276,7 @@ def run_of(made: Program, order: Order) -> Run:
             on=on,
             nodes=nodes,
             tensorboard=order.tensorboard,
-            wandb=order.wandb,
+            report_to=order.report_to,
             mirror=url or order.mirror,
             chosen={**order.choices, **chosen},
             notes=notes,

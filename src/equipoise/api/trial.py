@@ -170,7 +170,7 @@ def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
             init_from=study.init_from or None,
             init_what=study.init_what,
             tensorboard=study.tensorboard,
-            wandb=study.wandb or None,
+            report_to=study.report_to,
             tell=print,
             asked=(),
             cluster=cluster,

@@ -137,11 +137,11 @@ def train(
             help="Write TensorBoard event files into the run's directory", rich_help_panel=OUT
         ),
     ] = True,
-    wandb: Annotated[
-        str | None,
+    report_to: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="PROJECT",
-            help='Project of Weights & Biases to report to (extra "wandb")',
+            metavar="KIND:NAME",
+            help="Trackers: wandb:NAME, mlflow:NAME, trackio:NAME, otel:NAME",
             rich_help_panel=OUT,
         ),
     ] = None,
@@ -217,7 +217,7 @@ def train(
                         "--dry-run": dry_run,
                         "--init-from": init_from,
                         "--or-resume": or_resume,
-                        "--wandb": wandb,
+                        "--report-to": report_to,
                         "--callback": callbacks,
                         "--prometheus": prometheus,
                         "--seeds": seeds,
@@ -265,7 +265,7 @@ def train(
                     init_from="" if init_from is None else str(init_from.absolute()),
                     init_what=init_what,
                     tensorboard=tensorboard,
-                    wandb=wandb or "",
+                    report_to=tuple(report_to or ()),
                 )
                 folder = opened(out, study, program, trust or (), asked=asked, tell=tell)
                 start.end()
@@ -281,7 +281,7 @@ def train(
                 trust=trust or (),
                 choices={},
                 tensorboard=tensorboard,
-                wandb=wandb,
+                report_to=report_to or (),
                 tell=tell,
                 asked=asked,
                 callbacks=made_callbacks(callbacks or ()),

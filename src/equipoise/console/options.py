@@ -440,7 +440,7 @@ SHORT: Short = {  # the commonest options, a line each; "": the option's own hel
         "--out DIR|URL": "New directory (default: runs/ENV-ALGORITHM-SEED-TIME)",
         "--evaluate-every STEPS": "",
         "--evaluate-episodes N": "",
-        "--wandb PROJECT": "Project of Weights & Biases to report to",
+        "--report-to KIND:NAME": "Experiment tracker, such as wandb:PROJECT",
         "--dry-run": "",
         "-q, --quiet": "",
     },

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from equipoise.files import is_url, json_bytes, parse_json, sync_directory, write_synced
-from equipoise.record import checkpoint, paths, statefile, wandb_log
+from equipoise.record import checkpoint, paths, statefile
 from equipoise.record.directory import BEST, CHECKPOINTS, RunDirectory
 from equipoise.record.mirror import SMALL
 from equipoise.record.paths import RUN
 from equipoise.record.report import METRICS, kept_lines
 from equipoise.record.schemas import RUN_SCHEMA
 from equipoise.record.summary import SUMMARY
+from equipoise.record.trackers.tracker import copied as copied_trackers
 from equipoise.schema import Anything, Text, check
 
 TRIES = 10  # at checkpoints that are damaged, or that the run removes meanwhile
@@ -94,8 +95,7 @@ def _fill(aside: Path, files: RunDirectory, step: int | None) -> None:
             write_synced(aside / name, (files.path / name).read_bytes())
     write_synced(aside / METRICS, kept_lines(files.readable_metrics(), at))
     run = {name: value for name, value in files.run.items() if name != "mirror"}
-    if run.get("wandb") is not None:
-        run["wandb"] = wandb_log.another(run["wandb"])
+    run["trackers"] = copied_trackers(run.get("trackers", []))
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     run["cloned"] = {"run": str(files.path.resolve()), "step": at, "at": now}
     write_synced(aside / RUN, json_bytes(run))

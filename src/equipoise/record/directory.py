@@ -24,7 +24,7 @@ from equipoise.errors import DirectoryLost
 from equipoise.files import append_whole, is_at, json_bytes, plain, read_json, write_atomic
 from equipoise.programs.program import from_json, to_json
 from equipoise.programs.refusals import check as check_program
-from equipoise.record import checkpoint, paths, wandb_log
+from equipoise.record import checkpoint, paths
 from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.completions import write_completions
 from equipoise.record.events import Events, scalars
@@ -43,6 +43,7 @@ from equipoise.record.report import (
 )
 from equipoise.record.schemas import RUN_SCHEMA, STATUSES, SUMMARY_KEYS
 from equipoise.record.summary import SUMMARY, Summary, read_summary, write_summary
+from equipoise.record.trackers.tracker import Trackers, read_all
 from equipoise.schema import check
 from equipoise.types import Program
 
@@ -66,7 +67,7 @@ class RunDirectory:
         self._spec: Mapping[str, object] | None = None  # of a directory that is written
         self._events: Events | None = None
         self._purge_step: int | None = None  # TensorBoard hides what was drawn from there on
-        self._wandb: wandb_log.WandbLog | None = None
+        self._trackers: Trackers | None = None
         self._metrics: FileIO | None = None
         self._live: Live | None = None
         self._lock: int | None = None
@@ -81,7 +82,7 @@ class RunDirectory:
         *,
         on: str = "process",
         tensorboard: bool = True,
-        wandb: str | None = None,
+        report_to: str | Sequence[str] = (),
         extra: Mapping[str, object] | None = None,
         spec: Mapping[str, object] | None = None,
         mirror: str | None = None,
@@ -89,10 +90,10 @@ class RunDirectory:
         """A new directory with its run.json, and ``extra`` in it, such as notes on the env.
 
         ``spec``: the description that plays the policies, for every checkpoint
-        (``record/playable.py``). ``tensorboard``: write event files; ``wandb``: a W&B project;
-        ``mirror``: a URL.
+        (``record/playable.py``). ``tensorboard``: write event files;
+        ``report_to``: trackers, ``KIND:NAME``; ``mirror``: a URL.
         """
-        on_wandb = None if wandb is None else wandb_log.new(wandb)
+        trackers = read_all(report_to)
         # first: a program that cannot be written leaves no directory behind
         data = to_json(program)
         directory = (
@@ -110,7 +111,7 @@ class RunDirectory:
             "host": host(),
             "env_notes": [],
             "tensorboard": tensorboard,
-            "wandb": on_wandb,
+            "trackers": trackers,
             **(extra or {}),
         }
         write_atomic(directory / RUN, json_bytes(run))
@@ -118,7 +119,7 @@ class RunDirectory:
         try:
             made._begin_writing()
             made._write_spec(spec)
-            made._begin_wandb()
+            made._begin_trackers()
             made._begin_mirror(mirror)
         except BaseException:
             made.discard()
@@ -144,7 +145,7 @@ class RunDirectory:
         self._begin_writing()
         try:
             told = self.readable_metrics()
-            self._begin_wandb(told=max(map(step_of, told), default=-1))
+            self._begin_trackers(told=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
             resumed = {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -203,8 +204,8 @@ class RunDirectory:
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
         self._close_events()
         self._purge_step = step + 1
-        if self._wandb is not None:
-            self._wandb.rewind()
+        if self._trackers is not None:
+            self._trackers.rewind()
         checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
@@ -284,7 +285,7 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- as it runs
 
     def write_report(self, report: Report) -> None:
-        """Add one line to metrics.jsonl, flushed; the same for TensorBoard and W&B."""
+        """Add one line to metrics.jsonl, flushed; the same for TensorBoard and trackers."""
         if self._metrics is None:
             raise ValueError(
                 f"{self.path}: expected a directory made by create(), which writes; got one that "
@@ -292,8 +293,8 @@ class RunDirectory:
             )
         line = json.dumps(plain(report), allow_nan=False).encode() + b"\n"
         append_whole(self._metrics, line, self.path / METRICS)
-        if self._wandb is not None:
-            self._wandb.write(scalars(report), report.step)
+        if self._trackers is not None:
+            self._trackers.log(scalars(report), report.step)
         if self.run["tensorboard"]:
             self._events = self._events or Events(self.path, purge_step=self._purge_step)
             self._events.write(scalars(report), report.step)
@@ -307,9 +308,13 @@ class RunDirectory:
         if self.lost():
             raise DirectoryLost(self.path)
 
-    def _begin_wandb(self, told: int = -1) -> None:
-        if (known := self.run.get("wandb")) is not None:
-            self._wandb = wandb_log.WandbLog(known, self.path, self.run["program"], told=told)
+    def _begin_trackers(self, told: int = -1) -> None:
+        if known := self.run.get("trackers"):
+            self._trackers = Trackers(known, self.path, self.run["program"], told=told)
+
+    def unreported(self) -> list[str]:
+        """Return sentences on what the trackers did not get, each once."""
+        return [] if self._trackers is None else self._trackers.problems()
 
     def _close_events(self) -> None:
         if self._events is not None:
@@ -351,9 +356,11 @@ class RunDirectory:
             self._metrics.close()
             self._metrics = None
         self._close_events()
-        if self._wandb is not None:
-            self._wandb.close(failed=(self.summary() or {}).get("status") == "failed")
-            self._wandb = None
+        if self._trackers is not None:
+            failed = (self.summary() or {}).get("status") == "failed"
+            for text in self._trackers.close(failed=failed):
+                warnings.warn(text.removeprefix("warning: "), RuntimeWarning, stacklevel=2)
+            self._trackers = None
         if self.mirror is not None:
             self.mirror.close()
         if self._lock is not None:
@@ -386,8 +393,12 @@ class RunDirectory:
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
     def keep_completions(self, step: int, samples: Sequence[Mapping[str, object]]) -> None:
-        """Write the completions of an evaluation in place of those before."""
+        """Write the completions of an evaluation in place of those before; the trackers keep
+        all.
+        """
         write_completions(self.path, step, samples)
+        if self._trackers is not None:
+            self._trackers.completions(samples, step)
 
     def save_best(
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]

@@ -5,6 +5,7 @@ reads.
 from __future__ import annotations
 
 from equipoise.record.series import SERIES
+from equipoise.record.trackers.tracker import SCHEMA as TRACKERS
 from equipoise.schema import Anything, Each, Flag, Items, Maybe, Schema, Text, count
 
 SUMMARY_KEYS = (
@@ -39,7 +40,7 @@ STATUSES = ("completed", "solved", "alarmed", "interrupted", "failed")
 RUN_SCHEMA: Schema = {  # of what a resume reads; "program" has a reader of its own
     "on": Text(among=("serial", "process", "ray")),
     "tensorboard": Flag(),
-    "wandb?": Maybe(Each(Anything())),
+    "trackers?": TRACKERS,
     "signature?": Maybe(Text(64)),
     "cluster?": {"address?": Text(1000), "*": Anything()},
     "cluster_signature?": Maybe(Text(64)),

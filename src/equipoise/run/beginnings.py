@@ -37,7 +37,7 @@ class Services:
     # with on="ray": the machines of the cluster, which the run leaves at its end
     nodes: RayNodes | None = None
     tensorboard: bool = True  # are event files written; a resume keeps it
-    wandb: str | None = None  # the W&B project that it reports to; a resume keeps it
+    report_to: str | Sequence[str] = ()  # trackers; a resume keeps them
     mirror: str | None = None  # a URL that the run is copied to
     # the record of what was measured for the program
     chosen: choice.Known = field(default_factory=dict)
@@ -76,7 +76,7 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
         program,
         on=services.on,
         tensorboard=services.tensorboard,
-        wandb=services.wandb,
+        report_to=services.report_to,
         spec=spec.to_json(blue),
         mirror=services.mirror,
         extra=spec.described(blue) | _extra(blue, {**services.chosen, **forward}, services) | said,

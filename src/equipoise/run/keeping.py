@@ -169,6 +169,8 @@ class Checkpointing:
             try:
                 self._files.confirm()
                 self._files.write_report(report)
+                for text in self._files.unreported():
+                    reporter.note(text)
             except OSError as error:
                 reporter.note(f"warning: a report was not written: {error}")
         return report

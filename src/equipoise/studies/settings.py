@@ -79,7 +79,7 @@ class StudySettings:
     init_from: str = ""  # a run or a checkpoint that each trial takes its first weights from
     init_what: str = "weights"
     tensorboard: bool = False  # for each trial
-    wandb: str = ""
+    report_to: tuple[str, ...] = ()  # of each trial
     suite: str = ""  # the name of the suite that the trials are cells of
 
     def whole(self, steps: int) -> int:

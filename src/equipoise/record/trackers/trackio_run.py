@@ -1,0 +1,49 @@
+"""Trackio (the extra ``trackio``), which keeps runs on this machine and shows them by
+``trackio show``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trackio
+import trackio.run
+import trackio.utils
+
+from equipoise.record.trackers.tracker import Begin
+
+
+class TrackioRun:
+    """One run of a project."""
+
+    def __init__(self, begin: Begin) -> None:
+        for module in (trackio, trackio.run, trackio.utils):
+            vars(module)["print"] = _nothing  # the terminal is the live view's
+        self._run = trackio.init(
+            project=begin.name,
+            # a name is all that Trackio knows a run by
+            name=f"{begin.directory.name}-{begin.id}",
+            config=dict(begin.config),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
+        columns = list(samples[0]) if samples else []
+        rows = [[one.get(name) for name in columns] for one in samples]
+        self._run.log({"completions": trackio.Table(columns=columns, data=rows)}, step=step)
+
+    def finish(self, *, failed: bool) -> None:
+        self._run.finish()
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Print nothing."""
+
+
+begin = TrackioRun
