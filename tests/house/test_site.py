@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import json
 import os
 import re
@@ -9,8 +11,12 @@ import runpy
 from pathlib import Path
 
 import build_docs
+import docutils.core
 import pytest
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.search.en import SearchEnglish
+
+import equipoise as eq
 
 GENERATED = {"start/notebook", "reference/commands", "reference/python"}
 # What readers search for, and a page that has to be among the results.
@@ -37,6 +43,21 @@ def reached(page: str, seen: set[str]) -> set[str]:
 def test_the_settings_of_sphinx_can_be_read() -> None:
     settings = runpy.run_path(str(build_docs.DOCS / "conf.py"))
     assert settings["html_theme"] == "furo" and "sphinx.ext.napoleon" in settings["extensions"]
+
+
+def test_docstrings_that_the_site_shows_are_whole_markup() -> None:
+    """Sphinx ends with an error at a start of emphasis that has no end, such as a lone ``*``."""
+    found = []
+    for name in eq.__all__:
+        text = GoogleDocstring(inspect.getdoc(getattr(eq, name)) or "")
+        heard = io.StringIO()
+        docutils.core.publish_doctree(str(text), settings_overrides={"warning_stream": heard})
+        found += [
+            f"{name}: {line}"
+            for line in heard.getvalue().splitlines()
+            if "emphasis start-string without end-string" in line
+        ]
+    assert not found, "\n".join(found)
 
 
 def test_the_navigation_reaches_every_page() -> None:
