@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 import signal
+import sys
 from collections.abc import Callable
 
 import torch
@@ -19,7 +20,7 @@ from equipoise.serving.chat.model import Model
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.guard import Guard
-from equipoise.serving.server import Server, began, ended, exit_, guard_of, url_of
+from equipoise.serving.server import SWITCH_S, Server, began, ended, exit_, guard_of, url_of
 from equipoise.serving.settings import Settings
 
 log = logging.getLogger("equipoise.serving")
@@ -68,6 +69,7 @@ async def _serve(
         await began(http, serving, [listening])
         about = {"model": model.name, "version": model.version, "context": service.context}
         log.info("serving", extra={**about, "at": url_of(listening)})
+        sys.setswitchinterval(SWITCH_S)
         started(url_of(listening))
         following = loop.create_task(service.follow())
         await ended(stop, serving)
