@@ -44,8 +44,8 @@ def load(port: int, clients: int, seconds: float, stream: bool) -> dict[str, flo
     until, took, parts = began + seconds, list[float](), 0
     while (now := time.perf_counter()) < until:
         for key, _ in selector.select(0.1):
+            assert isinstance(key.fileobj, socket.socket)
             one = key.fileobj
-            assert isinstance(one, socket.socket)
             data = one.recv(1 << 16)
             assert data, "the server closed a connection"
             got[one] += data

@@ -1,7 +1,7 @@
 """A served language model beside its engine: tokens a second of 64 clients over HTTP, in turns.
 
     .venv/bin/python benchmarks/chat_serving.py [--models tiny,1m,25m] [--clients 64] [--seconds 4]
-        [--rounds 3]
+        [--rounds 3] [--swaps]
 
 Each client asks again at once, for an answer of at most 128 tokens at temperature 1. The models
 have random weights and a token for each letter; one of about a hundred tokens ends an answer.
@@ -13,11 +13,15 @@ have random weights and a token for each letter; one of about a hundred tokens e
 Tokens are counted where they are drawn. ``ratio`` is that of tokens a second to the engine's of the
 same round; ``cpu ratio`` that of tokens per second of processor time, which a busy machine moves
 less. A line has the medians of the rounds. Wanted: a ratio of at least 0.8.
+
+``--swaps``: what newer weights cost. The server's writer has as many answers under way as there are
+clients, and gets newer weights 10 times. Answers that were begun finish first, so the others wait.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -36,10 +40,12 @@ from typing import NamedTuple
 import torch
 from chat_load import LIMIT, PROMPT
 
+from equipoise.actors.engine.request_engine import RequestEngine, Sampling
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.language import files
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.serving.chat.writer import Job, Reply, Writer
 
 ALPHABET = "".join(map(chr, range(32, 127)))
 SIZES = {  # hidden size, layers, heads
@@ -153,18 +159,73 @@ def of_server(server: Serving, clients: int, seconds: float, stream: bool) -> di
     return found | rates
 
 
+async def swapped(net: Decoder, tokenizer: CharTokenizer, clients: int) -> dict[str, float]:
+    """Seconds of swaps, and the longest and usual seconds until an answer begins."""
+    engine = RequestEngine(net, rows=clients, length=256, eos=tokenizer.eos, seed=0)
+    engine.make_room()
+    writer = Writer(engine, tokenizer.decode, "0", asyncio.get_running_loop())
+    job = Job(
+        prompts=[tokenizer.encode(PROMPT)],
+        sampling=[Sampling()],
+        n=1,
+        limit=LIMIT,
+        stop=(),
+        stream=True,
+        marked=False,
+    )
+    params = {name: x.clone() for name, x in net.named_parameters()}
+    begun: dict[bool, list[float]] = {False: [], True: []}
+    over, swapping, swaps = False, False, list[float]()
+
+    async def client() -> None:
+        while not over:
+            asked, reply = time.perf_counter(), Reply(job)
+            writer.write(reply)
+            await reply.next()
+            begun[swapping].append(time.perf_counter() - asked)
+            while await reply.next():
+                pass
+
+    writer.start()
+    callers = [asyncio.create_task(client()) for _ in range(clients)]
+    for number in range(1, 11):
+        swapping = False
+        await asyncio.sleep(1)
+        swapping, asked = True, time.perf_counter()
+        writer.offer(str(number), params, print)
+        while writer.version != str(number):
+            await asyncio.sleep(0.001)
+        swaps.append(time.perf_counter() - asked)
+        await asyncio.sleep(0.1)  # those that waited begin
+    over = True
+    await asyncio.gather(*callers)
+    writer.close()
+    return {
+        "swap_p50_s": statistics.median(swaps),
+        "swap_max_s": max(swaps),
+        "first_token_p50_s": statistics.median(begun[False]),
+        "first_token_p50_in_swaps_s": statistics.median(begun[True]),
+        "first_token_max_in_swaps_s": max(begun[True]),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default="tiny,1m,25m")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--swaps", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name in given.models.split(","):
         rounds: dict[str, list[float]] = {}
         with tempfile.TemporaryDirectory() as folder:
             net, tokenizer = write(name, Path(folder))
+            if given.swaps:
+                for measure, value in asyncio.run(swapped(net, tokenizer, given.clients)).items():
+                    print(f"{name:5} {measure:26} {value:8.2f}", flush=True)
+                continue
             options = ("--batch", str(given.clients), "--context", "256")
             for _ in range(given.rounds):
                 engine = of_engine(net, tokenizer, given.clients, given.seconds)

@@ -67,7 +67,7 @@ def test_without_settings_it_draws_what_the_engine_of_training_draws(net: Decode
     for group in range(5):
         for one in (usual, engine):
             one.submit(group, [1, 2], 3, limit=20)
-    wanted = {}
+    wanted: dict[tuple[int, int], list[int]] = {}
     while usual.live or usual.waiting:
         wanted |= {(one.group, one.index): one.token.tolist() for one in usual.step()}
     assert run(engine) == wanted and len(wanted) == 15

@@ -54,10 +54,10 @@ class Bytes:
     def save(self, directory: object) -> None: ...
 
 
-def net(seed: int = 0, *, end: float = 0.0) -> Decoder:
-    """A network whose texts are odd; ``end``: how likely it ends them, as a logit."""
+def net(seed: int = 0) -> Decoder:
+    """A network whose texts are odd."""
     torch.manual_seed(seed)
-    made = Decoder(
+    return Decoder(
         DecoderConfig(
             family="llama",
             vocab_size=BYTES + 2,
@@ -72,7 +72,6 @@ def net(seed: int = 0, *, end: float = 0.0) -> Decoder:
             tie_word_embeddings=False,
         )
     )
-    return made
 
 
 class Versions:

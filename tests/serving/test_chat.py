@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from equipoise.actors.engine.request_engine import RequestEngine
+from equipoise.actors.engine.request_engine import RequestEngine, Sampling
 from tests.serving import chats
 from tests.serving.chats import Bytes, Chat, Versions, chatting
 
@@ -168,7 +168,12 @@ ODD = [
     (COMPLETIONS, {"prompt": ["a", [1]]}, "prompt"),
     (COMPLETIONS, {"prompt": [-1]}, "prompt"),
     (COMPLETIONS, {"prompt": [258]}, "prompt"),
-    (COMPLETIONS, {"prompt": [1 << 70]}, None),
+    (COMPLETIONS, {"prompt": [1 << 70]}, "prompt"),
+    (COMPLETIONS, b'{"prompt": [' + b"9" * 4000 + b"]}", "prompt"),
+    (COMPLETIONS, b'{"prompt": "a", "temperature": 1e999}', "temperature"),
+    (COMPLETIONS, ASK | {"stop": [["a"]]}, "stop"),
+    (COMPLETIONS, ASK | {"logit_bias": {"5": 1}}, "logit_bias"),
+    (COMPLETIONS, ASK | {"stream": "yes"}, "stream"),
     (COMPLETIONS, {"prompt": ["a"] * 129}, "prompt"),
     (COMPLETIONS, ASK | {"max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, ASK | {"max_tokens": 1.5}, "max_tokens"),
@@ -370,11 +375,18 @@ def test_the_server_goes_on_after_an_error_of_the_engine(
 def answers(version: int, prompt: str, limit: int) -> str:
     """The greedy answer of a version, by an engine of its own."""
     engine = RequestEngine(chats.net(version), rows=1, length=256, eos=Bytes.eos, seed=0)
-    from equipoise.actors.engine.request_engine import Sampling
-
     engine.submit(0, list(prompt.encode()), 1, limit=limit, sampling=Sampling(temperature=0))
     (done,) = [one for _ in range(limit) if engine.live or engine.waiting for one in engine.step()]
     return Bytes().decode(done.token.tolist())
+
+
+def swapped(chat: Chat, version: str) -> None:
+    chat.until(lambda: chat.service.writer.version == version)
+
+
+def alarmed(chat: Chat, word: str) -> None:
+    """Wait for an alarm with this word."""
+    chat.until(lambda: word in "".join(chat.ask("/readyz", method="GET")[1]["alarms"]))
 
 
 def test_fifty_swaps_under_load_lose_no_answer_and_mix_no_versions() -> None:
@@ -418,7 +430,7 @@ def test_fifty_swaps_under_load_lose_no_answer_and_mix_no_versions() -> None:
             one.start()
         for swap in range(1, swaps + 1):
             chat.service.writer.offer(f"v{swap}", weights[swap % kinds], wrong.append)
-            chat.until(lambda name=f"v{swap}": chat.service.writer.version == name)
+            swapped(chat, f"v{swap}")
         over.set()
         for one in callers:
             one.join(60)
@@ -448,10 +460,10 @@ def test_newer_weights_are_followed_and_bad_ones_are_an_alarm(
         for name, params in wrongs.items():
             source.now = name, params
             word = {"v2": "finite", "v3": "expected [", "v4": "every parameter"}[name]
-            chat.until(lambda word=word: word in "".join(state()["alarms"]))
+            alarmed(chat, word)
             assert state()["version"] == "v1"
         source.error = OSError("the disk is gone")
-        chat.until(lambda: "the disk is gone" in "".join(state()["alarms"]))
+        alarmed(chat, "the disk is gone")
         source.error, source.now = None, ("v5", dict(chats.net(2).named_parameters()))
         chat.until(lambda: state()["version"] == "v5" and not state()["alarms"])
         wanted = answers(2, "abc", 20)

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from equipoise.serving import bounds, messages, oip, page
@@ -61,7 +61,7 @@ class Guarded:
         self,
         served: Served,
         guard: Guard,
-        routes: Sequence[Route],
+        routes: Sequence[BaseRoute],
         *,
         most_body: int,
         paths: Collection[str],
