@@ -389,13 +389,20 @@ def alarmed(chat: Chat, word: str) -> None:
     chat.until(lambda: word in "".join(chat.ask("/readyz", method="GET")[1]["alarms"]))
 
 
-def test_fifty_swaps_under_load_lose_no_answer_and_mix_no_versions() -> None:
-    source, kinds, swaps = Versions(), 5, 50
+@pytest.mark.parametrize("swaps", [4, pytest.param(50, marks=pytest.mark.thorough)])
+def test_swaps_under_load_lose_no_answer_and_mix_no_versions(
+    swaps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights come in many parts, as those of a large model."""
+    monkeypatch.setattr("equipoise.nets.decoding.PIECE", 128)
+    monkeypatch.setattr("equipoise.nets.decoding.OUTPUTS", 4)
+    monkeypatch.setattr("equipoise.serving.chat.writer.HELD_S", 2e-4)
+    source, kinds = Versions(), 5
     weights = {one: dict(chats.net(one).named_parameters()) for one in range(kinds)}
     prompts = [f"ask {i}" for i in range(4)]
     right = {(one, prompt): answers(one, prompt, 20) for one in range(kinds) for prompt in prompts}
     assert len(set(right.values())) == len(right)
-    with chatting(chats.model(net=copy.deepcopy(chats.net(0)), source=source), rows=8) as chat:
+    with chatting(chats.model(net=copy.deepcopy(chats.net(0)), source=source), rows=6) as chat:
         wrong: list[Any] = []
         seen: set[str] = set()
         over = threading.Event()
@@ -435,7 +442,7 @@ def test_fifty_swaps_under_load_lose_no_answer_and_mix_no_versions() -> None:
         for one in callers:
             one.join(60)
         assert not wrong, wrong[0]
-        assert len(seen) > swaps // 2
+        assert len(seen) > swaps // 4
 
 
 def test_newer_weights_are_followed_and_bad_ones_are_an_alarm(
