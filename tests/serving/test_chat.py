@@ -356,6 +356,17 @@ def test_an_answer_has_a_deadline(slow: None) -> None:
         chat.until(lambda: chat.service.writer.live == chat.service.open == 0)
 
 
+def test_open_answers_end_before_the_server(slow: None) -> None:
+    with chatting() as chat:
+        connection = stream(chat, LONG | {"max_tokens": 30})
+        got = connection.recv(1 << 16)
+        assert b"[DONE]" not in got
+    with connection:
+        while part := connection.recv(1 << 16):
+            got += part
+    assert got.count(b'"finish_reason":"length"') == 1 and b"data: [DONE]" in got
+
+
 def test_the_server_goes_on_after_an_error_of_the_engine(
     chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
