@@ -154,6 +154,16 @@ EVIDENCE: dict[str, Evidence] = {
             "|",
         ),
     },
+    "`serve` of a language model": {
+        "CPU": (
+            [
+                "serving/test_chat.py::test_a_stream_is_the_answer_in_parts",
+                "serving/test_chat_run.py::test_a_run_is_served_and_its_newer_weights_are_followed",
+            ],
+            "guides/serving-language.md",
+            "| model | engine | whole answers | streams |",
+        ),
+    },
     "worlds that connect": {
         "CPU": (
             ["worlds/test_remote.py::test_rows_are_those_of_the_same_env_stepped_here"],

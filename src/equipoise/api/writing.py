@@ -57,20 +57,24 @@ class Answer:
 
 
 def writer(
-    directory: str | os.PathLike[str], *, best: bool = False, trust: Sequence[str] = ()
+    directory: str | os.PathLike[str],
+    *,
+    best: bool = False,
+    trust: Sequence[str] = (),
+    source: Path | None = None,
 ) -> tuple[Program, Voice, Any]:
     """The program of a run on text, its tokenizer with the facts, and its network with the weights
-    that ``load`` would take.
+    that ``load`` would take, or those of the checkpoint ``source``.
 
     Only the run's own files are read: its prompts, its reward and the model that it began with may
     be gone.
     """
     with local(directory) as here:
-        return _writer(here, best, trust)
+        return _writer(here, best, trust, source)
 
 
 def _writer(
-    directory: str | os.PathLike[str], best: bool, trust: Sequence[str]
+    directory: str | os.PathLike[str], best: bool, trust: Sequence[str], source: Path | None
 ) -> tuple[Program, Voice, Any]:
     kinds = ("algorithm", "torso")
     program = RunDirectory.open(directory, trusted=trust, only=kinds).program
@@ -80,7 +84,7 @@ def _writer(
             f"of {program.name}"
         )
     name, *_ = learning(program)
-    source = weights_of(directory, best=best)
+    source = source or weights_of(directory, best=best)
     file = source / checkpoint.SPEC
     spec = playable.text_spec(
         parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file)

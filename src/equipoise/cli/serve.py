@@ -1,5 +1,5 @@
-"""``equipoise serve``: a policy of a registry, a run or an artifact behind HTTP and a unix
-socket.
+"""``equipoise serve``: a policy of a registry, a run or an artifact behind HTTP and a unix socket,
+or a language model behind HTTP.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,9 @@ from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, plain_errors
 from equipoise.console.options import field_options, read_fields
 from equipoise.console.place import printable
+from equipoise.facts import facts
 from equipoise.files import is_url
+from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.settings import WHO, Rules, Settings
 
 if TYPE_CHECKING:
@@ -36,17 +38,19 @@ TOKEN = "EQUIPOISE_SERVE_TOKEN"
   equipoise serve registry --policy cartpole --uds /run/cartpole.sock
   equipoise serve registry --policy arm --deadline-ms 5 --safe-action '[0, 0]'
   equipoise serve registry --policy cartpole --host 0.0.0.0 --token-file token
+  equipoise serve runs/NAME --context 1024    a run on text, for OpenAI's clients
+  equipoise serve model                       a folder with config.json and safetensors
 
 Ask it:
   curl -d '{"obs": [0, 0, 0, 0]}' http://127.0.0.1:8000/v1/act""",
 )
-@field_options(Settings, Rules)
+@field_options(Settings, Rules, TextSettings)
 def serve(
     folder: Annotated[
         str,
         typer.Argument(
-            metavar="REGISTRY|RUN",
-            help="Registry; or, for a first try, a run or an artifact",
+            metavar="REGISTRY|RUN|MODEL",
+            help="Registry, run or artifact; or a language model's folder",
         ),
     ],
     uds: Annotated[
@@ -72,19 +76,24 @@ def serve(
     debug: Debug = False,
     **given: Any,
 ) -> None:
-    """Serve the champion of a policy over HTTP, or a run for a first try.
+    """Serve the champion of a policy over HTTP, a run for a first try, or a language model.
 
     The paths are /v1/act, /v1/outcome, /v2 (Open Inference Protocol), /readyz, /metrics and
     /openapi.json. A run is exported into its folder 'served' at the first start. From a registry
     the process needs no torch and no env. If the champion changes in the registry, the server
     follows without losing a request, and an episode stays with its version. After SIGTERM it
     answers the open requests and ends.
+
+    A language model answers at /v1/chat/completions, /v1/completions and /v1/models, as OpenAI's
+    clients ask. Newer kept weights of its run are followed, and an answer is of one version.
     """
     with plain_errors("equipoise serve", debug):
         from equipoise.hints import install
 
+        writes = _writes(folder)
         try:
-            import onnxruntime  # noqa: F401
+            if not writes:
+                import onnxruntime  # noqa: F401
             import prometheus_client  # noqa: F401
             import starlette  # noqa: F401
             import uvicorn  # noqa: F401
@@ -103,6 +112,13 @@ def serve(
         )
         server.guard_of(settings)
         logs.to_stderr()
+        text = TextSettings(**read_fields(TextSettings, given))
+        if writes:
+            return _serve_text(Path(folder).expanduser(), settings, text, decisions)
+        if odd := _changed(text):
+            raise ValueError(
+                f"{odd}: must be left out for a policy, got one; {folder} is no language model"
+            )
         source, policy, usual = _source(folder, settings)
         file = None if decisions == "none" else Path(decisions or usual)
         server.serve(
@@ -110,6 +126,62 @@ def serve(
             replace(settings, policy=policy, decisions=file),
             lambda places: print(f"serving {policy} at {' and '.join(places)}", flush=True),
         )
+
+
+def _writes(folder: str) -> bool:
+    """Return whether a folder is a run on text, or a language model's files."""
+    from equipoise.files import read_json
+    from equipoise.registry.artifacts import MANIFEST
+
+    if folder.startswith("registry:"):
+        raise ValueError(
+            f"{folder}: must be a registry's folder (equipoise serve DIR --policy NAME), a run or "
+            "a model's folder, got a name; registries keep no language models"
+        )
+    place = Path(folder).expanduser()
+    if (place / "run.json").is_file():
+        run = read_json(place / "run.json")
+        program = run.get("program") if isinstance(run, dict) else None
+        source = program.get("source") if isinstance(program, dict) else None
+        return isinstance(source, dict) and "task" in source
+    if (place / "adapter_config.json").is_file():
+        raise ValueError(
+            f"{folder}: must be a model with its weights, got adapters alone; serve their run, or "
+            "'equipoise export RUN DIR' merges them"
+        )
+    return (place / "config.json").is_file() and not (place / MANIFEST).is_file()
+
+
+def _changed(settings: Rules | TextSettings) -> str:
+    """Return the option of the first setting that is not its default; "" if there is none."""
+    for fact in facts(type(settings)).values():
+        if fact.flag is not None and asdict(settings)[fact.name] != fact.default:
+            return f"--{fact.flag.name or fact.name.replace('_', '-')}"
+    return ""
+
+
+def _serve_text(place: Path, settings: Settings, text: TextSettings, decisions: str | None) -> None:
+    """Serve a language model."""
+    given = {"--uds": settings.uds, "--decisions": decisions, "--policy": settings.policy}
+    odd = [name for name, value in given.items() if value] + [_changed(settings.rules)]
+    if odd[0]:
+        raise ValueError(f"{odd[0]}: must be left out for a language model, got one")
+    print(f"loading {printable(str(place))} ...", file=sys.stderr)
+    from equipoise.api.served_text import of_model, of_run
+    from equipoise.serving.chat.server import serve as serve_text
+
+    if (place / "run.json").is_file():
+        model = of_run(place, text.version, text.name, settings.trusted)
+    elif text.version:
+        raise ValueError(f"--version: must be left out for a model's folder, got {text.version!r}")
+    else:
+        model = of_model(place, text.name)
+    serve_text(
+        model,
+        settings,
+        text,
+        lambda url: print(f"serving {model.name} ({model.version}) at {url}/v1", flush=True),
+    )
 
 
 def _source(folder: str, settings: Settings) -> tuple[Source, str, Path]:

@@ -1,21 +1,23 @@
-"""The ASGI application. ``/v1/act`` is answered here, since it must be fast; Starlette has the
-other paths.
-"""
+"""The ASGI application: the guard of every request, and the paths of a policy."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from equipoise.serving import bounds, messages, oip, page
 from equipoise.serving.guard import Guard
-from equipoise.serving.messages import Refused
+from equipoise.serving.messages import Header, Refused
+from equipoise.serving.metrics import Metrics
 from equipoise.serving.openapi import openapi
 from equipoise.serving.service import Service
 from equipoise.serving.waiting import Answer
@@ -31,29 +33,53 @@ class Gone(Exception):
     """The caller left before its request was whole."""
 
 
-class App:
-    """The guard, the hot path, and Starlette behind them."""
+@dataclass(slots=True)
+class Exchange:
+    """A request that passed the guard, and the way to answer it."""
 
-    def __init__(self, service: Service, guard: Guard, *, most_body: int = 8 << 20) -> None:
-        """``most_body``: bytes that a request may have."""
-        self.service, self.guard, self.most_body = service, guard, most_body
-        self._metrics_of = service.metrics
-        routes = [
-            # of which the other methods come here, to be refused
-            Route("/v1/act", self._health, methods=["POST"]),
-            Route("/v1/outcome", self._outcome, methods=["POST"]),
-            Route("/v1/end", self._end, methods=["POST"]),
-            Route("/", self._page, methods=["GET"]),
-            Route("/docs", self._docs, methods=["GET"]),
+    path: str
+    headers: dict[bytes, bytes]
+    receive: Receive
+    send: Send
+    began: float
+    origin: bytes | None
+
+
+class Served(Protocol):
+    """What answers behind the guard."""
+
+    draining: bool
+    metrics: Metrics
+
+    def state(self) -> Mapping[str, object]: ...
+
+
+class Guarded:
+    """The guard, the paths that are answered at once (``posts``), and Starlette behind them."""
+
+    def __init__(
+        self,
+        served: Served,
+        guard: Guard,
+        routes: Sequence[BaseRoute],
+        *,
+        most_body: int,
+        paths: Collection[str],
+    ) -> None:
+        """``most_body``: bytes that a request may have; ``paths``: those that are counted by name,
+        besides those of health.
+        """
+        self.guard, self.most_body, self._served = guard, most_body, served
+        self._paths = frozenset((*paths, "/healthz", "/readyz", "/metrics"))
+        self.posts: Mapping[str, Callable[[Exchange], Awaitable[None]]] = {}
+        health = [
             Route("/healthz", self._health, methods=["GET"]),
             Route("/readyz", self._ready, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
-            Route("/openapi.json", self._openapi, methods=["GET"]),
-            *oip.routes(service, self.body),
         ]
         self._rest = Starlette(
-            routes=routes,
-            exception_handlers={HTTPException: _http_error, Refused: _refused},  # type: ignore[dict-item]
+            routes=[*routes, *health],
+            exception_handlers={HTTPException: self._http_error, Refused: self._refused},  # type: ignore[dict-item]
         )
         # a redirect would have the host that the caller named
         self._rest.router.redirect_slashes = False
@@ -65,39 +91,21 @@ class App:
             dict(scope["headers"]),
             time.perf_counter(),
         )
+        exchange = Exchange(path, headers, receive, send, began, None)
         try:
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-                origin = self.guard.check(
+                exchange.origin = self.guard.check(
                     "/healthz", headers.get(b"host"), headers.get(b"origin"), None
                 )
-                return await self._send(send, path, began, 204, b"", [*_cors(origin), *ALLOWED])
-            origin = self.guard.check(
+                return await self.answer(exchange, 204, b"", ALLOWED)
+            exchange.origin = origin = self.guard.check(
                 path, headers.get(b"host"), headers.get(b"origin"), headers.get(b"authorization")
             )
-            if path == "/v1/act" and scope["method"] == "POST":
-                codec = messages.codec(headers.get(b"content-type"))
-                request = codec.decode("act", await self.body(headers, receive))
-                answer = Answer()
-                self.service.act(request, answer)
-                body = codec.encode((await answer.get())[0])
-                return await self._send(
-                    send,
-                    path,
-                    began,
-                    200,
-                    body,
-                    [(b"content-type", codec.content_type), *_cors(origin)],
-                )
+            if (post := self.posts.get(path)) is not None and scope["method"] == "POST":
+                return await post(exchange)
         except Refused as no:
-            kind = (b"content-type", messages.JSON)
-            return await self._send(
-                send,
-                path,
-                began,
-                no.status,
-                messages.json.encode(no.body()),
-                [kind, *_cors(origin)],
-            )
+            head = (b"content-type", messages.JSON), *no.headers
+            return await self.answer(exchange, no.status, self.refusal(no), head)
         except Gone:
             return None
 
@@ -112,6 +120,31 @@ class App:
             await self._rest(scope, receive, counted)
         except Gone:
             return None
+
+    def refusal(self, no: Refused) -> bytes:
+        """Return the body of a refusal."""
+        return messages.json.encode(no.body())
+
+    def sentence(self, request: Request, error: HTTPException) -> str:
+        """Return the sentence on a path or a method that is not there."""
+        return (
+            f"{request.method[:20]} {request.url.path[:80]}: {error.detail}; /openapi.json "
+            "lists the paths and methods"
+        )
+
+    async def answer(
+        self, exchange: Exchange, status: int, body: bytes, headers: Sequence[Header]
+    ) -> None:
+        """Send a whole answer."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.begin(exchange, status, (*headers, length))
+        await exchange.send({"type": "http.response.body", "body": body})
+
+    async def begin(self, exchange: Exchange, status: int, headers: Sequence[Header]) -> None:
+        """Send the head of an answer."""
+        self._count(exchange.path, exchange.began, status)
+        all_ = [*headers, *_cors(exchange.origin), *self._closing()]
+        await exchange.send({"type": "http.response.start", "status": status, "headers": all_})
 
     async def body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Return the body of a request; Refused (413, 415) if it is too long or compressed."""
@@ -142,32 +175,77 @@ class App:
             if not message.get("more_body"):
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _send(
-        self,
-        send: Send,
-        path: str,
-        began: float,
-        status: int,
-        body: bytes,
-        headers: list[tuple[bytes, bytes]],
-    ) -> None:
-        self._count(path, began, status)
-        headers = [*headers, (b"content-length", b"%d" % len(body)), *self._closing()]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
     def _closing(self) -> tuple[tuple[bytes, bytes], ...]:
         """While the server drains, callers are asked to come again by another connection: to
         another server.
         """
-        return ((b"connection", b"close"),) if self.service.draining else ()
+        return ((b"connection", b"close"),) if self._served.draining else ()
 
     def _count(self, path: str, began: float, status: int) -> None:
-        self._metrics_of.request(
-            path if path in PATHS else oip.kind(path), status, time.perf_counter() - began
+        known = path if path in self._paths else self.kind(path)
+        self._served.metrics.request(known, status, time.perf_counter() - began)
+
+    def kind(self, path: str) -> str:
+        """Return the name under which requests of another path are counted."""
+        return "other"
+
+    async def _health(self, request: Request) -> Response:
+        return Response(b'{"alive":true}', media_type="application/json")
+
+    async def _ready(self, request: Request) -> Response:
+        state = self._served.state()
+        known = self.guard.knows(request.scope["headers_by_name"].get(b"authorization"))
+        # versions and files are not for strangers
+        said = state if known else {"ready": state["ready"]}
+        return Response(
+            messages.json.encode(said),
+            200 if state["ready"] else 503,
+            media_type="application/json",
         )
 
-    # ------------------------------------------------------------------------------ the other paths
+    async def _metrics(self, request: Request) -> Response:
+        return Response(
+            self._served.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+    async def _http_error(self, request: Request, error: HTTPException) -> Response:
+        no = Refused(error.status_code, self.sentence(request, error))
+        return Response(self.refusal(no), no.status, error.headers, "application/json")
+
+    async def _refused(self, request: Request, no: Refused) -> Response:
+        return Response(self.refusal(no), no.status, media_type="application/json")
+
+
+class App(Guarded):
+    """The paths of a policy. ``/v1/act`` is answered without Starlette, since it must be fast."""
+
+    def __init__(self, service: Service, guard: Guard, *, most_body: int = 8 << 20) -> None:
+        """``most_body``: bytes that a request may have."""
+        self.service = service
+        routes = [
+            # of which the other methods come here, to be refused
+            Route("/v1/act", self._health, methods=["POST"]),
+            Route("/v1/outcome", self._outcome, methods=["POST"]),
+            Route("/v1/end", self._end, methods=["POST"]),
+            Route("/", self._page, methods=["GET"]),
+            Route("/docs", self._docs, methods=["GET"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
+            *oip.routes(service, self.body),
+        ]
+        super().__init__(service, guard, routes, most_body=most_body, paths=PATHS)
+        self.posts = {"/v1/act": self._act}
+
+    def kind(self, path: str) -> str:
+        """Return the name under which requests of another path are counted."""
+        return oip.kind(path)
+
+    async def _act(self, exchange: Exchange) -> None:
+        codec = messages.codec(exchange.headers.get(b"content-type"))
+        request = codec.decode("act", await self.body(exchange.headers, exchange.receive))
+        answer = Answer()
+        self.service.act(request, answer)
+        body = codec.encode((await answer.get())[0])
+        await self.answer(exchange, 200, body, ((b"content-type", codec.content_type),))
 
     async def _outcome(self, request: Request) -> Response:
         codec = messages.codec(request.scope["headers_by_name"].get(b"content-type"))
@@ -198,62 +276,14 @@ class App:
     async def _docs(self, request: Request) -> Response:
         return RedirectResponse("./", 302)  # no host in it, and right below any path
 
-    async def _health(self, request: Request) -> Response:
-        return Response(b'{"alive":true}', media_type="application/json")
-
-    async def _ready(self, request: Request) -> Response:
-        state = self.service.state()
-        known = self.guard.knows(request.scope["headers_by_name"].get(b"authorization"))
-        # versions and files are not for strangers
-        said = state if known else {"ready": state["ready"]}
-        return Response(
-            messages.json.encode(said),
-            200 if state["ready"] else 503,
-            media_type="application/json",
-        )
-
-    async def _metrics(self, request: Request) -> Response:
-        return Response(
-            self.service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
-
     async def _openapi(self, request: Request) -> Response:
         return Response(messages.json.encode(openapi(self.service)), media_type="application/json")
 
 
-PATHS = frozenset(
-    (
-        "/",
-        "/docs",
-        "/v1/act",
-        "/v1/outcome",
-        "/v1/end",
-        "/healthz",
-        "/readyz",
-        "/metrics",
-        "/openapi.json",
-    )
-)
+PATHS = ("/", "/docs", "/v1/act", "/v1/outcome", "/v1/end", "/openapi.json")
 
 
 def _cors(origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
     return (
         () if origin is None else ((b"access-control-allow-origin", origin), (b"vary", b"origin"))
     )
-
-
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    sentence = (
-        f"{request.method[:20]} {request.url.path[:80]}: {error.detail}; /openapi.json "
-        "lists the paths and methods"
-    )
-    return Response(
-        messages.json.encode({"error": sentence}),
-        error.status_code,
-        error.headers,
-        "application/json",
-    )
-
-
-async def _refused(request: Request, no: Refused) -> Response:
-    return Response(messages.json.encode(no.body()), no.status, media_type="application/json")

@@ -21,10 +21,15 @@ LATEST_MS = 86_400_000
 Deadline = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]  # ms after the request arrived
 
 
+Header = tuple[bytes, bytes]
+
+
 class Refused(Exception):
     """A request that cannot be answered: the HTTP status, and a sentence with the path, the
     expected value and the value that came.
     """
+
+    headers: tuple[Header, ...] = ()  # of the answer
 
     def __init__(self, status: int, sentence: str) -> None:
         self.status, self.sentence = status, bounds.sentence(sentence)

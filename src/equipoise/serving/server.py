@@ -9,8 +9,9 @@ import gc
 import logging
 import secrets
 import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,8 +110,7 @@ async def _serve(
     try:
         if settings.port is not None:
             sockets.append(listen(settings.host, settings.port))
-            host, port = sockets[0].getsockname()[:2]
-            places.append(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            places.append(url_of(sockets[0]))
         if settings.uds is not None:
             await frame_server.listen(settings.uds)
             places.append(f"unix:{settings.uds}")
@@ -131,14 +131,12 @@ async def _serve(
         sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()  # loaded objects stay: a full collection need not look at them
-        while serving is not None and not http.started and not serving.done():
-            await asyncio.sleep(0.005)
-        for one in sockets:
-            one.listen(BACKLOG)  # asyncio's number also limits how many it accepts at once
+        await began(http, serving, sockets)
         started(places)
         sweeping = loop.create_task(_sweep(service, frame_server))
-        await _ended(stop, serving)
+        await ended(stop, serving)
         end = loop.time() + settings.drain_s
+        log.info("draining", extra={"waiting": len(service.batcher)})
         await _drain(service, http, frame_server, serving, end)
         sweeping.cancel()
     finally:
@@ -155,7 +153,23 @@ async def _serve(
     )
 
 
-async def _ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> None:
+def url_of(listening: socket.socket) -> str:
+    """Return the URL of a server's socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def began(
+    http: Server, serving: asyncio.Task[None] | None, sockets: Sequence[socket.socket]
+) -> None:
+    """Wait until the web server accepts connections, or has failed."""
+    while serving is not None and not http.started and not serving.done():
+        await asyncio.sleep(0.005)
+    for one in sockets:
+        one.listen(BACKLOG)  # asyncio's number also limits how many it accepts at once
+
+
+async def ended(stop: asyncio.Event, serving: asyncio.Task[None] | None) -> None:
     """Wait for a signal, or for the web server to fail."""
     told = asyncio.ensure_future(stop.wait())
     await asyncio.wait(
@@ -174,7 +188,6 @@ async def _drain(
     """Take no new connections, answer what was asked, close: all before ``end``, on the loop's
     clock.
     """
-    log.info("draining", extra={"waiting": len(service.batcher)})
     loop = asyncio.get_running_loop()
     service.draining = True
     if serving is not None:
@@ -186,9 +199,15 @@ async def _drain(
         await asyncio.sleep(0.01)
     await frame_server.drain(lambda: loop.time() > end)
     if serving is not None:
-        http.config.timeout_graceful_shutdown = max(0.0, end - loop.time())  # type: ignore[assignment]  # it takes fractions
-        http.should_exit = True
-        await serving
+        await exit_(http, serving, end)
+
+
+async def exit_(http: Server, serving: asyncio.Task[None], end: float) -> None:
+    """End the web server once its open answers are sent, or at ``end``, on the loop's clock."""
+    left = max(0.0, end - asyncio.get_running_loop().time())
+    http.config.timeout_graceful_shutdown = left  # type: ignore[assignment]  # it takes fractions
+    http.should_exit = True
+    await serving
 
 
 async def _sweep(service: Service, frame_server: FrameServer) -> None:

@@ -43,12 +43,12 @@ def draw(logits: Tensor, temperature: float, number: Tensor | None) -> tuple[Ten
     never drawn. Logits that are nan give a token and nan.
     """
     logp = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, -1)
-    token = logits.argmax(-1) if number is None else _inverse(logp.exp(), number)
+    token = logits.argmax(-1) if number is None else inverse(logp.exp(), number)
     token = token.clamp_max(logits.shape[1] - 1)  # past the end where logits are nan
     return token, logp.gather(1, token[:, None])[:, 0]
 
 
-def _inverse(chance: Tensor, number: Tensor) -> Tensor:
+def inverse(chance: Tensor, number: Tensor) -> Tensor:
     """Token [B] int64: the place in ``chance`` [B, V] where its running sum first exceeds
     ``number`` [B] times the total.
     """

@@ -262,12 +262,7 @@ class TorchEngine:
     def _drawn(self, hidden: Tensor) -> list[Sampled]:
         """Draw a token of each live row and stamp it; return the samples that it ends."""
         rows = self._rows[:, : self.live]
-        number = (
-            None
-            if self._greedy
-            else self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
-        )
-        drawn, logp = draw(self._now.net.logits(hidden), self._temperature, number)
+        drawn, logp = self._draw(self._now.net.logits(hidden))
         token = rows[TOKEN]
         token[:] = drawn.cpu().numpy()
         rows[PLACE] += 1
@@ -286,6 +281,15 @@ class TorchEngine:
         if not ends.any():
             return []
         return self._ended(np.flatnonzero(ends), said)
+
+    def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a token of each live row [live] and its log-probability [live]."""
+        return draw(logits, self._temperature, None if self._greedy else self._uniform())
+
+    def _uniform(self) -> Tensor:
+        """Return the uniform number in [0, 1) of each live row's next token [live]."""
+        rows = self._rows[:, : self.live]
+        return self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
 
     def _stopped(self, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which live rows end with a stop string [live]; they are marked in ``ends`` too."""
@@ -319,12 +323,15 @@ class TorchEngine:
             logp = self._logp[seat, part]
             version = self._version[seat, part]
             samples.append(Sampled(group, index, text.copy(), logp.copy(), version.copy(), stop))
-            if self._open[group] == 1:
-                del self._open[group]
-            else:
-                self._open[group] -= 1
+            self._close(group)
         self._free(ended)
         return samples
+
+    def _close(self, group: int) -> None:
+        """Count one sample of a group as ended."""
+        self._open[group] -= 1
+        if not self._open[group]:
+            del self._open[group]
 
     def _free(self, ended: I64) -> None:
         """Close the rows ``ended`` (ascending), and move the last live rows into their places."""
@@ -354,7 +361,8 @@ class TorchEngine:
     def _taking(
         self, version: int, params: Mapping[str, Tensor], whole: Callable[[], bool]
     ) -> Iterator[None]:
-        waits = self.live > 0 and self._on_update == "finish"
+        # a group that waits now may begin between two parts
+        waits = bool(self._open) and self._on_update == "finish"
         # else no part waits for the copy
         aside = bool(self._open) and (waits or self._device.type == "cpu")
         if aside:

@@ -1,0 +1,116 @@
+"""Language models for ``equipoise serve``: of a run, whose newest kept weights are followed, or in
+a folder of model files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equipoise import foreign
+from equipoise.api.playing import weights_of
+from equipoise.api.writing import writer
+from equipoise.language import architectures, files, models, tasks
+from equipoise.language.tokenizers import HubTokenizer, check_fits
+from equipoise.nets.scored import ScoredDecoder
+from equipoise.record import checkpoint
+from equipoise.record.directory import RunDirectory
+from equipoise.serving.chat.model import Model
+from equipoise.sources.prompts import COMPLETION
+from equipoise.sources.text import texts_of
+from equipoise.types import learning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DIGITS = 12  # of a hash, in the name of a version
+
+
+class Following:
+    """The newest kept weights of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._seen = run, _listed(run)
+
+    def newer(self, version: str) -> tuple[str, Mapping[str, Tensor]] | None:
+        """As ``Newer.newer``."""
+        if (listed := _listed(self._run)) == self._seen:
+            return None
+        place = weights_of(self._run)
+        found = None if named(place) == version else (named(place), checkpoint.load(place)[0])
+        self._seen = listed
+        return found
+
+
+def _listed(run: Path) -> object:
+    """Return what changes when a checkpoint is kept or removed."""
+    folder = run / "checkpoints"
+    rooms = [one for one in (folder, folder / "best", run / "summary.json") if one.exists()]
+    return [one.stat().st_mtime_ns for one in rooms]
+
+
+def named(place: Path) -> str:
+    """Return the name of the version in a checkpoint."""
+    return f"{place.name}-{checkpoint.identity(place)[:DIGITS]}"
+
+
+def of_run(directory: Path, version: str, name: str, trust: Sequence[str]) -> Model:
+    """Return the model of a run on text: its newest kept weights, or those of ``version``."""
+    run = RunDirectory.found(directory).path
+    source = None if version else Following(run)
+    place = _kept(run, version) if version else weights_of(run)
+    program, text, net = writer(run, source=place, trust=trust)
+    if isinstance(net, ScoredDecoder):
+        raise ValueError(
+            f"{directory}: must be a run whose model writes, got a reward model; eq.score scores "
+            "completions with it"
+        )
+    settings = texts_of(program).settings
+    (policy, *_), tokenizer = learning(program).values(), text.tokenizer
+    return Model(
+        name=name or run.absolute().name,
+        version=named(place),
+        net=net,
+        tokenizer=tokenizer,
+        positions=text.config.max_position_embeddings,
+        limit=text.spec.completion,
+        temperature=foreign.attribute(policy.algorithm, "temperature", 1.0),
+        stop=settings.stop,
+        template=tasks.arguments(settings.chat_template_kwargs, "chat_template_kwargs"),
+        source=source,
+    )
+
+
+def _kept(run: Path, version: str) -> Path:
+    found = {path.name: path for _, path in checkpoint.steps(run / "checkpoints")}
+    found = {path.name: path for _, path in checkpoint.steps(run / "checkpoints" / "best")} | found
+    if (place := found.get(version)) is None:
+        raise ValueError(
+            f"--version: must be a kept checkpoint of {run} ({', '.join(found)}), got {version!r}"
+        )
+    return place
+
+
+def of_model(directory: Path, name: str) -> Model:
+    """Return the model in a folder with config.json, safetensors and a tokenizer."""
+    found, tokenizer = models.find(str(directory)), HubTokenizer(directory)
+    check_fits(tokenizer, found.config.vocab_size, str(directory))
+    return Model(
+        name=name or directory.absolute().name,
+        version=_hashed(directory),
+        net=architectures.build(asdict(found.config), str(directory)),
+        tokenizer=tokenizer,
+        positions=found.config.max_position_embeddings,
+        limit=COMPLETION,
+    )
+
+
+def _hashed(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for file in (directory / files.CONFIG, *files.weight_files(directory)):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:DIGITS]

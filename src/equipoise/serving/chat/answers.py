@@ -1,0 +1,130 @@
+"""Answers in the form of OpenAI's API: whole, or as the events of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from equipoise.language.tokenizers import STRANGE
+from equipoise.serving.chat.wire import Asked
+from equipoise.serving.chat.writer import Mark, Piece, Reply
+
+Json = dict[str, object]
+OBJECTS = {"chat": "chat.completion", "completions": "text_completion"}
+DONE = b"data: [DONE]\n\n"
+encode = msgspec.json.Encoder().encode
+
+
+class Answers:
+    """The answers to one request."""
+
+    def __init__(self, asked: Asked, reply: Reply, token: Callable[[int], str]) -> None:
+        """``token``: the text of one token."""
+        self._asked, self._reply, self._token = asked, reply, token
+        self._letters = [0] * reply.job.samples  # of the tokens with log-probabilities so far
+
+    def whole(self, pieces: Sequence[Piece]) -> bytes:
+        """Return the answer of all pieces."""
+        choices = list[Json]()
+        for number in range(self._reply.job.samples):
+            mine = [one for one in pieces if one.choice == number]
+            said = "".join(one.text for one in mine)
+            marks = [mark for one in mine for mark in one.marks]
+            content: Json = {"text": said}
+            if self._asked.kind == "chat":
+                content = {"message": {"role": "assistant", "content": said, "refusal": None}}
+            choices.append(
+                self._choice(number, content, marks)
+                | {"finish_reason": next(one.finish for one in mine if one.finish)}
+            )
+        return encode(self._head(self._object) | {"choices": choices, "usage": self._usage()})
+
+    def first(self) -> Iterator[bytes]:
+        """Return the events before the text: the role of each choice of a chat."""
+        if self._asked.kind == "chat":
+            for number in range(self._reply.job.samples):
+                delta: Json = {"delta": {"role": "assistant", "content": ""}}
+                yield self._event([self._choice(number, delta) | {"finish_reason": None}])
+
+    def parts(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
+        """Return the events of pieces."""
+        for one in pieces:
+            chat = self._asked.kind == "chat"
+            content: Json = {"delta": {"content": one.text}} if chat else {"text": one.text}
+            if one.text or one.marks:
+                made = self._choice(one.choice, content, one.marks)
+                yield self._event([made | {"finish_reason": None}])
+            if one.finish:
+                last: Json = {"delta": {}} if chat else {"text": ""}
+                yield self._event([self._choice(one.choice, last) | {"finish_reason": one.finish}])
+
+    def last(self) -> Iterator[bytes]:
+        """Return the events after the text."""
+        if self._asked.usage:
+            yield self._event([], self._usage())
+        yield DONE
+
+    @property
+    def _object(self) -> str:
+        return OBJECTS[self._asked.kind]
+
+    def _head(self, name: str) -> Json:
+        asked = self._asked
+        return {
+            "id": f"{'chatcmpl' if asked.kind == 'chat' else 'cmpl'}-{asked.id}",
+            "object": name,
+            "created": asked.created,
+            "model": asked.model,
+            "system_fingerprint": self._reply.version,
+        }
+
+    def _event(self, choices: Sequence[Json], usage: Json | None = None) -> bytes:
+        chat = self._asked.kind == "chat"
+        head = self._head("chat.completion.chunk" if chat else self._object)
+        more: Json = {"usage": usage} if self._asked.usage else {}
+        return b"data: " + encode(head | {"choices": choices} | more) + b"\n\n"
+
+    def _choice(self, number: int, content: Json, marks: Sequence[Mark] = ()) -> Json:
+        found: Json | None = None
+        if self._asked.logprobs is not None:
+            found = self._chat_marks(marks) if "text" not in content else self._marks(number, marks)
+        return {"index": number} | content | {"logprobs": found}
+
+    def _chat_marks(self, marks: Sequence[Mark]) -> Json:
+        return {
+            "content": [
+                self._named(one.token, one.logp)
+                | {"top_logprobs": [self._named(*pair) for pair in one.likeliest]}
+                for one in marks
+            ],
+            "refusal": None,
+        }
+
+    def _named(self, token: int, logp: float) -> Json:
+        text = self._token(token)
+        # a part of a character has no text of its own
+        torn = STRANGE in text
+        return {"token": text, "logprob": logp, "bytes": None if torn else list(text.encode())}
+
+    def _marks(self, number: int, marks: Sequence[Mark]) -> Json:
+        texts, offsets = [self._token(one.token) for one in marks], list[int]()
+        for text in texts:
+            offsets.append(self._letters[number])
+            self._letters[number] += len(text)
+        top = [{self._token(token): logp for token, logp in one.likeliest} for one in marks]
+        return {
+            "tokens": texts,
+            "token_logprobs": [one.logp for one in marks],
+            "top_logprobs": top if self._asked.logprobs else None,
+            "text_offset": offsets,
+        }
+
+    def _usage(self) -> Json:
+        prompt = sum(map(len, self._reply.job.prompts))
+        written = self._reply.tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+        }

@@ -1,0 +1,85 @@
+"""The server of a language model: one process that listens, writes, follows newer weights, and
+drains after a signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+
+import torch
+
+from equipoise import web
+from equipoise.listening import listen
+from equipoise.serving.chat.app import App
+from equipoise.serving.chat.model import Model
+from equipoise.serving.chat.service import Service
+from equipoise.serving.chat.settings import TextSettings
+from equipoise.serving.guard import Guard
+from equipoise.serving.server import SWITCH_S, Server, began, ended, exit_, guard_of, url_of
+from equipoise.serving.settings import Settings
+
+log = logging.getLogger("equipoise.serving")
+DEADLINE_S = 600.0  # as OpenAI's clients wait
+
+
+def serve(
+    model: Model, settings: Settings, text: TextSettings, started: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT. ``started`` gets the URL.
+
+    ValueError or OSError if that is impossible, as for policies.
+    """
+    guard = guard_of(settings)
+    torch.set_num_threads(settings.threads)
+    asyncio.run(_serve(model, settings, text, guard, started))
+
+
+async def _serve(
+    model: Model,
+    settings: Settings,
+    text: TextSettings,
+    guard: Guard,
+    started: Callable[[str], None],
+) -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    seed = secrets.randbits(62) if settings.seed is None else settings.seed
+    deadline = settings.deadline_ms
+    service = Service(
+        model,
+        text,
+        rows=settings.batch,
+        seed=seed,
+        deadline_s=DEADLINE_S if deadline is None else deadline / 1000,
+    )
+    app = App(service, guard, most_body=settings.most_body)
+    most = web.fitting(settings.most_connections, 1)
+    http = Server(web.config(app, most_connections=most, request_s=settings.request_s))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    assert settings.port is not None
+    listening = listen(settings.host, settings.port)
+    try:
+        service.start()
+        serving = loop.create_task(http.serve([listening]))
+        await began(http, serving, [listening])
+        about = {"model": model.name, "version": model.version, "context": service.context}
+        log.info("serving", extra={**about, "at": url_of(listening)})
+        sys.setswitchinterval(SWITCH_S)
+        started(url_of(listening))
+        following = loop.create_task(service.follow())
+        await ended(stop, serving)
+        following.cancel()
+        log.info("draining", extra={"open": service.open})
+        service.draining = True
+        for server in http.servers:
+            server.close()
+        await exit_(http, serving, loop.time() + settings.drain_s)
+    finally:
+        listening.close()
+        service.close()
+    log.info("ended", extra={"tokens": service.writer.drawn})

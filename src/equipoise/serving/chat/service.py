@@ -1,0 +1,208 @@
+"""The service: checked requests in, replies out; it reads prompts, bounds what waits, and follows
+newer weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+from equipoise.actors.engine.request_engine import RequestEngine
+from equipoise.hints import shortened
+from equipoise.language.messages import read_prompt
+from equipoise.language.task_files import plain
+from equipoise.serving.chat.model import Model, check_finite, context_of
+from equipoise.serving.chat.settings import TextSettings
+from equipoise.serving.chat.wire import Asked, Denied
+from equipoise.serving.chat.writer import Job, Reply, Writer
+from equipoise.serving.metrics import Metrics
+from equipoise.types.packed import Prompt
+
+log = logging.getLogger("equipoise.serving")
+FOLLOW_S = 0.5  # between two looks for newer weights
+LETTERS = 128  # of a token at most: a longer prompt has too many tokens, without counting them
+T = TypeVar("T")
+
+
+class Service:
+    """A model that answers."""
+
+    def __init__(
+        self, model: Model, settings: TextSettings, *, rows: int, seed: int, deadline_s: float
+    ) -> None:
+        """``rows``: choices that are written side by side; ``deadline_s``: seconds that an answer
+        may take. Call it in a running event loop.
+        """
+        self.model, self.rows, self._queue = model, rows, settings.queue
+        self._deadline_s = deadline_s
+        self.context = context_of(model, settings, rows)
+        net = model.net.to(settings.device)
+        engine = RequestEngine(
+            net, rows=rows, length=self.context, eos=model.tokenizer.eos, seed=seed
+        )
+        if model.source is not None:
+            engine.make_room()
+        self._loop = asyncio.get_running_loop()
+        self.writer = Writer(engine, model.tokenizer.decode, model.version, self._loop)
+        # a thread for prompts, since a long one takes a while, and one for weights
+        self._reader, self._loader = (
+            ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
+        )
+        self.open = 0  # choices that were asked for and have not ended
+        self._alarm = ""
+        self._seen = model.version  # the newest version that was offered
+        self.draining = False
+        self.metrics = Metrics()
+        self.metrics.gauges = self._gauges
+
+    def start(self) -> None:
+        self.writer.start()
+
+    def close(self) -> None:
+        self.writer.close()
+        for one in (self._reader, self._loader):
+            one.shutdown(wait=True, cancel_futures=True)
+
+    # ---------------------------------------------------------------------------------- the answers
+
+    async def ask(self, asked: Asked) -> Reply:
+        """Begin an answer; ``Denied`` if it cannot be given. Call ``end`` when it is over."""
+        samples = len(asked.prompts) * asked.n
+        if asked.n > self.rows:
+            raise Denied(400, f"n: must be at most {self.rows} (--batch), got {asked.n}", "n")
+        self._check_room(samples)
+        job = await self._run(self._reader, functools.partial(self._job, asked))
+        self._check_room(samples)
+        late = f"deadline: expected an answer within {self._deadline_s:g} s, got none"
+        reply = Reply(job)
+        reply.timer = self._loop.call_later(self._deadline_s, reply.fail, Denied(504, late))
+        self.open += samples
+        self.writer.write(reply)
+        return reply
+
+    def end(self, reply: Reply) -> None:
+        """Count a reply as over; free its rows if it was left."""
+        self.open -= reply.job.samples
+        if reply.timer is not None:
+            reply.timer.cancel()
+        if reply.left:
+            self.writer.cancel(reply)
+
+    def _check_room(self, samples: int) -> None:
+        most = self.rows + self._queue
+        if samples > most:
+            raise Denied(
+                400, f"n: must ask for at most {most:,} answers (--queue), got {samples:,}", "n"
+            )
+        if self.open + samples > most:
+            raise Denied(
+                429, f"queue: must have room for {samples:,} more, got {self.open:,} of {most:,}; "
+                "try again later", None, "queue_full",
+            )  # fmt: skip
+
+    def _run(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(pool, act)
+
+    def _job(self, asked: Asked) -> Job:
+        """Read the prompts into tokens; in the thread for prompts."""
+        param = "messages" if asked.kind == "chat" else "prompt"
+        prompts = [self._tokens(one, param) for one in asked.prompts]
+        longest = max(map(len, prompts))
+        if longest >= self.context:
+            raise _too_long(param, f"at most {self.context - 1:,}", f"{longest:,}")
+        if asked.limit is not None and longest + asked.limit > self.context:
+            raise _too_long(
+                "max_tokens", f"at most {self.context - longest:,} beside this prompt",
+                f"{asked.limit:,}",
+            )  # fmt: skip
+        limit = asked.limit or min(self.model.limit, self.context - longest)
+        how = [asked.sampling(number, self.model.temperature) for number in range(len(prompts))]
+        stop = self.model.stop if asked.stop is None else asked.stop
+        marked = asked.logprobs is not None
+        return Job(
+            prompts=prompts, sampling=how, n=asked.n, limit=limit, stop=stop, stream=asked.stream,
+            marked=marked,
+        )  # fmt: skip
+
+    def _tokens(self, prompt: object, param: str) -> Sequence[int]:
+        tokenizer, size = self.model.tokenizer, self.model.net.config.vocab_size
+        if param == "prompt" and isinstance(prompt, list):
+            tokens = cast("list[int]", prompt)
+            if wrong := [one for one in tokens if not 0 <= one < size]:
+                raise Denied(
+                    400, f"prompt: must be tokens from 0 to {size - 1:,}, got {wrong[0]:,}", param
+                )
+            return tokens
+        try:
+            asked: Prompt = read_prompt(plain(prompt, param), param)
+            letters = sum(map(len, _texts(asked)))
+            if letters > LETTERS * self.context:
+                raise _too_long(
+                    param, f"at most {self.context - 1:,}", f"a text of {letters:,} letters"
+                )
+            tokens = tokenizer.prompt(asked, self.model.template)
+        except ValueError as error:
+            chat = "; try /v1/completions" if "no chat template" in str(error) else ""
+            raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None
+        if not tokens:
+            raise Denied(400, f"{param}: must have at least 1 token, got none", param)
+        return tokens
+
+    # -------------------------------------------------------------------------------- newer weights
+
+    async def follow(self) -> None:
+        """Offer newer weights to the writer, as long as the source has any."""
+        while (source := self.model.source) is not None:
+            await asyncio.sleep(FOLLOW_S)
+            try:
+                find = functools.partial(source.newer, self._seen)
+                found = await self._run(self._loader, find)
+                if found is None:
+                    continue
+                version, params = found
+                check_finite(version, params)
+            except (OSError, ValueError) as error:
+                self._alarmed(str(error))
+                continue
+            self._seen, self._alarm = version, ""
+            log.info("newer weights", extra={"version": version})
+            self.writer.offer(version, params, self._alarmed)
+
+    def _alarmed(self, why: str) -> None:
+        if why != self._alarm:
+            log.warning("newer weights cannot be served", extra={"why": why})
+        self._alarm = why
+
+    # -------------------------------------------------------------------------------------- a state
+
+    def state(self) -> dict[str, object]:
+        """What ``/readyz`` answers."""
+        return {
+            "ready": True,
+            "model": self.model.name,
+            "version": self.writer.version,
+            "live": self.writer.live,
+            "open": self.open,
+            "alarms": [self._alarm] if self._alarm else [],
+        }
+
+    def _gauges(self) -> dict[str, tuple[str, float]]:
+        return {
+            "equipoise_tokens_total": ("Tokens that were drawn.", self.writer.drawn),
+            "equipoise_answers_live": ("Answers that are being written.", self.writer.live),
+            "equipoise_answers_open": ("Answers that were asked for.", self.open),
+            "equipoise_alarms": ("Alarms.", bool(self._alarm)),
+        }
+
+
+def _too_long(param: str, wanted: str, got: str) -> Denied:
+    sentence = f"{param}: must be {wanted} tokens, the rest of the context, got {got}"
+    return Denied(400, sentence, param, "context_length_exceeded")
+
+
+def _texts(prompt: Prompt) -> list[str]:
+    return [prompt] if isinstance(prompt, str) else [str(one["content"]) for one in prompt]
