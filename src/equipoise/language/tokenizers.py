@@ -270,7 +270,7 @@ class HubTokenizer:
         if isinstance(prompt, str) or isinstance(answer, str):
             return self.encode(str(answer))
         # a begun answer is part of the assistant's turn
-        asked, _ = begun(prompt)
+        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
         text = self._rendered([*asked, _turn(SENTINEL), *answer], template)
         tokens = self.encode(text[text.rindex(SENTINEL) + len(SENTINEL) :])
         if ended:  # the policy has drawn the end, which the template writes behind a turn
@@ -281,7 +281,7 @@ class HubTokenizer:
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> None:
         if isinstance(prompt, str):
             return
-        asked, _ = begun(prompt)
+        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
         for turn in (SENTINEL, f"<think>\n{SENTINEL}\n</think>\n\n{SENTINEL}"):
             begins = self._rendered(asked, template) + turn
             later = [*asked, _turn(turn), {"role": "user", "content": SENTINEL}]

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from equipoise import foreign
 from equipoise.hints import shortened
@@ -56,8 +56,7 @@ def load(name: str) -> Callable[[], Partner]:
             f"partner {name!r}: must be a class with the methods {' and '.join(METHODS)}, got "
             f"{shortened(repr(found))}"
         )
-    made: Callable[[], Partner] = found
-    return made
+    return cast("Callable[[], Partner]", found)
 
 
 class Dialogue:

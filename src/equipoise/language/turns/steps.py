@@ -154,7 +154,7 @@ class Steps:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(
-                    target=self._loop.run_forever, name="equipoise turns", daemon=True
+                    target=_serve, args=[self._loop], name="equipoise turns", daemon=True
                 ).start()
             step.waits_for = asyncio.run_coroutine_threadsafe(awaited(value), self._loop)
         return step.waits_for.result()
@@ -179,3 +179,13 @@ class Steps:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._read.close()
         self._write.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and then cancel what it still has."""
+    loop.run_forever()
+    for task in (left := asyncio.all_tasks(loop)):
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left))
+    loop.close()
