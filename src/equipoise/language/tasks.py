@@ -339,7 +339,7 @@ _GUESS = _Talk(
 )
 _DIGITS = "0123456789=#?"
 TALKS: dict[str, _Talk] = {
-    "guess": _GUESS,  # h < d > f: 15 numbers
+    "guess": _GUESS,  # d > f < e: 7 numbers
     # 12*13 #12*13 =156 156: 900 products
     "calculator": _Talk(
         partner=own.Calculator, rows=own.products, alphabet=_DIGITS + "+-*", turns=3, tokens=24

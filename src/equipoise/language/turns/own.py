@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 
 CALL = "#"
 UNKNOWN = "?"
-NUMBERS = "abcdefghijklmno"  # of the guessing game, as letters, so that each is one token
-GUESSES = 4  # enough for 2^4 - 1 numbers, by halving
+NUMBERS = "abcdefg"  # of the guessing game, as letters, so that each is one token
+GUESSES = 3  # enough for 2^3 - 1 numbers, by halving
 PEOPLE = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "ida")
 _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "+": operator.add,
