@@ -93,7 +93,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         api.start("guess", out=out, **SMALL | {"algorithm": "sft"})
     with pytest.raises(ValueError, match="unknown function 'rows'"):
         api.start("equipoise.language.turns.own:Guess", out=out, **SMALL)
+    given = [*SMALL["settings"], "source.arguments=mots=3"]
     with pytest.raises(ValueError, match="unknown argument 'mots'; did you mean 'most'"):
-        given = [*SMALL["settings"], "source.arguments=mots=3"]
         api.start(f"{TALKING}:Adder", out=out, **SMALL | {"settings": given})
     assert not out.exists()

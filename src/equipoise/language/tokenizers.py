@@ -291,6 +291,14 @@ class HubTokenizer:
                     "were written, since a conversation is appended to, got one that changes "
                     "them; take a template that does not"
                 )
+        answer = [{"role": "user", "content": SENTINEL}]
+        whole = self.encode(self._rendered([*asked, _turn(SENTINEL), *answer], template))
+        given = self.between(prompt, answer, ended=False, template=template)
+        if whole[len(whole) - len(given) :] != given:
+            raise ValueError(
+                f"the chat template in {self._directory}: must end a turn with a token of its own, "
+                "since a conversation is appended to, got one that ends it within a token"
+            )
 
     def _rendered(
         self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]

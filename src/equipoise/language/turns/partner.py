@@ -103,13 +103,13 @@ def answer(value: object, *, chat: bool, most: int) -> Answer:
         raise WrongAnswer(f"step: the reward must be a finite number, got {_shown(reward)}")
     if said is None:
         return Answer(None, float(reward))
-    if isinstance(said, str) and chat:
-        said = [{"role": "user", "content": said}]
-    if isinstance(said, str) is chat or not isinstance(said, str | list | tuple):
+    if not isinstance(said, str) and not (chat and isinstance(said, list | tuple)):
         wanted = "a text or messages" if chat else "a text"
         raise WrongAnswer(f"step: the answer must be {wanted} or None, got {_shown(said)}")
     if (size := _bytes(said, most)) > most:
         raise WrongAnswer(f"step: the answer must have at most {most:,} bytes, got {size:,}")
+    if isinstance(said, str) and chat:
+        said = [{"role": "user", "content": said}]
     try:
         messages = read_prompt(said, "step")
     except ValueError as error:
