@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/turns.py [--open 200] [--rows 64] [--tool 0.05] [--seconds 20]
 
-Conversations of three turns, with a tool that sleeps, on the engine of a simulated device: a step is
-10 ms, a turn 20 tokens (median). ``open`` conversations are under way all the time, as a
+Conversations of three turns, with a tool that sleeps, on the engine of a simulated device: a step
+takes 10 ms, a turn has 20 tokens (median). ``open`` conversations are under way all the time, as a
 generator has them; a row of the engine draws, or waits. ``held`` is the share that would draw if a
 conversation kept its row while its tool is at work.
 """

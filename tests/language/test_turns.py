@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise.language import tasks
-from equipoise.language.tokenizers import CharTokenizer, HubTokenizer
+from equipoise.language.tokenizers import SENTINEL, CharTokenizer, HubTokenizer
 from equipoise.language.turns import own, partner, steps
 from equipoise.language.turns.steps import Failure, PartnersFailed, Steps
 from tests.language.test_tokenizers import words
@@ -95,6 +95,13 @@ class Empty(Counts):
         return ""
 
 
+class Alike(Counts):
+    """All conversations begin with the same words."""
+
+    def reset(self, row: Mapping[str, object]) -> str:
+        return "which number?"
+
+
 class Deaf:
     def reset(self, row: object) -> str:
         return "a"
@@ -122,6 +129,12 @@ def test_a_class_is_a_task_of_its_rows() -> None:
 def test_a_class_that_is_no_task(name: str, arguments: dict[str, object], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         tasks.make(f"{__name__}:{name}", seed=1, arguments=arguments)
+
+
+def test_conversations_may_all_begin_alike() -> None:
+    task = tasks.make(f"{__name__}:Alike", seed=1)
+    assert (len(task.train), len(task.held_out)) == (18, 2)
+    assert task.tokenizer is not None and task.tokenizer.encode("Any text\n")
 
 
 def test_a_partner_has_two_methods() -> None:
@@ -254,6 +267,14 @@ def test_a_template_that_changes_earlier_turns_is_refused(template: str, tmp_pat
     hub = HubTokenizer(words(tmp_path, template=template))
     with pytest.raises(ValueError, match="must keep earlier turns as they were written"):
         hub.check_appends(ASKED)
+
+
+def test_an_answer_may_have_any_text(tmp_path: Path) -> None:
+    hub = HubTokenizer(words(tmp_path, template=CHAT))
+    answer = [{"role": "user", "content": f"a {SENTINEL} b"}]
+    plain = [{"role": "user", "content": "a c b"}]  # a word that has a token
+    found, wanted = (hub.between(ASKED, one, ended=True) for one in (answer, plain))
+    assert len(found) == len(wanted) and found[0] == wanted[0] and found[-1] == wanted[-1]
 
 
 def test_a_template_may_refuse_messages(tmp_path: Path) -> None:

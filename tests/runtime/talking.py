@@ -53,3 +53,22 @@ class Changing(Adder):
     def reset(self, row: Mapping[str, object]) -> str:
         Changing.count += 1
         return super().reset(row) + "=" * (Changing.count % 7)
+
+
+class Telling(Adder):
+    """Names its row in an answer, and then ends with the reward of 0.25."""
+
+    def step(self, text: str) -> tuple[str | None, float]:
+        self._turns += 1
+        return (f"[{self._sum}]" if self._turns == 1 else None), 0.25 * (self._turns > 1)
+
+
+def agrees(
+    prompts: list[str], completions: list[str], sum: list[int], ended: list[bool], **_: object
+) -> list[float]:
+    """0.5, if a conversation is about its prompt's row."""
+    for prompt, text, right, end in zip(prompts, completions, sum, ended, strict=True):
+        a, b = prompt.strip("=").split("+")
+        if int(a) + int(b) != right or f"[{right}]" not in text or not end:
+            raise ValueError(f"{prompt} {text} {right} {end}")
+    return [0.5] * len(completions)

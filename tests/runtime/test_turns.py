@@ -38,6 +38,7 @@ def params(summary: dict[str, Any]) -> str:
     return str(summary["params_sha256"])
 
 
+@pytest.mark.thorough
 def test_a_conversation_is_learned_from_and_evaluated(tmp_path: Path) -> None:
     found = trained(tmp_path / "run", on="serial", evaluate_episodes=7, max_lag=1)
     assert found["updates"] == STEPS // 64 and found["episodes"] == STEPS
@@ -76,6 +77,7 @@ def test_a_generator_that_is_killed_in_a_conversation_is_replaced(tmp_path: Path
     assert params(run.summary) == params(whole)
 
 
+@pytest.mark.thorough
 def test_a_partner_that_fails_is_counted_and_noted(tmp_path: Path) -> None:
     options: dict[str, Any] = {"task": f"{TALKING}:Moody", "max_completion_length": 16}
     found = trained(tmp_path / "run", on="serial", **options)
@@ -85,6 +87,17 @@ def test_a_partner_that_fails_is_counted_and_noted(tmp_path: Path) -> None:
     assert len(noted) == 1 and "LookupError: no such sum" in noted[0]
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["metrics"]["reward"] >= 0.0
+
+
+@pytest.mark.thorough
+def test_rewards_and_refills_are_of_the_row_that_was_asked(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"task": f"{TALKING}:Telling", "max_completion_length": 16}
+    given = [*SMALL["settings"], "algorithm.refills=2", "source.turn_tokens=2"]
+    reward = f"{TALKING}:agrees"
+    found = trained(tmp_path / "run", on="serial", settings=given, reward=reward, **options)
+    assert found["episodes"] == STEPS and shown(tmp_path / "run", "refills") > 0
+    # 0.5 by the function, which raises if the row is another one, and 0.25 by the partner
+    assert shown(tmp_path / "run", "reward") == 0.75
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -152,7 +152,11 @@ def _of_rows(
 
 
 def apart(task: TextTask) -> TextTask:
-    """The task without training rows that share a held-out prompt, with notes on equal prompts."""
+    """The task without training rows that share a held-out prompt, with notes on equal prompts.
+    Conversations that begin alike are kept, since their rows differ.
+    """
+    if task.partner:
+        return task
     held_out = {messages.asked(one) for one in task.held_out}
     asks = [messages.asked(one) for one in task.train]
     train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
@@ -247,12 +251,11 @@ def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
     if len(examples) < 2:
         raise ValueError(f"task {target!r}: must have at least 2 rows, got {len(examples)}")
     most = min(len(examples) // 10, HELD_OUT) or 1
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(examples))
-    kept = {int(i) for i in order[most:]}
+    train, held_out = _dealt(examples, range(len(examples)), len(examples) - most, seed)
     return TextTask(
         name=target,
-        train=[one for i, one in enumerate(examples) if i in kept],
-        held_out=[one for i, one in enumerate(examples) if i not in kept],
+        train=train,
+        held_out=held_out,
         tokenizer=letters(examples, string.printable),
         partner=target,
     )
@@ -277,12 +280,12 @@ def _talk(name: str, talk: _Talk, seed: int) -> TextTask:
         Example(prompt=partner.opening(made, row, partner.settled), columns=row)
         for row in talk.rows()
     ]
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(examples))
-    kept = {int(i) for i in order[: round(len(examples) * talk.trained)]}
+    count = len(examples)
+    train, held_out = _dealt(examples, range(count), round(count * talk.trained), seed)
     return TextTask(
         name=name,
-        train=[one for i, one in enumerate(examples) if i in kept],
-        held_out=[one for i, one in enumerate(examples) if i not in kept],
+        train=train,
+        held_out=held_out,
         tokenizer=CharTokenizer(talk.alphabet),
         quick=True,
         completion=talk.tokens,
@@ -298,11 +301,19 @@ def split(
     """A seeded ``share`` of the different prompts, and the rest, in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))
-    kept = {int(i) for i in order[: round(share * len(number))]}
+    return _dealt(examples, [number[ask] for ask in asks], round(share * len(number)), seed)
+
+
+def _dealt(
+    examples: Sequence[Example], numbers: Sequence[int], trained: int, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """The examples of a seeded ``trained`` of the numbers, and the rest, in their order."""
+    of = len(set(numbers))
+    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(of)
+    kept = {int(i) for i in order[:trained]}
     train, held_out = list[Example](), list[Example]()
-    for one, ask in zip(examples, asks, strict=True):
-        (train if number[ask] in kept else held_out).append(one)
+    for one, number in zip(examples, numbers, strict=True):
+        (train if number in kept else held_out).append(one)
     return train, held_out
 
 

@@ -271,8 +271,11 @@ class HubTokenizer:
             return self.encode(str(answer))
         # a begun answer is part of the assistant's turn
         asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        begins = self._rendered(asked, template) + SENTINEL
         text = self._rendered([*asked, _turn(SENTINEL), *answer], template)
-        tokens = self.encode(text[text.rindex(SENTINEL) + len(SENTINEL) :])
+        if not text.startswith(begins):
+            raise changes_turns(self._directory)
+        tokens = self.encode(text[len(begins) :])
         if ended:  # the policy has drawn the end, which the template writes behind a turn
             end = next((i for i, one in enumerate(tokens[:END_WITHIN]) if one in self.eos), -1)
             tokens = tokens[end + 1 :]
@@ -286,11 +289,7 @@ class HubTokenizer:
             begins = self._rendered(asked, template) + turn
             later = [*asked, _turn(turn), {"role": "user", "content": SENTINEL}]
             if not self._rendered(later, template).startswith(begins):
-                raise ValueError(
-                    f"the chat template in {self._directory}: must keep earlier turns as they "
-                    "were written, since a conversation is appended to, got one that changes "
-                    "them; take a template that does not"
-                )
+                raise changes_turns(self._directory)
         answer = [{"role": "user", "content": SENTINEL}]
         whole = self.encode(self._rendered([*asked, _turn(SENTINEL), *answer], template))
         given = self.between(prompt, answer, ended=False, template=template)
@@ -315,6 +314,14 @@ class HubTokenizer:
                 f"the chat template in {self._directory}: must take messages of {roles}, got an "
                 f"error: {shortened(said(error))}"
             ) from error
+
+
+def changes_turns(directory: Path) -> ValueError:
+    """The error of a chat template to which no conversation can be appended."""
+    return ValueError(
+        f"the chat template in {directory}: must keep earlier turns as they were written, since a "
+        "conversation is appended to, got one that changes them; take a template that does not"
+    )
 
 
 def _turn(text: str) -> dict[str, object]:

@@ -247,8 +247,8 @@ class Texts(Source):
         if gold:
             rewards = functions(gold)
             judges.insert(0, self.judge(text, prompts, None, gold=gold))
-        # the reward of a perfect answer
-        full = sum(one.weight for one in rewards) if rewards else 1.0
+        # the reward of a perfect answer; a partner gives 1 for one
+        full = sum(one.weight for one in rewards) + bool(text.task.partner and not gold)
         return Examiner(
             engine,
             prompts,

@@ -65,7 +65,7 @@ class Dialogue:
     def __init__(
         self, make: Callable[[], Partner], row: Mapping[str, object], prompt: Prompt
     ) -> None:
-        self._make, self._row, self._prompt = make, row, prompt
+        self._make, self._row, self._prompt = make, row, read_prompt(prompt, "prompt")
         self._partner: Partner | None = None
 
     def step(self, text: str, settle: Settle) -> object:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from equipoise.errors import Final
 from equipoise.hints import raised
@@ -48,21 +48,14 @@ class _Step:
     waits_for: Future[object] | None = None  # of an async step
 
 
-@dataclass(slots=True)
-class _Shared:
-    """What the threads of a pool share with it."""
-
-    steps: queue.SimpleQueue[_Step | None] = field(default_factory=queue.SimpleQueue)
-    done: queue.SimpleQueue[tuple[_Step, object]] = field(default_factory=queue.SimpleQueue)
-
-
 class Steps:
     """Runs steps; ``poll`` returns the results in the order in which they come."""
 
     def __init__(self, deadline_s: float, threads: int = THREADS) -> None:
         """``deadline_s``: of one step, from its begin in a thread."""
         self._deadline_s, self._most = deadline_s, threads
-        self._shared = _Shared()
+        self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[_Step, object]] = queue.SimpleQueue()
         self._running: dict[int, _Step] = {}  # by key
         self._threads = self._left = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,7 +77,7 @@ class Steps:
         step = self._running[key] = _Step(key, call)
         if self._threads < min(self._most, len(self._running)):
             self._start()
-        self._shared.steps.put(step)
+        self._steps.put(step)
 
     def poll(self) -> list[tuple[int, object]]:
         """The results by key: the value that a step returned, or its ``Failure``."""
@@ -94,7 +87,7 @@ class Steps:
         found: list[tuple[int, object]] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                step, value = self._shared.done.get_nowait()
+                step, value = self._done.get_nowait()
                 if step.late:
                     self._left -= step.waits_for is None
                 else:
@@ -121,16 +114,16 @@ class Steps:
                 f"source.task: {MOST_LEFT} steps of its partner took more than "
                 f"{self._deadline_s:g} s each, and still hang; give each its own timeout"
             )
+        self._threads -= 1
         self._start()
 
     def _start(self) -> None:
         self._threads += 1
-        name = f"equipoise turn {self._threads}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._work, name="equipoise turn", daemon=True).start()
 
     def _work(self) -> None:
         """The body of a thread, which ends with its pool, or after a step that was left behind."""
-        while (step := self._shared.steps.get()) is not None:
+        while (step := self._steps.get()) is not None:
             step.began = time.monotonic()
             value: object
             try:
@@ -140,12 +133,13 @@ class Steps:
             except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's code
                 value = Failure(raised(error))
             hung = step.late and step.waits_for is None
-            self._shared.done.put((step, value))
+            self._done.put((step, value))
             # no reader is left, or the socket is full of bytes that wake it
             with contextlib.suppress(OSError):
                 self._write.send(b"\0")
             if hung:
                 return
+        self._steps.put(None)  # the next thread ends too
 
     def _settled(self, value: object, step: _Step) -> object:
         if not inspect.isawaitable(value):
@@ -172,8 +166,7 @@ class Steps:
         """Let the threads end; steps that hang end with the process."""
         for step in self._running.values():
             step.late = True
-        for _ in range(self._threads):
-            self._shared.steps.put(None)
+        self._steps.put(None)
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
