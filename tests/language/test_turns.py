@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 import time
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pytest
 
 from equipoise.language import tasks
 from equipoise.language.tokenizers import SENTINEL, CharTokenizer, HubTokenizer
-from equipoise.language.turns import own, partner, steps
+from equipoise.language.turns import own, partner, steps, tools
 from equipoise.language.turns.steps import Failure, PartnersFailed, Steps
 from tests.language.test_tokenizers import words
 
@@ -166,6 +167,83 @@ def test_an_answer_of_text_is_the_users_message() -> None:
     assert found == partner.Answer([{"role": "user", "content": "ä" * 50}], 1.0)
     assert partner.answer(("a", 1), chat=False, most=100) == partner.Answer("a", 1.0)
     assert partner.answer([None, -2], chat=False, most=100) == partner.Answer(None, -2.0)
+
+
+# -------------------------------------------------------------------------------------------- tools
+
+
+def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    if b == 13:
+        raise ValueError("13 is bad luck")
+    if b == 14:
+        raise OSError("no disk")
+    return a + b
+
+
+class Adds(tools.Tools):
+    functions = (add,)
+
+    def score(self, text: str) -> float:
+        return float(text == self.row["answer"])
+
+    @classmethod
+    def rows(cls) -> list[dict[str, object]]:
+        asked = [{"role": "user", "content": "2 + 3?"}]
+        return [{"prompt": asked, "answer": "5", "tools": tools.schemas([add])}] * 3
+
+
+def called(text: str) -> object:
+    tool = Adds()
+    tool.reset({"prompt": ASKED, "answer": "5"})
+    found = partner.answer(tool.step(text), chat=True, most=1000)
+    if found.messages is None:
+        return found.reward
+    assert not isinstance(found.messages, str)
+    return [one["content"] for one in found.messages]
+
+
+def test_calls_of_tools_are_run() -> None:
+    one = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+    two = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert called(f"I think {one}{two}") == ["5", "3"]
+    assert called("5") == 1.0 and called("6") == called("<tool_call>") == 0.0
+    assert len(called(two * 50)) == tools.MOST_CALLS  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("{", "tool_call"),
+        ("[1]", "must be an object with a name"),
+        ('{"name": "ad"}', "unknown name 'ad'; did you mean 'add'"),
+        ('{"name": "add", "arguments": 3}', "arguments: must be an object"),
+        ('{"name": "add", "arguments": {"c": 3}}', "arguments of add: missing"),
+        ('{"name": "add", "arguments": {"a": 1, "b": 13}}', "13 is bad luck"),
+    ],
+)
+def test_a_call_that_cannot_be_run_is_answered_with_its_error(call: str, said: str) -> None:
+    (found,) = called(f"<tool_call>{call}</tool_call>")  # type: ignore[misc]
+    assert found.startswith('{"error": ') and said in json.loads(found)["error"], found
+
+
+def test_a_tool_that_breaks_costs_its_conversation() -> None:
+    with pytest.raises(OSError, match="no disk"):
+        called('<tool_call>{"name": "add", "arguments": {"a": 1, "b": 14}}</tool_call>')
+
+
+def test_tools_are_arguments_of_the_chat_template() -> None:
+    task = tasks.make(f"{__name__}:Adds", seed=1)
+    (tool,) = task.train[0].template["tools"]  # type: ignore[misc]
+    assert tool["function"] == {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a"],
+        },
+    }
 
 
 # ------------------------------------------------------------------------------------------ threads

@@ -72,3 +72,21 @@ def agrees(
         if int(a) + int(b) != right or f"[{right}]" not in text or not end:
             raise ValueError(f"{prompt} {text} {right} {end}")
     return [0.5] * len(completions)
+
+
+class Chatting:
+    """Asks in messages, and answers with one, then as a tool; each sentence is of ``words``."""
+
+    def reset(self, row: Mapping[str, object]) -> Any:
+        self._turns = 0
+        return [{"role": "user", "content": row["asked"]}]
+
+    def step(self, text: str) -> tuple[Any, float]:
+        self._turns += 1
+        if self._turns == 3:
+            return None, float("a" in text)
+        return ("b c" if self._turns == 1 else [{"role": "user", "content": "c"}]), 0.0
+
+    @staticmethod
+    def rows() -> list[dict[str, object]]:
+        return [{"asked": one} for one in ("a", "b", "c", "a b", "b c", "c a")]

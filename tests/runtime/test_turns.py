@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.actors.engine.conversing import Conversing
+from equipoise.actors.engine.engine import Sampled, Told
+from tests.language.test_tokenizers import words
+from tests.language.test_turns import CHAT
 from tests.runtime.test_cluster import pids
 from tests.runtime.test_text import finished, shown
 
@@ -98,6 +102,34 @@ def test_rewards_and_refills_are_of_the_row_that_was_asked(tmp_path: Path) -> No
     assert found["episodes"] == STEPS and shown(tmp_path / "run", "refills") > 0
     # 0.5 by the function, which raises if the row is another one, and 0.25 by the partner
     assert shown(tmp_path / "run", "reward") == 0.75
+
+
+@pytest.mark.thorough
+def test_messages_are_told_by_a_chat_template(tmp_path: Path, monkeypatch: Any) -> None:
+    trained(tmp_path / "first", on="serial", steps=64)
+    model = api.export(tmp_path / "first", tmp_path / "model").path
+    words(Path(model), template=CHAT)
+    options: dict[str, Any] = {"task": f"{TALKING}:Chatting", "on": "serial", "model": str(model)}
+    seen: list[Told] = []
+    ended = Conversing._ended
+
+    def looked(engine: Conversing, *given: Any) -> Sampled:
+        sample = ended(engine, *given)
+        if sample.told is not None and sample.told.turns == 3 and sample.told.reward is not None:
+            seen.append(sample.told)
+        return sample
+
+    monkeypatch.setattr(Conversing, "_ended", looked)
+    given = [*SMALL["settings"], "source.turn_tokens=4"]
+    trained(tmp_path / "run", max_completion_length=32, settings=given, **options)
+    assert seen
+    for told in seen:
+        roles = [one["role"] for one in told.messages]
+        assert roles == ["assistant", "user", "assistant", "user", "assistant"]
+        assert told.messages[1]["content"] == "b c"
+    words(Path(model), template=CHAT.replace("in messages", "in messages[-1:]"))
+    with pytest.raises(ValueError, match="must keep earlier turns as they were written"):
+        api.start(f"{TALKING}:Chatting", out=tmp_path / "not", **SMALL | {"model": str(model)})
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -247,7 +247,8 @@ def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
             prompt = partner.opening(make(), row, partner.settled)
         except Exception as error:  # whatever a user's partner raises
             raise ValueError(f"{at}: must have a prompt, got {raised(error)}") from error
-        examples.append(Example(prompt=prompt, columns=dict(row), at=at))
+        template = messages.template(row, at)
+        examples.append(Example(prompt=prompt, columns=dict(row), template=template, at=at))
     if len(examples) < 2:
         raise ValueError(f"task {target!r}: must have at least 2 rows, got {len(examples)}")
     most = min(len(examples) // 10, HELD_OUT) or 1
