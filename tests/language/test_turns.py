@@ -32,8 +32,9 @@ CHAT = CHAT.replace("<{{ m.role }}>", "{{ '<user>' if m.role == 'user' else '<mo
 
 
 def test_halving_finds_every_number_and_no_policy_needs_fewer_guesses() -> None:
+    game = own.Guess()
     for row in own.guesses():
-        game, low, high = own.Guess(), 0, len(own.NUMBERS)
+        low, high = 0, len(own.NUMBERS)
         assert game.reset(row) == "?"
         for _ in range(own.GUESSES):
             answer, reward = game.step(own.NUMBERS[(low + high) // 2])
@@ -99,7 +100,7 @@ class Empty(Counts):
 class Alike(Counts):
     """All conversations begin with the same words."""
 
-    def reset(self, row: Mapping[str, object]) -> str:
+    def reset(self, row: Mapping[str, object]) -> Any:
         return "which number?"
 
 
@@ -114,8 +115,8 @@ def test_a_class_is_a_task_of_its_rows() -> None:
     assert (len(task.train), len(task.held_out)) == (27, 3) and task.partner == name
     assert task.tokenizer is None and not task.quick and task.reward == ""
     assert task.train[0].prompt == Counts().reset(task.train[0].columns)
-    rows = [one.columns["most"] for one in (*task.train, *task.held_out)]
-    assert sorted(rows) == list(range(30))
+    rows = {one.columns["most"] for one in (*task.train, *task.held_out)}
+    assert rows == {*range(30)}
     assert tasks.make(name, seed=2).held_out != tasks.make(name, seed=3).held_out
 
 
@@ -223,7 +224,8 @@ def test_calls_of_tools_are_run() -> None:
     ],
 )
 def test_a_call_that_cannot_be_run_is_answered_with_its_error(call: str, said: str) -> None:
-    (found,) = called(f"<tool_call>{call}</tool_call>")  # type: ignore[misc]
+    asked: Any = called(f"<tool_call>{call}</tool_call>")
+    (found,) = asked
     assert found.startswith('{"error": ') and said in json.loads(found)["error"], found
 
 
@@ -234,7 +236,8 @@ def test_a_tool_that_breaks_costs_its_conversation() -> None:
 
 def test_tools_are_arguments_of_the_chat_template() -> None:
     task = tasks.make(f"{__name__}:Adds", seed=1)
-    (tool,) = task.train[0].template["tools"]  # type: ignore[misc]
+    given: Any = task.train[0].template["tools"]
+    (tool,) = given
     assert tool["function"] == {
         "name": "add",
         "description": "Add two numbers.",

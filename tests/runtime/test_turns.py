@@ -50,7 +50,7 @@ def test_a_conversation_is_learned_from_and_evaluated(tmp_path: Path) -> None:
     assert shown(tmp_path / "run", "completions/failed_ratio") == 0.0
     assert shown(tmp_path / "run", "completions/retokenized_turns") < 1.0
     assert shown(tmp_path / "run", "token_mult_prob_error") < 1.001
-    info = api.evaluate(tmp_path / "run", episodes=7).info
+    info: Any = api.evaluate(tmp_path / "run", episodes=7).info
     assert 1.0 <= info["completions/turns"] <= 3.0 and info["completions/failed_ratio"] == 0.0
 
 
