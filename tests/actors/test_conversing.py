@@ -235,7 +235,7 @@ def test_a_sample_that_goes_on_draws_as_if_it_had_not_ended(net: Decoder) -> Non
     parts = TorchEngine(net, rows=2, length=LENGTH, ends=Ends(), seed=SEED)
     whole.submit(3, [0, 1], 2, limit=12)
     parts.submit(3, [0, 1], 2, limit=5)
-    wanted = {}
+    wanted: dict[int, list[int]] = {}
     while whole.live or whole.waiting:
         wanted |= {one.index: one.token.tolist() for one in whole.step()}
     found: dict[int, list[int]] = {0: [], 1: []}

@@ -33,6 +33,8 @@ CHAT = CHAT.replace("<{{ m.role }}>", "{{ '<user>' if m.role == 'user' else '<mo
 
 def test_halving_finds_every_number_and_no_policy_needs_fewer_guesses() -> None:
     game = own.Guess()
+    answer: str | None = None
+    reward = 0.0
     for row in own.guesses():
         low, high = 0, len(own.NUMBERS)
         assert game.reset(row) == "?"

@@ -161,8 +161,8 @@ class Fields(TypedDict, total=False):
     """Most turns of a conversation; 0 uses the task's limit (default: 0). A task of conversations
     without a limit has 8. Other tasks have no turns."""
     turn_tokens: int | None
-    """Longest turn of a conversation in tokens; 0 uses the task's limit (default: 0).
-    `completion_tokens` limits the whole conversation, with the answers."""
+    """Longest turn in tokens; 0 uses the task's limit (default: 0). `completion_tokens` limits a
+    whole conversation, with the answers."""
     answer_bytes: int | None
     """Longest answer of a conversation's partner in bytes (default: 16384). A longer answer ends
     the conversation, which is not learned from."""

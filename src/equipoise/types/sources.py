@@ -285,8 +285,8 @@ class TaskSource(SourceSettings):
     turn_tokens: Annotated[
         NonNegativeInt,
         Help(
-            "Longest turn of a conversation in tokens; 0 uses the task's limit",
-            "`completion_tokens` limits the whole conversation, with the answers.",
+            "Longest turn in tokens; 0 uses the task's limit",
+            "`completion_tokens` limits a whole conversation, with the answers.",
         ),
     ] = 0
     answer_bytes: Annotated[

@@ -4,8 +4,8 @@
 greater) and ``?`` (the guess is no number). The reward is 1 for the number itself.
 
 ``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
-and a value, or ``?``. Any other turn is the final answer, whose reward is the share of places that
-are right, the end being one.
+and a value, or ``?``. A turn of another kind is the final answer, whose reward is the share of
+places that are right, the end being one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Qwen and Hermes write them.
 
 A call that cannot be run (no JSON, an unknown name, wrong arguments, a ValueError of the function)
-is answered with its error, from which the policy can learn. Any other exception costs the
+is answered with its error, from which the policy can learn. Another exception costs the
 conversation.
 """
 
