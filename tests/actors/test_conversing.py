@@ -248,6 +248,19 @@ def test_a_sample_that_goes_on_draws_as_if_it_had_not_ended(net: Decoder) -> Non
     assert found == wanted
 
 
+def test_samples_that_go_on_begin_before_new_groups(net: Decoder) -> None:
+    engine = TorchEngine(net, rows=2, length=LENGTH, ends=Ends(), seed=SEED)
+    for group in range(3):
+        engine.submit(group, [0, 1], 2, limit=2)
+    engine.step()
+    first = engine.step()
+    assert [one.group for one in first] == [0, 0]
+    for one in first:
+        engine.go_on(Rest(0, one.index, [0, 1, *one.token.tolist()], 2, 2))
+    order = [one.group for _ in range(6) for one in engine.step()]
+    assert order == [0, 0, 1, 1, 2, 2] and engine.live == engine.waiting == 0
+
+
 class Bad(Echo):
     """Fails as the row asks, in the second turn."""
 

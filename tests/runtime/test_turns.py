@@ -105,6 +105,26 @@ def test_rewards_and_refills_are_of_the_row_that_was_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.thorough
+def test_a_conversation_that_waits_leaves_its_place_to_others(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    seen = [0, 0]  # the most samples that are drawn, and that are open
+    step = Conversing.step
+
+    def looked(engine: Conversing) -> list[Sampled]:
+        done = step(engine)
+        seen[0] = max(seen[0], engine.live - engine.away)
+        seen[1] = max(seen[1], len(engine._open))
+        return done
+
+    monkeypatch.setattr(Conversing, "step", looked)
+    given = [*SMALL["settings"][:1], "source.samples_at_once=16", "source.turn_tokens=2"]
+    options: dict[str, Any] = {"settings": given, "max_completion_length": 16, "max_lag": 1}
+    trained(tmp_path / "run", f"{TALKING}:Adder", on="serial", **options)
+    assert seen[0] <= 16 < seen[1], seen
+
+
+@pytest.mark.thorough
 def test_messages_are_told_by_a_chat_template(tmp_path: Path, monkeypatch: Any) -> None:
     trained(tmp_path / "first", on="serial", steps=64)
     model = api.export(tmp_path / "first", tmp_path / "model").path
