@@ -90,3 +90,10 @@ class Chatting:
     @staticmethod
     def rows() -> list[dict[str, object]]:
         return [{"asked": one} for one in ("a", "b", "c", "a b", "b c", "c a")]
+
+
+class Broken(Adder):
+    """Never answers."""
+
+    def step(self, text: str) -> tuple[str | None, float]:
+        raise ConnectionError("no shop there")

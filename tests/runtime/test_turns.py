@@ -15,6 +15,8 @@ import pytest
 from equipoise import api
 from equipoise.actors.engine.conversing import Conversing
 from equipoise.actors.engine.engine import Sampled, Told
+from equipoise.errors import WorkerFailed, spoken
+from equipoise.language.turns.steps import PartnersFailed
 from tests.language.test_tokenizers import words
 from tests.language.test_turns import CHAT
 from tests.runtime.test_cluster import pids
@@ -91,6 +93,15 @@ def test_a_partner_that_fails_is_counted_and_noted(tmp_path: Path) -> None:
     assert len(noted) == 1 and "LookupError: no such sum" in noted[0]
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["metrics"]["reward"] >= 0.0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_a_partner_that_never_answers_ends_the_run_with_its_error(on: Any, tmp_path: Path) -> None:
+    with pytest.raises((PartnersFailed, WorkerFailed)) as caught:
+        trained(tmp_path / "run", f"{TALKING}:Broken", on=on, max_completion_length=16)
+    said = spoken(caught.value)
+    assert "failed in 64 conversations" in said and "ConnectionError: no shop there" in said
 
 
 @pytest.mark.thorough
