@@ -28,7 +28,13 @@ LIMITS = {
     ),
 }  # by errno: the missing resource and the remedy
 # Exceptions with advice for the user in their message.
-SPEAKING = ("NonFiniteUpdate", "NonFiniteLogits", "RewardsFailed", "DifferentPrompts")
+SPEAKING = (
+    "NonFiniteUpdate",
+    "NonFiniteLogits",
+    "RewardsFailed",
+    "PartnersFailed",
+    "DifferentPrompts",
+)
 
 
 class Final(Exception):

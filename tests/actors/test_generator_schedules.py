@@ -56,7 +56,7 @@ class Lengths:
     def __init__(self, draw: random.Random) -> None:
         self.version, self._draw = -1, draw
         self._rows: dict[tuple[int, int], list[int]] = {}
-        self.live = self.waiting = 0
+        self.live = self.waiting = self.away = 0
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         assert self.version >= 0 and limit == LIMIT

@@ -32,3 +32,22 @@ def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyP
             exec(compile(code, PAGE.name, "exec"), names)
         assert said.getvalue() == printed
     sys.modules.pop("my_rewards")
+
+
+def test_the_page_of_conversations_shows_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    page = PAGE.with_name("conversations.md")
+    text, names = page.read_text(), dict[str, Any]()
+    ((name, inside),) = re.findall(r"^\$ cat (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / name).write_text(inside)
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == 2
+    for code, printed in blocks:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, page.name, "exec"), names)
+        assert said.getvalue() == printed
+    sys.modules.pop("my_partner")

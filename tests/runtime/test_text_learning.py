@@ -42,3 +42,15 @@ def test_six_digits_are_sorted(algorithm: str, seed: int, tmp_path: Path) -> Non
     )
     assert len(right) == 729 and len(held_out) == 182
     assert shares[0] >= 0.95 and shares[1] >= 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_number_is_guessed_as_well_as_can_be(tmp_path: Path) -> None:
+    run = api.start("guess", "grpo", seed=1, out=tmp_path / "run", on="serial", tensorboard=False)
+    with run:
+        for _ in run:
+            pass
+    found = api.evaluate(tmp_path / "run", episodes=7)
+    print(f"return {found.mean}, {found.info}, {run.summary and run.summary['wall_s']:.0f} s")
+    assert found.mean >= 0.9  # 1 is the most

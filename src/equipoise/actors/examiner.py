@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.actors.engine.engine import Engine
+from equipoise.actors.engine.engine import Engine, Sampled
 from equipoise.actors.generator import Judge, Prompts
 from equipoise.types import Array, Tick
 
@@ -59,6 +59,8 @@ class Examiner:
         # by the prompt's number; none if the reward failed, or was None
         self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
+        self.turns: list[int] = []  # of conversations
+        self.failed = 0  # conversations whose partner failed
         for number in numbers:
             engine.submit(number, prompts.token(number), 1, limit=limit)
 
@@ -78,6 +80,11 @@ class Examiner:
             "pass@1": share,
             "completions/mean_length": float(np.mean(self.lengths)) if self.lengths else None,
         }
+        if self.turns:
+            found |= {
+                "completions/turns": float(np.mean(self.turns)),
+                "completions/failed_ratio": self.failed / len(self.turns),
+            }
         learned = [one for one in self._learned if one is not None]
         if learned and len(rewards):
             found |= {"gold": float(rewards.mean()), "proxy": float(np.mean(learned))}
@@ -116,19 +123,28 @@ class Examiner:
         for judge in self._judges[1:]:
             others = judge.poll().values()
             self._learned += [None if isinstance(one, str) else one[0] for one in others]
-        if not (self._engine.live or self._engine.waiting):
+        samples = self._engine.step() if self._engine.live or self._engine.waiting else []
+        if self._engine.live == self._engine.away and not (self._engine.waiting or samples):
             if not judged:
                 # its caller would ask again at once
                 select.select([fd for one in self._judges for fd in one.fds()], [], [], WAIT_S)
             return Tick.WORKED if judged else Tick.STARVED
-        for sample in self._engine.step():
-            self.lengths.append(len(sample.token))
+        for sample in samples:
+            self.lengths.append(sample.drawn)
+            if sample.told is not None:
+                self.turns.append(sample.told.turns)
+                self.failed += sample.told.reward is None
             if sample.group in self._shown:
-                self._shown[sample.group] = self._decode(sample.token.tolist())[:LONGEST_ANSWER]
+                self._shown[sample.group] = self._text(sample)[:LONGEST_ANSWER]
             for judge in self._judges:
                 judge.submit(sample.group, sample.group, [sample])
         self._steps += 1
         return Tick.WORKED
+
+    def _text(self, sample: Sampled) -> str:
+        if sample.told is None:
+            return self._decode(sample.token.tolist())
+        return "\n".join(f"{one['role']}: {one['content']}" for one in sample.told.messages)
 
     def close(self) -> None:
         for judge in self._judges:

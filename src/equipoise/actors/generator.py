@@ -22,10 +22,21 @@ import numpy as np
 from equipoise.actors.engine.engine import Engine, Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.clock import Clock
-from equipoise.types import Array, Blocks, Look, Slot, StateReader, StateWriter, Tick, WeightStore
+from equipoise.types import (
+    Array,
+    Blocks,
+    Look,
+    Slot,
+    StateReader,
+    StateWriter,
+    Stop,
+    Tick,
+    WeightStore,
+)
 
 PARTS = ("fetch", "decode", "write", "score")
 HELD_S = 0.016  # of a tick that new weights may hold running samples up
+MOST_FAILURES = 20  # different failures of partners that are noted
 
 
 class Prompts(Protocol):
@@ -107,11 +118,12 @@ class Generator:
         self._version = -1  # of the weights that the engine was given
         self._until = 0.0  # this time new weights may be taken in this tick
         self._begun = episodes.next_row
+        self._failures = set[str]()  # of partners
 
     @property
     def judging(self) -> bool:
-        """Are there groups that wait for their rewards?"""
-        return any(group.left == 0 for group in self._open.values())
+        """Are there groups that wait for their rewards, or samples that wait for an answer?"""
+        return self._engine.away > 0 or any(group.left == 0 for group in self._open.values())
 
     def fds(self) -> tuple[int, ...]:
         """Descriptors that wake it."""
@@ -126,18 +138,25 @@ class Generator:
             self._judged(group, rewards)
         if judged:
             clock.lap("score")
-        while self._running + self._samples <= max(self._at_once, self._samples) and self._begin():
+        while self._drawn + self._samples <= max(self._at_once, self._samples) and self._begin():
             pass
         if not self._running:
             return Tick.WORKED if judged else Tick.STARVED if self._open else Tick.BLOCKED
-        self._fetch(self._weights.version)
+        drawn = self._drawn
+        if drawn:
+            self._fetch(self._weights.version)
         clock.lap("write", "decode")
         done = self._engine.step()
         clock.lap("decode", "write")
         for sample in done:
             self._write(sample)
         clock.lap("write")
-        return Tick.WORKED
+        return Tick.WORKED if judged or done or drawn or self._drawn else Tick.STARVED
+
+    @property
+    def _drawn(self) -> int:
+        """The samples that are drawn, or wait to be: all but those that wait for an answer."""
+        return self._running - self._engine.away
 
     def _begin(self) -> bool:
         """Submit a group: a group to write again, or the group of a place that is reserved now;
@@ -186,7 +205,7 @@ class Generator:
         if self._version >= wanted:
             return True
         began = perf_counter()
-        while self._version < wanted and (not self._running or perf_counter() < self._until):
+        while self._version < wanted and (not self._drawn or perf_counter() < self._until):
             if self._taking is None:
                 if (found := self._weights.look(self._version)) is None:
                     continue  # they are being rewritten: newer ones are coming
@@ -212,6 +231,11 @@ class Generator:
         behaviour["logp"][0, i, :length] = sample.logp
         behaviour["version"][0, i, :length] = sample.version
         behaviour["chosen"][0, i] = np.arange(behaviour["chosen"].shape[2]) < length
+        if (told := sample.told) is not None:
+            behaviour["chosen"][0, i, :length] = told.chosen
+            data.context["retokenized"][i] = told.retokenized
+            if told.failure:
+                self._fails(told.failure)
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)
         data.version[0, i] = sample.version[0]
         group.samples.append(sample)
@@ -220,6 +244,13 @@ class Generator:
         if group.left == 0:
             group.samples.sort(key=lambda one: one.index)
             self._judge.submit(sample.group, group.number, group.samples)
+
+    def _fails(self, failure: str) -> None:
+        """Count a conversation whose partner failed, and note its failure if it is a new one."""
+        self._episodes.failures[0] += 1
+        if failure not in self._failures and len(self._failures) < MOST_FAILURES:
+            self._failures.add(failure)
+            self._note(f"warning: a conversation is not learned from: {failure}")
 
     def _judged(self, number: int, rewards: Sequence[float | None] | str) -> None:
         """A group is judged: hand it in, or write another one in its place where nothing is to be
@@ -248,7 +279,8 @@ class Generator:
             data.reward[0] = 0.0
             self._episodes.failures[0] += self._samples
         else:
-            if not self._imitates and all(one is None for one in rewards):
+            failed = any(one.stop == Stop.FAILED for one in group.samples)
+            if not (self._imitates or failed) and all(one is None for one in rewards):
                 self._note(
                     "warning: no reward function gave any sample of a group a number, so nothing "
                     "is learned from it"
@@ -256,7 +288,7 @@ class Generator:
             # nan: no function judged the sample
             data.reward[0] = [math.nan if one is None else one for one in rewards]
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
-        lengths = np.array([len(one.token) for one in group.samples])
+        lengths = np.array([one.drawn for one in group.samples])
         # the numbers of given samples are labels, and no return
         returns = np.full(self._samples, np.nan) if self._imitates else np.array(data.reward[0])
         self._episodes.whole(returns.astype(np.float64), lengths, there=not lost)

@@ -414,6 +414,14 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
         "frac_reward_zero_std": targets["equal"].sum(),
         "frac_reward_none": (~judged).sum(),
     }
+    if data.retokenized is not None:
+        turns = data.chosen.clone()  # the first token of each
+        turns[1:] &= ~data.chosen[:-1] | (data.sample[1:] != data.sample[:-1])
+        sums |= {
+            "completions/turns": turns.sum(),
+            "completions/failed_ratio": (data.stop == int(Stop.FAILED)).sum(),
+            "completions/retokenized_turns": data.retokenized.sum(),
+        }
     reward = torch.where(data.sample >= 0, data.reward, 0.0).nan_to_num().sum()
     return {"reward": (reward, judged.sum())} | {
         name: (total, samples) for name, total in sums.items()

@@ -157,6 +157,17 @@ class Fields(TypedDict, total=False):
     prompt_tokens: int | None
     """Longest prompt in tokens; longer ones are left out (default: 512). The run reports how many
     prompts are left out."""
+    turns: int | None
+    """Most turns of a conversation; 0 uses the task's limit (default: 0). A task of conversations
+    without a limit has 8. Other tasks have no turns."""
+    turn_tokens: int | None
+    """Longest turn in tokens; 0 uses the task's limit (default: 0). `completion_tokens` limits a
+    whole conversation, with the answers."""
+    answer_bytes: int | None
+    """Longest answer of a conversation's partner in bytes (default: 16384). A longer answer ends
+    the conversation, which is not learned from."""
+    step_deadline_s: float | None
+    """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     stop: Sequence[str] | None
     """Texts that end a completion (default: none). They are part of the completion. The model's
     own end also ends it."""
@@ -348,6 +359,8 @@ class ResumeOptions(TypedDict, total=False):
     two minutes."""
     reward_deadline_s: float | None
     """Seconds for a reward to judge a group (default: 60.0)."""
+    step_deadline_s: float | None
+    """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
     engine: str | None

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import inspect
 import json
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from equipoise import foreign
 from equipoise.hints import hint, raised
 from equipoise.language import messages, reasoning, stores, task_files
 from equipoise.language.text_task import TextTask, letters
 from equipoise.language.tokenizers import CharTokenizer
+from equipoise.language.turns import own, partner
 from equipoise.naming import called
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
@@ -34,10 +37,12 @@ SPARE = 2
 
 def built_in(name: str, seed: int) -> TextTask:
     """The built-in task of this name; ``seed`` decides which inputs are held out."""
+    if name in TALKS:
+        return _talk(name, TALKS[name], seed)
     if name not in BUILT_IN:
         raise ValueError(
-            f"unknown task {name!r}{hint(name, BUILT_IN).rstrip('.')}; others are FILE.jsonl, "
-            "FILE.parquet, reasoning_gym:NAME and module:callable"
+            f"unknown task {name!r}{hint(name, {**BUILT_IN, **TALKS}).rstrip('.')}; others are "
+            "FILE.jsonl, FILE.parquet, reasoning_gym:NAME and module:callable"
         )
     alphabet, make = BUILT_IN[name]
     examples = [
@@ -70,11 +75,13 @@ def make(
     ::
 
         sort, reverse_add, copy   a built-in task, which takes no arguments
+        guess, calculator, lookup built-in conversations, which take none
         FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has those that are held out, else a seeded part of it is
         FOLDER/                   the answered queries of a store of preferences; ``upto=ROW`` reads its answers up to a row
         reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
         module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
                                   ``TextTask``, or rows as in a file
+        module:Class              a partner of conversations (``turns/partner.py``), whose ``rows`` is called so
     """  # noqa: E501
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
@@ -86,7 +93,7 @@ def make(
         return reasoning.read(target.removeprefix(REASONING), given, seed)
     if ":" in target:
         return apart(_called(target, given, seed, rows))
-    if target not in BUILT_IN and Path(target).exists():
+    if target not in {**BUILT_IN, **TALKS} and Path(target).exists():
         raise ValueError(f"task {target!r}: {task_files.wrong_end(Path(target))}")
     task = built_in(target, seed)
     _only(target, given)
@@ -145,7 +152,11 @@ def _of_rows(
 
 
 def apart(task: TextTask) -> TextTask:
-    """The task without training rows that share a held-out prompt, with notes on equal prompts."""
+    """The task without training rows that share a held-out prompt, with notes on equal prompts.
+    Conversations that begin alike are kept, since their rows differ.
+    """
+    if task.partner:
+        return task
     held_out = {messages.asked(one) for one in task.held_out}
     asks = [messages.asked(one) for one in task.train]
     train = [one for one, ask in zip(task.train, asks, strict=True) if ask not in held_out]
@@ -194,6 +205,9 @@ def _called(
     target: str, given: dict[str, object], seed: int, read: task_files.ReadRows
 ) -> TextTask:
     function = called(target, "task")
+    talks = inspect.isclass(function) and foreign.calls(function, *partner.METHODS)
+    if talks:
+        function = called(f"{target}.rows", "task")
     known = inspect.signature(function).parameters
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
         _only(target, given, *known)
@@ -217,7 +231,69 @@ def _called(
             f"task {target!r}: expected a TextTask or rows with a prompt, got "
             f"{type(made).__name__} {made!r:.80}"
         )
+    if talks:
+        return _conversations(target, rows, seed)
     return _parted(target, read(enumerate(rows, 1), f"task {target!r}", "row"), seed)
+
+
+def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
+    """The task of a user's partner: each row is a prompt, and a seeded tenth is held out."""
+    make, examples = partner.load(target), list[Example]()
+    for number, row in enumerate(rows, 1):
+        at = f"task {target!r}, row {number}"
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise ValueError(f"{at}: must be a mapping with texts as keys, got {row!r:.80}")
+        try:
+            prompt = partner.opening(make(), row, partner.settled)
+        except Exception as error:  # whatever a user's partner raises
+            raise ValueError(f"{at}: must have a prompt, got {raised(error)}") from error
+        template = messages.template(row, at)
+        examples.append(Example(prompt=prompt, columns=dict(row), template=template, at=at))
+    if len(examples) < 2:
+        raise ValueError(f"task {target!r}: must have at least 2 rows, got {len(examples)}")
+    most = min(len(examples) // 10, HELD_OUT) or 1
+    train, held_out = _dealt(examples, range(len(examples)), len(examples) - most, seed)
+    return TextTask(
+        name=target,
+        train=train,
+        held_out=held_out,
+        tokenizer=letters(examples, string.printable),
+        partner=target,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Talk:
+    """A built-in task of conversations."""
+
+    partner: type[partner.Partner]
+    rows: Callable[[], Sequence[Mapping[str, object]]]
+    alphabet: str
+    turns: int
+    tokens: int  # of a conversation
+    turn_tokens: int = 0  # of a turn; 0: no limit
+    trained: float = TRAINED  # share of the rows; 1: all are asked in evaluations
+
+
+def _talk(name: str, talk: _Talk, seed: int) -> TextTask:
+    made = talk.partner()
+    examples = [
+        Example(prompt=partner.opening(made, row, partner.settled), columns=row)
+        for row in talk.rows()
+    ]
+    count = len(examples)
+    train, held_out = _dealt(examples, range(count), round(count * talk.trained), seed)
+    return TextTask(
+        name=name,
+        train=train,
+        held_out=held_out,
+        tokenizer=CharTokenizer(talk.alphabet),
+        quick=True,
+        completion=talk.tokens,
+        partner=f"{talk.partner.__module__}:{talk.partner.__qualname__}",
+        turns=talk.turns,
+        turn_tokens=talk.turn_tokens,
+    )
 
 
 def split(
@@ -226,11 +302,19 @@ def split(
     """A seeded ``share`` of the different prompts, and the rest, in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(len(number))
-    kept = {int(i) for i in order[: round(share * len(number))]}
+    return _dealt(examples, [number[ask] for ask in asks], round(share * len(number)), seed)
+
+
+def _dealt(
+    examples: Sequence[Example], numbers: Sequence[int], trained: int, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """The examples of a seeded ``trained`` of the numbers, and the rest, in their order."""
+    of = len(set(numbers))
+    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(of)
+    kept = {int(i) for i in order[:trained]}
     train, held_out = list[Example](), list[Example]()
-    for one, ask in zip(examples, asks, strict=True):
-        (train if number[ask] in kept else held_out).append(one)
+    for one, number in zip(examples, numbers, strict=True):
+        (train if number in kept else held_out).append(one)
     return train, held_out
 
 
@@ -255,4 +339,30 @@ BUILT_IN: dict[str, tuple[str, Callable[[], list[tuple[str, str]]]]] = {
     # 58+64= 221, the sum's last digit first: 10,000 inputs
     "reverse_add": ("0123456789+=", _reverse_add),
     "copy": ("abc>", _copy),  # abca> abca, of 1 to 6 letters: 1,092 inputs
+}
+_GUESS = _Talk(
+    partner=own.Guess,
+    rows=own.guesses,
+    alphabet=own.NUMBERS + "<>?",
+    turns=own.GUESSES,
+    tokens=2 * own.GUESSES,
+    turn_tokens=1,
+    trained=1.0,
+)
+_DIGITS = "0123456789=#?"
+TALKS: dict[str, _Talk] = {
+    "guess": _GUESS,  # d > f < e: 7 numbers
+    # 12*13 #12*13 =156 156: 900 products
+    "calculator": _Talk(
+        partner=own.Calculator, rows=own.products, alphabet=_DIGITS + "+-*", turns=3, tokens=24
+    ),
+    # bob #bob =48 48: 8 people
+    "lookup": _Talk(
+        partner=own.Lookup,
+        rows=own.people,
+        alphabet=_DIGITS + "".join(sorted({one for name in own.PEOPLE for one in name})),
+        turns=3,
+        tokens=20,
+        trained=1.0,
+    ),
 }

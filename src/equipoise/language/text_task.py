@@ -22,11 +22,16 @@ class TextTask:
     reward: str = ""
     quick: bool = False
     completion: int = 0
+    partner: str = ""
+    turns: int = 0
+    turn_tokens: int = 0
     notes: tuple[str, ...] = ()  # on its rows, for a person
 
 
-def letters(examples: Sequence[Example]) -> CharTokenizer | None:
-    """A tokenizer of all letters of prompts, completions and columns; None for messages."""
+def letters(examples: Sequence[Example], more: str = "") -> CharTokenizer | None:
+    """A tokenizer of all letters of prompts, completions and columns, and ``more``; None for
+    messages.
+    """
     if not all(isinstance(one.prompt, str) for one in examples):
         return None
     texts = (
@@ -35,4 +40,4 @@ def letters(examples: Sequence[Example]) -> CharTokenizer | None:
         for text in (one.prompt, one.completion, *one.columns.values())
         if isinstance(text, str)
     )
-    return CharTokenizer("".join(sorted({letter for text in texts for letter in text})))
+    return CharTokenizer("".join(sorted({*more, *(one for text in texts for one in text)})))

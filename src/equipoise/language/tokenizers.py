@@ -26,6 +26,8 @@ END, PAD = "<eos>", "<pad>"  # names of the two in those files
 UNKNOWN = "<unk>"
 NO_ARGUMENTS: Mapping[str, object] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # the text of a token that has no character
+SENTINEL = "equipoise-turn"  # stands for a turn in a rendered chat template
+END_WITHIN = 3  # tokens behind a turn, in which a chat template writes its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,22 @@ class CharTokenizer:
         if isinstance(prompt, str):
             return self.encode(prompt)
         raise no_template("the tokenizer of characters")
+
+    def between(
+        self,
+        prompt: Prompt,
+        answer: Prompt,
+        *,
+        ended: bool,
+        template: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
+        if isinstance(answer, str):
+            return self.encode(answer)
+        raise no_template("the tokenizer of characters")
+
+    def check_appends(
+        self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS
+    ) -> None: ...
 
     def save(self, directory: Path) -> None:
         """Write it as files that transformers' AutoTokenizer reads."""
@@ -240,6 +258,74 @@ class HubTokenizer:
                 f"{shortened(roles)}: "
                 f"{shortened(said(error))}"
             ) from error
+
+    def between(
+        self,
+        prompt: Prompt,
+        answer: Prompt,
+        *,
+        ended: bool,
+        template: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
+        if isinstance(prompt, str) or isinstance(answer, str):
+            return self.encode(str(answer))
+        # a begun answer is part of the assistant's turn
+        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        begins = self._rendered(asked, template) + SENTINEL
+        text = self._rendered([*asked, _turn(SENTINEL), *answer], template)
+        if not text.startswith(begins):
+            raise changes_turns(self._directory)
+        tokens = self.encode(text[len(begins) :])
+        if ended:  # the policy has drawn the end, which the template writes behind a turn
+            end = next((i for i, one in enumerate(tokens[:END_WITHIN]) if one in self.eos), -1)
+            tokens = tokens[end + 1 :]
+        return tokens
+
+    def check_appends(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> None:
+        if isinstance(prompt, str):
+            return
+        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        for turn in (SENTINEL, f"<think>\n{SENTINEL}\n</think>\n\n{SENTINEL}"):
+            begins = self._rendered(asked, template) + turn
+            later = [*asked, _turn(turn), {"role": "user", "content": SENTINEL}]
+            if not self._rendered(later, template).startswith(begins):
+                raise changes_turns(self._directory)
+        answer = [{"role": "user", "content": SENTINEL}]
+        whole = self.encode(self._rendered([*asked, _turn(SENTINEL), *answer], template))
+        given = self.between(prompt, answer, ended=False, template=template)
+        if whole[len(whole) - len(given) :] != given:
+            raise ValueError(
+                f"the chat template in {self._directory}: must end a turn with a token of its own, "
+                "since a conversation is appended to, got one that ends it within a token"
+            )
+
+    def _rendered(
+        self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
+    ) -> str:
+        """The text of messages, with the assistant's turn begun."""
+        if not self._read.chat_template:
+            raise no_template(f"the tokenizer in {self._directory}")
+        how = {"add_generation_prompt": True, "tokenize": False}
+        try:
+            return str(self._read.apply_chat_template([*messages], **how, **template))
+        except Exception as error:  # errors of a template's own words have no class of their own
+            roles = ", ".join(str(one["role"]) for one in messages)
+            raise ValueError(
+                f"the chat template in {self._directory}: must take messages of {roles}, got an "
+                f"error: {shortened(said(error))}"
+            ) from error
+
+
+def changes_turns(directory: Path) -> ValueError:
+    """The error of a chat template to which no conversation can be appended."""
+    return ValueError(
+        f"the chat template in {directory}: must keep earlier turns as they were written, since a "
+        "conversation is appended to, got one that changes them; take a template that does not"
+    )
+
+
+def _turn(text: str) -> dict[str, object]:
+    return {"role": "assistant", "content": text}
 
 
 def _auto(directory: Path) -> Any:

@@ -31,7 +31,8 @@ def pack(data: Trajectory) -> Packed:
     was lost.
 
     ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop
-    [1, B]; ``context``: prompt [B, P], prompt_length, task, group and refills [B].
+    [1, B]; ``context``: prompt [B, P], prompt_length, task, group and refills [B], and of
+    conversations retokenized [B].
     """
     there = data.mask[0]
     # one sample without a chosen token, so that a step has something to go over
@@ -75,6 +76,7 @@ def pack(data: Trajectory) -> Packed:
         task=context["task"],
         refills=context["refills"],
         longest=most,
+        retokenized=context.get("retokenized"),
     )
 
 
@@ -156,7 +158,11 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
     }
     return replace(
         batch,
-        data=Packed(**made, longest=data.longest),
+        data=Packed(
+            **made,
+            longest=data.longest,
+            retokenized=None if data.retokenized is None else data.retokenized[sample],
+        ),
         targets=tree.map(lambda x: x[token], batch.targets),
     )
 

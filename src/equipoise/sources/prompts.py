@@ -22,6 +22,7 @@ from equipoise.types import Example, Task, TaskSource, TextSpec, Tokenizer
 
 KEPT = "tokenizer"  # the directory in a run's, with the files of its tokenizer
 COMPLETION = 256  # tokens, if no setting gives the number
+TURNS = 8  # of a conversation, if neither a setting nor the task gives the number
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
     model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
+    turns = (source.turns or task.turns or TURNS) if task.partner else 0
     most, notes = (
         min(source.prompt_tokens, room(model.config, completion)),
         [*task.notes, *model.notes],
@@ -128,6 +130,9 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
             "the model's "
             f"{model.config.max_position_embeddings} positions"
         )
+    if task.partner:
+        first = train.examples[0]
+        tokenizer.check_appends(first.prompt, {**given, **first.template})
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     spec = TextSpec(
         model=asdict(model.config),
@@ -137,8 +142,9 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         eos=tuple(tokenizer.eos),
         prompt=longest,
         completion=completion,
+        turns=turns,
         notes=tuple(notes),
-        sha256=_digest(train, held_out),
+        sha256=_digest(train, held_out, task.partner),
         alphabet=tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else "",
         chat=not any(isinstance(one.prompt, str) for one in train.examples),
     )
@@ -165,10 +171,12 @@ def model_of(source: TaskSource, task: Task) -> tuple[models.Model, Tokenizer]:
     return model, tokenizer
 
 
-def _digest(*prompts: Prompts) -> str:
-    """The hash of prompts, as tokens and in their order, and of their rewards' arguments."""
-    said = []
-    for one in prompts:
+def _digest(train: Prompts, held_out: Prompts, partner: str) -> str:
+    """The hash of prompts, as tokens and in their order, of their rewards' arguments, and of a
+    partner's name.
+    """
+    said: list[object] = [partner] if partner else []
+    for one in (train, held_out):
         for tokens, example in zip(one.tokens, one.examples, strict=True):
             said.append([tokens, example.completion, dict(example.columns)])
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()

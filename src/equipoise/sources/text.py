@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from torch import nn
 
 from equipoise import foreign, phases
 from equipoise.actors import generator as judging
-from equipoise.actors.engine.engine import Engine, Sampled
+from equipoise.actors.engine.conversing import Bounds, Conversing, Talk
+from equipoise.actors.engine.engine import Continuing, Engine, Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
@@ -22,10 +23,11 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.language import architectures, reward_models
+from equipoise.language import architectures, reward_models, tasks
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
+from equipoise.language.turns import partner
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -36,6 +38,7 @@ from equipoise.types import (
     Learns,
     Policy,
     Program,
+    Prompt,
     RunSpec,
     Stop,
     TaskSource,
@@ -135,7 +138,9 @@ class Texts(Source):
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
-        if wanted.every is not None or wanted.stop_at is not None or self.text().task.reward:
+        asked = wanted.every is not None or wanted.stop_at is not None
+        task = None if asked else self.text().task
+        if task is None or task.reward or task.partner:
             return program, []
         said = (
             f"no evaluations: {program.name} has no reward of its own; --reward module:function "
@@ -149,7 +154,7 @@ class Texts(Source):
         phases.say(f"reading the task {program.name}")
         text = self.text()
         named = source.reward or text.task.reward
-        if not named and (reads or program.evaluation.episodes):
+        if not (named or text.task.partner) and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
             raise ValueError(
                 f"reward: expected module:function[,...]{less}, since {source.task} has none of "
@@ -224,16 +229,26 @@ class Texts(Source):
         asked = len(prompts) if again else episodes
         numbers = spread(asked, len(prompts)).tolist()
         (name, policy), *_ = learning(self.program).items()
-        engine = self.engine(
-            text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
+        engine, judge = self.judged_engine(
+            self.engine(
+                text,
+                policy.algorithm,
+                policies[name].net,
+                greedy=True,
+                rows=min(len(numbers), AT_ONCE),
+            ),
+            text,
+            prompts,
+            row=lambda number: number,
         )
-        judges, gold = [self.judge(text, prompts, None)], self.gold(text)
-        rewards = functions(self.settings.reward or text.task.reward, self.settings.reward_weights)
+        judges, gold = [judge], self.gold(text)
+        named = self.settings.reward or text.task.reward
+        rewards = functions(named, self.settings.reward_weights) if named else []
         if gold:
             rewards = functions(gold)
             judges.insert(0, self.judge(text, prompts, None, gold=gold))
-        # the reward of a perfect answer
-        full = sum(one.weight for one in rewards)
+        # the reward of a perfect answer; a partner gives 1 for one
+        full = sum(one.weight for one in rewards) + bool(text.task.partner and not gold)
         return Examiner(
             engine,
             prompts,
@@ -305,7 +320,7 @@ class Texts(Source):
             on_update=self.settings.on_update,
         )
 
-    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Engine:
+    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Continuing:
         """Return the engine of a generator, by the setting ``engine``."""
         place, named = self.program.placement, self.settings.engine
         if named != "torch":
@@ -322,10 +337,53 @@ class Texts(Source):
             engine.make_room()
         return engine
 
+    def judged_engine(
+        self,
+        engine: Continuing,
+        text: Text,
+        prompts: Prompts,
+        *,
+        row: Callable[[int], int],
+        capsules: str | None = None,
+    ) -> tuple[Engine, judging.Judge]:
+        """Return the engine with its judge; of a task with a partner, one of conversations.
+
+        ``row``: the number of the prompt of a group.
+        """
+        if not text.task.partner:
+            return engine, self.judge(text, prompts, capsules)
+        source = self.settings
+        talking = Conversing(
+            engine,
+            Talk(
+                make=partner.load(text.task.partner),
+                tokenizer=text.tokenizer,
+                template=tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs"),
+                bounds=Bounds(
+                    turns=text.spec.turns,
+                    turn_tokens=source.turn_tokens or text.task.turn_tokens or text.spec.completion,
+                    answer_bytes=source.answer_bytes,
+                    step_s=source.step_deadline_s,
+                ),
+                row=lambda group: prompts.examples[row(group)],
+                quick=text.task.quick,
+                lockstep=self.program.placement.max_lag == 0,
+            ),
+        )
+        named = source.reward or text.task.reward
+        return talking, TalkJudge(
+            talking, self.judge(text, prompts, capsules) if named else Unjudged()
+        )
+
     def reciter(self, text: Text) -> Reciter:
         """An engine of the task's own completions; ValueError if a completion is missing or too
         long.
         """
+        if text.task.partner:
+            raise ValueError(
+                f"source.task={text.task.name}: must be a task of completions, since the algorithm "
+                "imitates them, got one of conversations; take grpo or another one with rewards"
+            )
         end, found = text.spec.eos[0], list[list[int]]()
         for number, example in enumerate(text.train.examples):
             where = f"source.task={text.task.name}, prompt {number}"
@@ -411,12 +469,21 @@ def sample_row(spec: TextSpec) -> RowSpec:
             "refills": number,
             "prompt_length": number,
             "prompt": ArraySpec((spec.prompt,), "int64"),
-        },
+        }
+        | ({"retokenized": number} if spec.turns else {}),
     )
 
 
+def _completion(prompt: Prompt, sample: Sampled, tokenizer: Tokenizer) -> Prompt:
+    """A sample as reward functions get it: a text, or the messages after the prompt."""
+    if sample.told is None:
+        return spoken(prompt, tokenizer.decode(sample.token.tolist()))
+    messages = sample.told.messages
+    return "".join(str(one["content"]) for one in messages) if isinstance(prompt, str) else messages
+
+
 class Unjudged:
-    """The judge of imitated samples, which have no rewards."""
+    """A judge that gives no rewards: of imitated samples, and next to a partner's own rewards."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}
@@ -434,6 +501,40 @@ class Unjudged:
     def close(self) -> None: ...
 
 
+class TalkJudge:
+    """The judge of conversations: their own rewards, and those of another judge. A conversation
+    whose partner failed has none.
+    """
+
+    def __init__(self, engine: Conversing, judge: judging.Judge) -> None:
+        self._engine, self._judge = engine, judge
+        self._own: dict[int, list[float | None]] = {}
+
+    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
+        self._own[group] = [None if one.told is None else one.told.reward for one in samples]
+        self._judge.submit(group, number, samples)
+
+    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
+        found: dict[int, Sequence[float | None] | str] = {}
+        for group, rewards in self._judge.poll().items():
+            own = self._own.pop(group)
+            if isinstance(rewards, str):
+                found[group] = rewards
+            else:
+                found[group] = [
+                    None if mine is None else mine + (other or 0.0)
+                    for mine, other in zip(own, rewards, strict=True)
+                ]
+        return found
+
+    def fds(self) -> tuple[int, ...]:
+        return (*self._engine.fds(), *self._judge.fds())
+
+    def close(self) -> None:
+        self._engine.close()
+        self._judge.close()
+
+
 class Judge:
     """Judges samples as texts, by the functions that a run names, else by the task's own."""
 
@@ -447,7 +548,7 @@ class Judge:
             group,
             Samples(
                 prompts=[begun(example.prompt)[0]] * count,
-                completions=[spoken(example.prompt, self._tokenizer.decode(one)) for one in tokens],
+                completions=[_completion(example.prompt, one, self._tokenizer) for one in samples],
                 completion_ids=tokens,
                 ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
                 columns={name: [value] * count for name, value in example.columns.items()},

@@ -25,6 +25,7 @@ class Stop(IntEnum):
     EOS = 1  # the model ended it
     LENGTH = 2  # the limit of tokens cut it
     TEXT = 3  # a stop string
+    FAILED = 4  # the partner of a conversation failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class Packed:
     # [M] int64, how many earlier groups here were dropped because all their rewards were equal
     refills: Array
     longest: int = 0  # tokens that a sample may have
+    # [M] int64, of conversations: the turns whose text has other tokens; None: samples of one turn
+    retokenized: Array | None = None
 
 
 PACKED_TOKENS = ("token", "position", "sample", "chosen", "logp", "version", "reward")  # [N]
@@ -73,6 +76,7 @@ class TextSpec:
     eos: tuple[int, ...]  # the tokens that end a sample
     prompt: int  # most tokens of a prompt
     completion: int  # most tokens of a sample
+    turns: int = 0  # most turns of a conversation; 0: samples have one turn
     sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?
@@ -132,6 +136,19 @@ class Tokenizer(Protocol):
     # with what begins a text; of messages, by the chat template with these arguments, with the
     # assistant's turn begun
 
+    # the tokens between a turn of the assistant and its next one: ``answer`` as it is, or messages
+    # as the chat template writes them; ``ended``: did the turn's last token end it?
+    def between(
+        self,
+        prompt: Prompt,
+        answer: Prompt,
+        *,
+        ended: bool,
+        template: Mapping[str, object] = ...,
+    ) -> list[int]: ...
+    # ValueError for a chat template that changes earlier turns
+    def check_appends(self, prompt: Prompt, template: Mapping[str, object] = ...) -> None: ...
+
 
 class Task(Protocol):
     """Prompts to learn from, prompts that are held out, and the task's own reward if it has one."""
@@ -153,3 +170,13 @@ class Task(Protocol):
     # most tokens of a sample, if no setting gives the number; 0: unknown
     @property
     def completion(self) -> int: ...
+    # the partner of conversations as module:Class, whose rewards are the task's own; "": a sample
+    # has one turn
+    @property
+    def partner(self) -> str: ...
+    # most turns of a conversation, if no setting gives the number; 0: unknown
+    @property
+    def turns(self) -> int: ...
+    # most tokens of a turn, if no setting gives the number; 0: no limit
+    @property
+    def turn_tokens(self) -> int: ...

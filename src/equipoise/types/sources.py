@@ -275,6 +275,30 @@ class TaskSource(SourceSettings):
         ),
         Flag(WHAT, "N", name="max-completion-length"),
     ] = 0
+    turns: Annotated[
+        NonNegativeInt,
+        Help(
+            "Most turns of a conversation; 0 uses the task's limit",
+            "A task of conversations without a limit has 8. Other tasks have no turns.",
+        ),
+    ] = 0
+    turn_tokens: Annotated[
+        NonNegativeInt,
+        Help(
+            "Longest turn in tokens; 0 uses the task's limit",
+            "`completion_tokens` limits a whole conversation, with the answers.",
+        ),
+    ] = 0
+    answer_bytes: Annotated[
+        PositiveInt,
+        Help(
+            "Longest answer of a conversation's partner in bytes",
+            "A longer answer ends the conversation, which is not learned from.",
+        ),
+    ] = 16_384
+    step_deadline_s: Annotated[
+        PositiveFloat, Help("Seconds for a conversation's partner to answer a turn"), FREE
+    ] = 60.0
     stop: Annotated[
         tuple[str, ...],
         Help(

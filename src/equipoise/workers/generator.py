@@ -52,8 +52,14 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         algorithm, judge = blue.roles[name].algorithm, None
         engine: Engine | None = None
         if algorithm.reads_rewards:
-            engine = source.writing_engine(text, algorithm, blue.network(name))
-            judge = source.judge(text, text.train, blue.capsules)
+            order, places = text.order(program.schedule.seed), 1 + getattr(algorithm, "refills", 0)
+            engine, judge = source.judged_engine(
+                source.writing_engine(text, algorithm, blue.network(name)),
+                text,
+                text.train,
+                row=lambda group: order(*divmod(group, places)),
+                capsules=blue.capsules,
+            )
         worker = Generator(
             engine or source.reciter(text),
             Writing(

@@ -17,17 +17,47 @@ OnUpdate = Literal["keep", "recompute", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A conversation: what a sample of several turns has besides its tokens."""
+
+    chosen: NDArray[np.bool_]  # [L]; False: a token of the partner's
+    reward: float | None  # the sum of its turns; None: the partner failed
+    messages: Sequence[Mapping[str, object]]  # the turns and the answers, without the prompt
+    turns: int
+    retokenized: int  # turns whose text has other tokens
+    failure: str = ""  # of the partner
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sample that has ended: its ``L`` drawn tokens, the EOS or the stop string included, the
-    prompt not.
+    """A sample that has ended: its ``L`` tokens, the EOS or the stop string included, the prompt
+    not. They are drawn but for those that ``told`` names.
     """
 
     group: int
     index: int  # within its group
     token: NDArray[np.int64]  # [L]
-    logp: NDArray[np.float32]  # [L], of drawing the token, at the temperature used
-    version: NDArray[np.int64]  # [L], of the weights that drew it
+    # [L], of drawing the token, at the temperature used; 0 if it was not drawn
+    logp: NDArray[np.float32]
+    version: NDArray[np.int64]  # [L], of the weights that drew it; -1 if it was not drawn
     stop: Stop
+    told: Told | None = None  # of a conversation
+
+    @property
+    def drawn(self) -> int:
+        """The number of drawn tokens."""
+        return len(self.token) if self.told is None else int(self.told.chosen.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A sample that is to go on: all its tokens so far, and how many it may still have."""
+
+    group: int
+    index: int
+    text: Sequence[int]  # the prompt first
+    prompt: int  # tokens of it
+    limit: int  # at least 1
 
 
 class Engine(Protocol):
@@ -50,6 +80,10 @@ class Engine(Protocol):
     def waiting(self) -> int:
         """The number of groups that have not begun."""
 
+    @property
+    def away(self) -> int:
+        """The number of samples, of those that have not ended, that wait for an answer."""
+
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         """Add a group of ``samples`` samples, of at most ``limit`` tokens each. Groups begin in the
         order of submission.
@@ -67,4 +101,14 @@ class Engine(Protocol):
         The old weights draw until the last part is there, and go on if ``params`` are not ``whole``
         then. If no sample is drawn or waits all is one part, which takes the place of the old
         weights: if it is not whole, a step needs others first.
+        """
+
+
+class Continuing(Engine, Protocol):
+    """An engine whose samples may go on after their end."""
+
+    def go_on(self, rest: Rest) -> None:
+        """Draw on: ``step`` returns the sample again, with the new tokens alone. Samples that go on
+        begin before new groups, in the order of their calls. A token depends on its place in the
+        text as if the sample had never ended.
         """

@@ -32,6 +32,10 @@ class Reciter:
     def waiting(self) -> int:
         return len(self._groups)
 
+    @property
+    def away(self) -> int:
+        return 0
+
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         for index in range(samples):
             if (length := len(self._completion(group, index)[0])) > limit:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.actors.engine.drawing import sample_keys, uniform
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import Rest, Sampled
 from equipoise.hints import hint, shortened
 from equipoise.types.packed import Stop
 
@@ -92,6 +92,7 @@ class _Row:
     index: int
     key: NDArray[np.int64]  # [1]
     limit: int
+    before: int  # tokens of the sample that are not in ``token``
     token: list[int]
     logp: list[float]
     version: list[int]
@@ -122,6 +123,7 @@ class SimEngine:
         self._clock, self._sleep = clock, sleep
         self._rows: list[_Row] = []
         self._queue: deque[tuple[int, int, int, int]] = deque()  # group, prompt, samples, limit
+        self._returned: deque[Rest] = deque()
         # the end of the step under way, and the version that draws in it
         self._until: float | None = None
         self._drawing = 0
@@ -135,7 +137,16 @@ class SimEngine:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._returned)
+
+    @property
+    def away(self) -> int:
+        return 0
+
+    def go_on(self, rest: Rest) -> None:
+        if rest.limit < 1:
+            raise ValueError(f"limit: must be at least 1, got {rest.limit}")
+        self._returned.append(rest)
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         if not 1 <= samples <= self._most or limit < 1:
@@ -173,16 +184,26 @@ class SimEngine:
 
     def _admit(self) -> None:
         """Begin groups whose samples all have room, in order."""
+        while self._returned and len(self._rows) < self._most:
+            rest = self._returned.popleft()
+            self._late_s += len(rest.text) / self._model.prefill
+            self._begin(rest.group, rest.index, rest.limit, len(rest.text) - rest.prompt)
+        if self._returned:
+            return
         while self._queue and len(self._rows) + self._queue[0][2] <= self._most:
             group, prompt, samples, limit = self._queue.popleft()
             self._late_s += prompt / self._model.prefill
             for index in range(samples):
-                key = sample_keys(self._seed, np.array([group]), np.array([index]))
-                self._rows.append(_Row(group, index, key, limit, [], [], []))
+                self._begin(group, index, limit, 0)
+
+    def _begin(self, group: int, index: int, limit: int, before: int) -> None:
+        key = sample_keys(self._seed, np.array([group]), np.array([index]))
+        self._rows.append(_Row(group, index, key, limit, before, [], [], []))
 
     def _draw(self) -> list[Sampled]:
         counts = np.array([len(row.token) + 1 for row in self._rows], np.int64)
-        number = uniform(np.concatenate([row.key for row in self._rows]), counts)
+        before = np.array([row.before for row in self._rows], np.int64)
+        number = uniform(np.concatenate([row.key for row in self._rows]), counts + before)
         for count in range(len(self._chances) + 1, int(counts.max()) + 1):
             self._chances.append(ends(self._model, count))
         done, going = list[Sampled](), list[_Row]()

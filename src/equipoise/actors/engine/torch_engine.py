@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
-from equipoise.actors.engine.engine import OnUpdate, Sampled
+from equipoise.actors.engine.engine import OnUpdate, Rest, Sampled
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
@@ -33,9 +33,10 @@ class NonFiniteLogits(FloatingPointError):
     """The error of a model that draws tokens with nan or infinities as their chances."""
 
 
-GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT = range(8)
+GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT, PROMPT = range(9)
 """Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
-the next input) and the last one that it may have; its row of ``_text``."""  # noqa: E501
+the next input) and the last one that it may have; its row of ``_text``; the length of its prompt, which is ``START`` but
+in a sample that went on."""  # noqa: E501
 # most tokens, padding included, that are computed at once: bounds the memory of activations
 PREFILL = 16_384
 
@@ -46,6 +47,9 @@ class _Group:
     prompt: I64
     samples: int
     limit: int
+    # of a sample that goes on: its index, and the length of its prompt
+    index: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +139,14 @@ class TorchEngine:
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
         self._ends[list(ends.eos)] = True
-        self._rows = np.zeros((8, rows), np.int64)
+        self._rows = np.zeros((9, rows), np.int64)
         self._rows[SEAT] = np.arange(rows)
         # by seat: the prompt and the drawn tokens, with their logp and version
         self._text = np.zeros((rows, length), np.int64)
         self._logp = np.zeros((rows, length), np.float32)
         self._version = np.full((rows, length), -1, np.int64)
         self._queue: deque[_Group] = deque()
+        self._returned = 0  # samples that go on, at the front of the queue
         self._open: dict[int, int] = {}  # samples of a group that have not ended
         # the spare's version, which waits for running samples to finish
         self._next: int | None = None
@@ -152,11 +157,30 @@ class TorchEngine:
     def waiting(self) -> int:
         return len(self._queue)
 
+    @property
+    def away(self) -> int:
+        return 0
+
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
+        if group in self._open:
+            raise ValueError(
+                f"group {group}: expected a group that is not being drawn, got one that is"
+            )
+        self._queue.append(
+            _Group(group, self._checked(group, prompt, samples, limit), samples, limit)
+        )
+        self._open[group] = samples
+
+    def go_on(self, rest: Rest) -> None:
+        text = self._checked(rest.group, rest.text, 1, rest.limit)
+        one = _Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt)
+        self._queue.insert(self._returned, one)
+        self._returned += 1
+        self._open[rest.group] = self._open.get(rest.group, 0) + 1
+
+    def _checked(self, group: int, prompt: Sequence[int], samples: int, limit: int) -> I64:
         tokens = np.asarray(prompt, np.int64)
         at = f"group {group}"
-        if group in self._open:
-            raise ValueError(f"{at}: expected a group that is not being drawn, got one that is")
         if (
             tokens.ndim != 1
             or not len(tokens)
@@ -180,8 +204,7 @@ class TorchEngine:
             raise ValueError(
                 f"{at}: expected 1 to {self._rows.shape[1]:,} samples (rows), got {samples:,}"
             )
-        self._queue.append(_Group(group, tokens, samples, limit))
-        self._open[group] = samples
+        return tokens
 
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
@@ -232,6 +255,7 @@ class TorchEngine:
                 break
             room -= self._queue[0].samples
             fresh.append(self._queue.popleft())
+            self._returned = max(self._returned - 1, 0)
         return fresh
 
     def _begin(self, groups: list[_Group]) -> Tensor:
@@ -245,7 +269,9 @@ class TorchEngine:
         lengths = np.array([len(one.prompt) for one in groups])
         rows[GROUP] = np.array([one.group for one in groups])[of]
         rows[INDEX] = np.arange(self.live, self.live + len(of)) - first[of]
+        rows[INDEX] += np.array([one.index for one in groups])[of]
         rows[START] = lengths[of]
+        rows[PROMPT] = np.array([one.asked or len(one.prompt) for one in groups])[of]
         rows[PLACE] = rows[START] - 1
         rows[END] = rows[PLACE] + np.array([one.limit for one in groups])[of]
         prompts = np.zeros((len(groups), lengths.max()), np.int64)
@@ -289,7 +315,7 @@ class TorchEngine:
     def _uniform(self) -> Tensor:
         """Return the uniform number in [0, 1) of each live row's next token [live]."""
         rows = self._rows[:, : self.live]
-        return self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[START]))
+        return self._tensor(uniform(rows[KEY], rows[PLACE] + 2 - rows[PROMPT]))
 
     def _stopped(self, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which live rows end with a stop string [live]; they are marked in ``ends`` too."""
@@ -308,7 +334,7 @@ class TorchEngine:
     def _ended(self, ended: I64, said: NDArray[np.bool_] | None) -> list[Sampled]:
         """Samples of the rows ``ended``, whose places become free."""
         samples = []
-        for row, (group, index, _, start, place, _, token, seat) in zip(
+        for row, (group, index, _, start, place, _, token, seat, _) in zip(
             ended, self._rows[:, ended].T.tolist(), strict=True
         ):
             part = slice(start, place + 1)

@@ -1,0 +1,99 @@
+"""Partners of the built-in tasks: a game of guessing, and two tools.
+
+``guess``: the policy guesses a number; the answers are ``<`` (the number is smaller), ``>`` (it is
+greater) and ``?`` (the guess is no number). The reward is 1 for the number itself.
+
+``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
+and a value, or ``?``. A turn of another kind is the final answer, whose reward is the share of
+places that are right, the end being one.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+CALL = "#"
+UNKNOWN = "?"
+NUMBERS = "abcdefg"  # of the guessing game, as letters, so that each is one token
+GUESSES = 3  # enough for 2^3 - 1 numbers, by halving
+PEOPLE = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "ida")
+_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
+_PRODUCT = re.compile(r"(\d{1,3})([-+*])(\d{1,3})")
+
+
+class Guess:
+    """A number to be guessed by hints. The best policy halves what is left, and always finds it."""
+
+    def reset(self, row: Mapping[str, object]) -> str:
+        self._number = NUMBERS.index(str(row["number"]))
+        return UNKNOWN
+
+    def step(self, text: str) -> tuple[str | None, float]:
+        guess = NUMBERS.find(text) if len(text) == 1 else -1
+        if guess == self._number:
+            return None, 1.0
+        return (UNKNOWN if guess < 0 else "<" if self._number < guess else ">"), 0.0
+
+
+class _Tool:
+    """A question whose answer a tool knows."""
+
+    def reset(self, row: Mapping[str, object]) -> str:
+        self._answer = str(row["answer"])
+        return str(row["question"])
+
+    def step(self, text: str) -> tuple[str | None, float]:
+        if text.startswith(CALL):
+            return self.call(text.removeprefix(CALL)), 0.0
+        places = max(len(text), len(self._answer)) + 1
+        same = sum(a == b for a, b in zip(text, self._answer, strict=False))
+        return None, (same + (len(text) == len(self._answer))) / places
+
+    def call(self, said: str) -> str:
+        """Return the tool's answer."""
+        raise NotImplementedError
+
+
+class Calculator(_Tool):
+    """A tool that computes a sum, a difference or a product of two numbers."""
+
+    def call(self, said: str) -> str:
+        found = _PRODUCT.fullmatch(said)
+        if found is None:
+            return UNKNOWN
+        return f"={_OPERATORS[found[2]](int(found[1]), int(found[3]))}"
+
+
+class Lookup(_Tool):
+    """A tool that finds a number in a table, which no prompt shows."""
+
+    def call(self, said: str) -> str:
+        return f"={number(said)}" if said in PEOPLE else UNKNOWN
+
+
+def number(name: str) -> int:
+    """The number of a person in the table of ``lookup``."""
+    return 11 + 37 * PEOPLE.index(name) % 89
+
+
+def guesses() -> list[dict[str, object]]:
+    """The rows of ``guess``."""
+    return [{"number": one} for one in NUMBERS]
+
+
+def products() -> list[dict[str, object]]:
+    """The rows of ``calculator``."""
+    return [
+        {"question": f"{a}*{b}", "answer": str(a * b)} for a in range(2, 32) for b in range(2, 32)
+    ]
+
+
+def people() -> list[dict[str, object]]:
+    """The rows of ``lookup``."""
+    return [{"question": name, "answer": str(number(name))} for name in PEOPLE]
