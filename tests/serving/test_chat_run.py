@@ -180,13 +180,14 @@ def test_a_chat_is_read_by_the_models_own_template(tmp_path: Path) -> None:
     torch.manual_seed(0)
     save_file(dict(Decoder(shape).named_parameters()), place / "model.safetensors")
     with chatting(of_model(place, "")) as chat:
-        body = {"messages": [{"role": "user", "content": "a b"}], "temperature": 0}
-        status, said, _ = chat.ask("/v1/chat/completions", body | {"max_tokens": 9})
+        asked = [{"role": "user", "content": "a b"}]
+        body = {"messages": asked, "temperature": 0, "max_tokens": 9}
+        status, said, _ = chat.ask("/v1/chat/completions", body)
         assert status == 200, said
         assert said["usage"]["prompt_tokens"] == 4
         text = chat.text("<user> a b <model>", temperature=0, max_tokens=9, model="model")
         assert said["choices"][0]["message"]["content"] == text
-        status, said, _ = chat.ask("/v1/chat/completions", {"messages": body["messages"] * 11})
+        status, said, _ = chat.ask("/v1/chat/completions", {"messages": asked * 11})
         assert status == 400 and "at most 31 tokens" in said["error"]["message"]
 
 

@@ -137,7 +137,7 @@ class Fields(TypedDict, total=False):
     """Scale of the adapters, divided by their rank (default: 16.0)."""
     lora_targets: Sequence[str] | None
     """Linear layers with an adapter; empty adapts them all (default: none). A layer is named by
-    the end of its name, such as q_proj, or by a pattern such as `*.mlp.*`."""
+    the end of its name, such as q_proj, or by a pattern: `*.mlp.*`."""
     adapter: str | None
     """Folder of an adapter to begin with, as peft writes it (default: none). The folder has the
     rank, the scale and the layers, so leave out `lora`."""

@@ -212,7 +212,7 @@ class TaskSource(SourceSettings):
         tuple[str, ...],
         Help(
             "Linear layers with an adapter; empty adapts them all",
-            "A layer is named by the end of its name, such as q_proj, or by a pattern such as `*.mlp.*`.",
+            "A layer is named by the end of its name, such as q_proj, or by a pattern: `*.mlp.*`.",
         ),
         Read("lora"),
         KEPT,
