@@ -114,7 +114,8 @@ def serve(
         logs.to_stderr()
         text = TextSettings(**read_fields(TextSettings, given))
         if writes:
-            return _serve_text(Path(folder).expanduser(), settings, text, decisions)
+            _serve_text(Path(folder).expanduser(), settings, text, decisions)
+            return
         if odd := _changed(text):
             raise ValueError(
                 f"{odd}: must be left out for a policy, got one; {folder} is no language model"
