@@ -24,7 +24,7 @@ from equipoise.types.packed import Prompt
 
 log = logging.getLogger("equipoise.serving")
 FOLLOW_S = 0.5  # between two looks for newer weights
-LETTERS = 128  # of a token at most: a longer prompt has too many tokens, without counting them
+LETTERS = 32  # of a prompt, for each token of the context: a longer text is not even read
 T = TypeVar("T")
 
 

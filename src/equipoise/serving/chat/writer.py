@@ -25,9 +25,8 @@ from equipoise.types.packed import Stop
 
 log = logging.getLogger("equipoise.serving")
 HELD_S = 0.008  # of a step that new weights may hold running answers up
-FLUSH_S = (
-    0.025  # between two parts of a streamed text: a part costs as much as tokens of a small model
-)
+# between two parts of a streamed text: a part costs as much as a few tokens of a small model
+FLUSH_S = 0.05
 Decode = Callable[[Sequence[int]], str]
 Failed = Callable[[str], None]
 
