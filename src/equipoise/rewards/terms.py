@@ -86,6 +86,17 @@ def made(rewards: Rewards) -> dict[str, RewardTerm]:
     return found
 
 
+def notes(rewards: Rewards) -> list[str]:
+    """Return what the terms of a sum have to print when a run begins."""
+    found = list[str]()
+    for name, term in made(rewards).items():
+        try:
+            found += term.notes()
+        except Exception as error:
+            raise ValueError(f"reward: {name}: {raised(error)}") from error
+    return found
+
+
 def following(rewards: Rewards, algorithm: Learns) -> dict[str, RewardTerm]:
     """Make terms for an algorithm; ValueError if one cannot work with it."""
     terms = made(rewards)

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from equipoise import api, trust
+from equipoise.api.results import shown as print_of_run
 from equipoise.errors import RewardsFailed
 from equipoise.feedback import Ask, Store
 from equipoise.feedback.database import FILE
@@ -236,3 +237,25 @@ def test_a_store_that_is_removed_between_two_rounds_ends_the_run(
         for _ in run:
             pass
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("teacher", ["people", "synthetic"])
+def test_a_run_that_people_answer_prints_the_command_for_it(
+    teacher: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of = program(Path("my labels"), 64, f"reward.teacher={teacher}")
+    print_of_run(api.start(of, on="serial"), progress=True)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("equipoise label 'my labels'" in printed) == (teacher == "people")
+
+
+def test_a_run_of_python_without_progress_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = api.start(program(tmp_path / "store", 64), on="serial", out=tmp_path / "run")
+    print_of_run(run, progress=False)
+    assert capfd.readouterr() == ("", "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
+import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, cast, get_args
 
@@ -188,6 +189,12 @@ class Preferences(RewardTerm):
             self._score = called(self.score, "reward.preferences.score") if self.score else None
         except ValueError as error:
             raise Refused(str(error)) from error
+
+    def notes(self) -> Sequence[str]:
+        if self.teacher != "people":
+            return ()
+        command = f"equipoise label {shlex.quote(self.store)}"
+        return (f"people answer, from the first round of queries on: {command}",)
 
     def _check_kl(self, measured: bool) -> None:
         if self.kl and not measured:
