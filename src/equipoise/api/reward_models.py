@@ -126,8 +126,8 @@ def fit_reward_model(
         ValueError: The store has too few answers about clips of this env, or is damaged.
 
     Example:
-        >>> eq.fit_reward_model("labels", "Pendulum-v1", out="judge")  # doctest: +SKIP
-        <FittedReward judge of 700 answers>
+        >>> eq.fit_reward_model("labels", "Pendulum-v1", out="speed")  # doctest: +SKIP
+        <FittedReward speed of 700 answers>
     """
     nets, fitting, enough, of_env = _parsed(settings)
     folder = local_path(store)
@@ -387,7 +387,7 @@ def _with_models(made: Program, change: Callable[[str], str]) -> Program:
     """Return the program with the names of its reward models changed."""
     if not made.reward_models:
         return made
-    if made.source.judges:
+    if made.source.reward_models:
         sums = {key: str(values_of(made.source)[key]) for key in ("reward", "gold")}
         return apply_settings(
             made,

@@ -30,7 +30,7 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.record.report import step_of
 from equipoise.registry.reward_models import DIGITS
-from equipoise.sources.preferences import Preferences, judged
+from equipoise.sources.preferences import Preferences, scored
 from equipoise.sources.prompts import Voice, voice
 from equipoise.sources.prompts import room as room_for
 from equipoise.sources.source import source_of
@@ -251,7 +251,7 @@ def calibration(program: Program, net: ScoredDecoder) -> reward_models.Calibrati
     scores, labels = list[Tensor](), list[float]()
     for begin in range(0, len(prompts), TOGETHER):
         numbers = range(begin, min(begin + TOGETHER, len(prompts)))
-        scores.append(judged(algorithm, net, prompts, numbers))
+        scores.append(scored(algorithm, net, prompts, numbers))
         labels += [prompts.given[number].value[0] for number in numbers]
     if not scores:
         return reward_models.Calibration()

@@ -1,4 +1,4 @@
-"""Text that a model writes: prompts of a task, completed by generators and judged by rewards."""
+"""Text that a model writes: prompts of a task, completed by generators and graded by rewards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from equipoise import foreign, phases
-from equipoise.actors import generator as judging
+from equipoise.actors import generator
 from equipoise.actors.engine.engine import Engine, Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.sim_engine import SimEngine, latency
@@ -57,7 +57,7 @@ class Writer:
 
 
 class Texts(Source):
-    """Prompts of a task, which a model completes and rewards judge."""
+    """Prompts of a task, which a model completes and rewards grade."""
 
     settings: TaskSource
     sampler = "generator"
@@ -130,8 +130,8 @@ class Texts(Source):
             )
         return problems
 
-    def judged(self) -> tuple[Program, list[str]]:
-        """Drop the evaluations if no reward can judge them and the algorithm needs no rewards."""
+    def evaluable(self) -> tuple[Program, list[str]]:
+        """Drop the evaluations if no reward can grade them and the algorithm needs no rewards."""
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
@@ -139,7 +139,7 @@ class Texts(Source):
             return program, []
         said = (
             f"no evaluations: {program.name} has no reward of its own; --reward module:function "
-            "judges held-out prompts"
+            "grades held-out prompts"
         )
         return replace(program, evaluation=replace(wanted, episodes=0)), [said]
 
@@ -160,7 +160,7 @@ class Texts(Source):
             wanted += functions(self.gold(text)) if self.gold(text) else []
         for one in wanted if reads or program.evaluation.episodes else ():
             # refuse before the run's directory exists
-            if one.name in source.judges:
+            if one.name in source.reward_models:
                 reward_models.check(
                     one.name, text.tokenizer, text.spec.prompt + text.spec.completion
                 )
@@ -227,18 +227,18 @@ class Texts(Source):
         engine = self.engine(
             text, policy.algorithm, policies[name].net, greedy=True, rows=min(len(numbers), AT_ONCE)
         )
-        judges, gold = [self.judge(text, prompts, None)], self.gold(text)
+        graders, gold = [self.grader(text, prompts, None)], self.gold(text)
         rewards = functions(self.settings.reward or text.task.reward, self.settings.reward_weights)
         if gold:
             rewards = functions(gold)
-            judges.insert(0, self.judge(text, prompts, None, gold=gold))
+            graders.insert(0, self.grader(text, prompts, None, gold=gold))
         # the reward of a perfect answer
         full = sum(one.weight for one in rewards)
         return Examiner(
             engine,
             prompts,
             numbers,
-            judges,
+            graders,
             policy=name,
             limit=text.spec.completion,
             full=full,
@@ -344,9 +344,9 @@ class Texts(Source):
         recited = [(np.asarray(one, np.int64), np.zeros(len(one), np.float32)) for one in found]
         return Reciter(lambda group, index: recited[order(group, 0)])
 
-    def unjudged(self, text: Text) -> judging.Judge:
-        """The judge of samples that are recited."""
-        return Unjudged()
+    def ungraded(self, text: Text) -> generator.Grader:
+        """The grader of samples that are recited."""
+        return Ungraded()
 
     def gold(self, text: Text) -> str:
         """Return the true rewards, which only evaluations read, or "" if there are none."""
@@ -356,8 +356,10 @@ class Texts(Source):
         own = text.task.reward if learned else ""
         return "" if source.gold == "none" else source.gold or own
 
-    def judge(self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = "") -> Judge:
-        """Return a judge by ``gold``, or by the rewards that are learned from."""
+    def grader(
+        self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = ""
+    ) -> Grader:
+        """Return a grader by ``gold``, or by the rewards that are learned from."""
         source = self.settings
         if not (names := gold or source.reward or text.task.reward):
             raise ValueError(
@@ -368,8 +370,8 @@ class Texts(Source):
         named = functions(names, () if gold else source.reward_weights)
         where = None if capsules is None else Path(capsules)
         if text.task.quick and names == text.task.reward:
-            return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
-        return Judge(
+            return Grader(HereScorer(named, capsules=where), prompts, text.tokenizer)
+        return Grader(
             ProcessScorer(
                 named,
                 deadline_s=source.reward_deadline_s,
@@ -415,8 +417,8 @@ def sample_row(spec: TextSpec) -> RowSpec:
     )
 
 
-class Unjudged:
-    """The judge of imitated samples, which have no rewards."""
+class Ungraded:
+    """The grader of imitated samples, which have no rewards."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}
@@ -434,8 +436,8 @@ class Unjudged:
     def close(self) -> None: ...
 
 
-class Judge:
-    """Judges samples as texts, by the functions that a run names, else by the task's own."""
+class Grader:
+    """Grade samples as texts, by the functions that a run names, else by the task's own."""
 
     def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
         self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer

@@ -1,4 +1,4 @@
-"""The generator (``actors/generator.py``): it writes completions of prompts to be judged."""
+"""The generator (``actors/generator.py``): it writes completions of prompts to be graded."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
                 f"source.task={program.name}: expected the prompts that the run began with, got "
                 "others; the files of a task and of its tokenizer must be the same on every machine"
             )
-        algorithm, judge = blue.roles[name].algorithm, None
+        algorithm, grader = blue.roles[name].algorithm, None
         engine: Engine | None = None
         if algorithm.reads_rewards:
             engine = source.writing_engine(text, algorithm, blue.network(name))
-            judge = source.judge(text, text.train, blue.capsules)
+            grader = source.grader(text, text.train, blue.capsules)
         worker = Generator(
             engine or source.reciter(text),
             Writing(
                 prompts=text.train,
-                judge=judge or source.unjudged(text),
+                grader=grader or source.ungraded(text),
                 policy=name,
                 at_once=source.at_once(),
                 limit=text.spec.completion,
@@ -86,7 +86,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return worker.fds()
 
     def patience(self, worker: Generator) -> float | None:
-        return LOOK_S if worker.judging else None
+        return LOOK_S if worker.grading else None
 
     def held(self, blue: Blueprint) -> int:
         """All blocks of the queue, dealt to the generators that write there."""

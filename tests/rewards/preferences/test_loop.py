@@ -222,7 +222,7 @@ def test_a_run_that_goes_back_is_the_same_in_processes_and_after_a_resume(
 
 
 @pytest.mark.thorough
-def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) -> None:
+def test_the_synthetic_teacher_answers_by_a_function_of_the_user(tmp_path: Path) -> None:
     settings = (SYNTHETIC[0], "reward.score=tests.rewards.preferences.worlds:leftness")
     train(tmp_path / "run", tmp_path / "store", 192, *settings)
     with Store(tmp_path / "store") as store:

@@ -43,7 +43,7 @@ class Asking:
     newest: int  # queries among them that compare segments of the newest round with the best ones
     best: int  # the round of the best segments
     teacher: Teacher | None  # None: people answer
-    score: Score | None = None  # judges segments for the teacher; None: by the env's rewards
+    score: Score | None = None  # of segments, for the teacher; None: by the env's rewards
 
 
 def asks(

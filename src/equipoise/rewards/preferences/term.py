@@ -103,7 +103,7 @@ class Preferences(RewardTerm):
     score: Annotated[
         str,
         Help(
-            "Function that the synthetic teacher judges a segment by",
+            "Function that the synthetic teacher scores a segment by",
             "`module:function`, from observations and actions [rows, ...] to a number; none uses "
             "the env's rewards.",
         ),
