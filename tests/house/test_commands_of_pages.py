@@ -16,7 +16,7 @@ from build_docs import Command
 from typer.core import TyperCommand, TyperGroup
 
 import equipoise as eq
-from equipoise.api.reward_models import Enough
+from equipoise.api.reward_fitting import Enough
 from equipoise.cli import app
 from equipoise.facts import facts
 from equipoise.programs import fields

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import equipoise as eq
-from equipoise.api.reward_models import pinned, pinned_like
+from equipoise.api.pinning import pinned, pinned_like
 from equipoise.feedback import Choice, Store
 from equipoise.feedback.items import text_bytes
 from equipoise.feedback.records import GivenAnswer, Pair

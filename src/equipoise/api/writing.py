@@ -16,8 +16,8 @@ from torch import Tensor
 
 from equipoise.algorithms._pairs import columns
 from equipoise.api.playing import weights_of
-from equipoise.api.reward_models import FOLDER, aside_of, of_run
-from equipoise.files import local_path, parse_json
+from equipoise.api.reward_of_run import FOLDER, of_run
+from equipoise.files import local_path, new_folder, parse_json
 from equipoise.hints import shortened
 from equipoise.language import adapters, files, messages, models, reward_models, tasks
 from equipoise.language.task_files import plain, whole
@@ -275,7 +275,7 @@ def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()
     _, _, net = writer(here, trust=trust)
     if not isinstance(net, ScoredDecoder):
         raise ValueError(f"{directory}: must be a run of reward_model, got one whose model writes")
-    with aside_of(place, shared=True) as aside:
+    with new_folder(place, present=reward_models.FILE) as aside:
         export_model(here, aside, trust=trust)
     return place
 

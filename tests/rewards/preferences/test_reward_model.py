@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import api
-from equipoise.api.reward_models import of_run, pinned, pinned_like
+from equipoise.api.pinning import pinned, pinned_like
+from equipoise.api.reward_of_run import of_run
 from equipoise.cli import app
 from equipoise.feedback import Store
 from equipoise.registry import Registry
