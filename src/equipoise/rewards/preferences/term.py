@@ -315,7 +315,7 @@ class Preferences(RewardTerm):
             states.go_back(BEST)
 
     def _round(self, states: LearnerStates, seed: int, pool: Pool) -> None:
-        """Ask, read the answers that are there, judge the model by the new ones, and fit. All
+        """Ask, read the answers that are there, assess the model by the new ones, and fit. All
         learners do it alike.
         """
         self._run = self._run if self._rounds else _name_of_run(self._run, pool)
@@ -333,7 +333,8 @@ class Preferences(RewardTerm):
         first, verdict, kl = not self._fitted, None, self._divergence(states.net)
         self._numbers["kl"] = kl
         if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
-            verdict = self._judge(fresh.to(self._device), compared.to(self._device), kl)
+            last = self._last(states.progress)
+            verdict = self._assess(fresh.to(self._device), compared.to(self._device), kl, last=last)
         enough = len(answers) >= self.first and answers.decided
         if changed and (enough or self._demonstrations is not None):
             with torch.enable_grad():
@@ -406,7 +407,14 @@ class Preferences(RewardTerm):
             round=self.queries,
             newest=self.newest,
             spread=self.guard,
-        ).counts(newest, others, progress=progress, urgent=self._versions.verdict != "ok")
+            at_end=self.teacher == "synthetic",  # people have no time to answer it
+        ).counts(
+            newest,
+            others,
+            progress=progress,
+            urgent=self._versions.verdict != "ok",
+            last=self._last(progress),
+        )
         if self._versions.verdict == "stop":
             count = about_newest = 0
         elif not self._fitted:  # enough for the first fit
@@ -424,6 +432,10 @@ class Preferences(RewardTerm):
         model = self._model if self._fitted else None
         rows = self._versions.with_best(self._candidates.segments())
         return asks(store, self._clips, rows, model, how, seed=seed)
+
+    def _last(self, progress: float) -> bool:
+        """Is this the last round of the schedule?"""
+        return progress + progress / (self._rounds + 1) > 1 + 1e-6
 
     def _fit(self, answers: Answers, seed: int) -> None:
         """Fit a new ensemble to all answers, also the answers of demonstrations."""
@@ -474,10 +486,12 @@ class Preferences(RewardTerm):
     def _policy(self, net: nn.Module) -> StochasticPolicy:
         return StochasticPolicy(cast(Algorithm, self._algorithm), cast(Network, net))
 
-    def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
-        """Let the guard judge the model by the answers since the last round.
+    def _assess(
+        self, fresh: Answers, compared: Answers, kl: float, *, last: bool
+    ) -> verdicts.Verdict:
+        """Let the guard assess the model by the answers since the last round.
 
-        ``fresh``: these answers; ``compared``: the ones about the judged version.
+        ``fresh``: these answers; ``compared``: the ones about the candidate.
         """
         segments, rows = self._labels.segments().to(self._device), self._candidates.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
@@ -496,7 +510,7 @@ class Preferences(RewardTerm):
             kl=0.0 if math.isnan(kl) else kl,
         )
         versions, limits = self._versions, verdicts.Limits(kl=self.kl)
-        versions.guard, verdict = verdicts.judge(versions.guard, signs, limits)
+        versions.guard, verdict = verdicts.assess(versions.guard, signs, limits, last=last)
         if self.guard:
             versions.take(verdict, self._collected)
         self._numbers |= {
