@@ -27,7 +27,7 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
-HASTE = 0.2  # share of the schedule by which such queries may come early
+HASTE = 0.1  # share of the schedule by which such queries may come early
 LAST = 2  # looks whose queries are kept for the last round
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes that no member learns from

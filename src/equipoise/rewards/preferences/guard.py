@@ -61,7 +61,7 @@ class Limits:
 class Signs:
     """The numbers of one look, of the answers since the look before it.
 
-    New answers are compared with the model as it was before it learned from them. ``compared`` are the
+    The model predicts new answers before it learns from them. ``compared`` are the
     answers among them that compare the newest version with the best one.
     """
 
