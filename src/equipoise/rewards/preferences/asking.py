@@ -150,6 +150,13 @@ class Budget:
         return max(round(self.round * share), 1) if share else 0
 
 
+def is_last(progress: float, rounds: int) -> bool:
+    """Return whether no round follows in the schedule; ``progress``: share that is done, after
+    ``rounds`` rounds before this one.
+    """
+    return progress + progress / (rounds + 1) > 1 + 1e-6
+
+
 def of_rows(rows: Rows) -> Segments:
     """Return candidates as segments, without a copy."""
     mask = torch.arange(rows.reward.shape[1]) < torch.from_numpy(rows.size)[:, None]

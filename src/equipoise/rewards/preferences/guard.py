@@ -39,7 +39,7 @@ class Limits:
 
     sure: Annotated[
         PositiveFloat,
-        Help("Standard errors that count as a contradiction", "2.6: one in 200 by chance."),
+        Help("Standard errors that count as a contradiction", "2.6: one look in 200 by chance."),
     ] = 2.6
     wary: Annotated[
         PositiveFloat, Help("Standard errors that are a reason to ask", "1.5: one in 15 by chance.")

@@ -36,6 +36,7 @@ from equipoise.rewards.preferences.asking import (
     Asking,
     Budget,
     asks,
+    is_last,
     of_rows,
     unanswered,
 )
@@ -193,8 +194,8 @@ class Preferences(RewardTerm):
     def notes(self) -> Sequence[str]:
         if self.teacher != "people":
             return ()
-        command = f"equipoise label {shlex.quote(self.store)}"
-        return (f"people answer, from the first round of queries on: {command}",)
+        where = shlex.quote(self.store)
+        return (f"people answer, from the first round of queries on: equipoise label {where}",)
 
     def _check_kl(self, measured: bool) -> None:
         if self.kl and not measured:
@@ -333,7 +334,7 @@ class Preferences(RewardTerm):
         first, verdict, kl = not self._fitted, None, self._divergence(states.net)
         self._numbers["kl"] = kl
         if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
-            last = self._last(states.progress)
+            last = is_last(states.progress, self._rounds)
             verdict = self._assess(fresh.to(self._device), compared.to(self._device), kl, last=last)
         enough = len(answers) >= self.first and answers.decided
         if changed and (enough or self._demonstrations is not None):
@@ -413,7 +414,7 @@ class Preferences(RewardTerm):
             others,
             progress=progress,
             urgent=self._versions.verdict != "ok",
-            last=self._last(progress),
+            last=is_last(progress, self._rounds),
         )
         if self._versions.verdict == "stop":
             count = about_newest = 0
@@ -432,10 +433,6 @@ class Preferences(RewardTerm):
         model = self._model if self._fitted else None
         rows = self._versions.with_best(self._candidates.segments())
         return asks(store, self._clips, rows, model, how, seed=seed)
-
-    def _last(self, progress: float) -> bool:
-        """Is this the last round of the schedule?"""
-        return progress + progress / (self._rounds + 1) > 1 + 1e-6
 
     def _fit(self, answers: Answers, seed: int) -> None:
         """Fit a new ensemble to all answers, also the answers of demonstrations."""
