@@ -1,7 +1,7 @@
 """A reward model from simulated labels of ``sort``, and what a run learns from it.
 
     .venv/bin/python benchmarks/sort_preferences.py pairs sort_pairs.jsonl [--rows 2000] [--wrong 0.1]
-    .venv/bin/python benchmarks/sort_preferences.py grade runs/NAME runs/judge
+    .venv/bin/python benchmarks/sort_preferences.py grade runs/NAME runs/reward
     .venv/bin/python benchmarks/sort_preferences.py loop DIR [--seed 0]
     .venv/bin/python benchmarks/sort_preferences.py guard DIR [--seed 0]
 
@@ -186,15 +186,15 @@ def drawn(run: Path) -> float:
     return sum(answered([one.text for one in answers], answer=right, ended=ended)) / len(right)
 
 
-def grade(run: Path, judge: Path) -> None:
+def grade(run: Path, model: Path) -> None:
     examples = make("sort", seed=0).held_out
     prompts, right = [one.prompt for one in examples], [one.completion for one in examples]
     answers = eq.generate(run, prompts, greedy=True)
     ended = [one.ended for one in answers]
     rewards = answered([one.text for one in answers], answer=right, ended=ended)
     scores = {
-        "answers": eq.score(judge, prompts, [one.text for one in answers]),
-        "right answers": eq.score(judge, prompts, right),
+        "answers": eq.score(model, prompts, [one.text for one in answers]),
+        "right answers": eq.score(model, prompts, right),
     }
     count = len(rewards)
     print(f"{count} prompts: true reward {sum(rewards) / count:.3f}")
@@ -214,8 +214,8 @@ def loop(folder: Path, seed: int) -> None:
         if before is not None:
             with file.open("a", encoding="utf-8") as to:
                 to.write(newest(before, labels, seed=seed * 100 + number))
-        judge = f"{SCALE}*run:{fitted(here / 'judge', file, model, seed=seed)}"
-        found = learn(here / "policy", model, steps, seed=seed, reward=judge, begin=before)
+        reward = f"{SCALE}*run:{fitted(here / 'reward', file, model, seed=seed)}"
+        found = learn(here / "policy", model, steps, seed=seed, reward=reward, begin=before)
         show(f"round {number}, {labels} labels", found)
         before = here / "policy"
     steps = sum(n for _, n in ROUNDS)
@@ -230,12 +230,12 @@ def guard(folder: Path, seed: int) -> None:
     pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
     several = [
-        fitted(folder / f"judge{member}", file, model, seed=seed * 100 + member)
+        fitted(folder / f"reward{member}", file, model, seed=seed * 100 + member)
         for member in range(MEMBERS)
     ]
     one = f"run:{several[0]}"
     show("guard off", learn(folder / "off", model, EXPLOITED, seed=seed, reward=one))
-    each = "+".join(f"{1 / MEMBERS:.4f}*run:{judge}" for judge in several)
+    each = "+".join(f"{1 / MEMBERS:.4f}*run:{one}" for one in several)
     guarded = ("source.caution=1", "algorithm.beta=0.02")
     show("guard on", learn(folder / "on", model, EXPLOITED, seed=seed, reward=each, guard=guarded))
 
@@ -259,7 +259,7 @@ def main() -> None:
     one.add_argument("--wrong", type=float, default=WRONG)
     two = commands.add_parser("grade")
     two.add_argument("run", type=Path)
-    two.add_argument("judge", type=Path)
+    two.add_argument("model", type=Path)
     several: dict[str, Callable[[Path, int], None]] = {"loop": loop, "guard": guard}
     for name in several:
         more = commands.add_parser(name)
@@ -269,7 +269,7 @@ def main() -> None:
     if given.command == "pairs":
         pairs(given.file, given.rows, given.wrong)
     elif given.command == "grade":
-        grade(given.run, given.judge)
+        grade(given.run, given.model)
     else:
         several[given.command](given.folder, given.seed)
 

@@ -13,10 +13,12 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
@@ -252,6 +254,32 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
         raise
     if synced:
         sync_directory(path.parent)
+
+
+@contextmanager
+def new_folder(to: Path, *, present: str = "") -> Iterator[Path]:
+    """Yield a folder to write into; it is renamed to ``to`` at the end.
+
+    ``present``: a file of the folder that another process may have written at once; "" for none.
+    """
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    except OSError as error:
+        raise OSError(
+            f"{to}: must be a folder that can be made, got {error.strerror!r} at {error.filename}"
+        ) from None
+    try:
+        yield aside
+        aside.chmod(0o755)
+        try:
+            aside.rename(to)
+        except OSError:
+            if not (present and (to / present).is_file()):
+                raise
+        sync_directory(to.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def sync_directory(path: Path) -> None:

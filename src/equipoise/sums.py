@@ -4,7 +4,7 @@ sum     = product, then any number of "+ product", "- product" or ", product"
 product = factors with "*" between them
 factor  = a number, a name, module:name, or a trained reward model: run:DIR or registry:NAME@VERSION
 
-A place with a space or one of ``,+*`` in it stands in quotes: run:"my runs/judge".
+A place with a space or one of ``,+*`` in it stands in quotes: run:"my runs/reward".
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Lengths:
 
 
 class Late:
-    """A judge that answers whenever it likes, now and then with a failure."""
+    """A grader that answers whenever it likes, now and then with a failure."""
 
     def __init__(self, draw: random.Random) -> None:
         self._draw, self._waiting = draw, list[int]()
@@ -162,7 +162,7 @@ class Ring:
             Lengths(self.draw),
             Writing(
                 prompts=Prompts(),
-                judge=Late(self.draw),
+                grader=Late(self.draw),
                 policy="main",
                 at_once=self.at_once * GROUP,
                 limit=LIMIT,

@@ -1,4 +1,4 @@
-"""Samples that no reward judged, and completions that the limit cut, against TRL's formulas in
+"""Samples that no reward graded, and completions that the limit cut, against TRL's formulas in
 numpy.
 """
 
@@ -68,7 +68,7 @@ def trl(reward: Any, scale: str, *, leave_out: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_sample_that_no_reward_judged_is_in_no_baseline(seed: int) -> None:
+def test_a_sample_that_no_reward_graded_is_in_no_baseline(seed: int) -> None:
     data, net = data_of(seed), text.Table(seed=3)
     reward = rewards(data)
     assert np.isnan(reward).sum() == len(NONE)
@@ -102,9 +102,9 @@ def test_nothing_is_nan_and_others_are_learned_from(algorithm: Any) -> None:
     out.loss.backward()
     assert all(torch.isfinite(x).all() for x in made.values() if x.is_floating_point()), made
     assert all(torch.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
-    judged = [m for m in range(12) if m not in NONE]
+    graded = [m for m in range(12) if m not in NONE]
     assert out.metrics["reward"][0] / out.metrics["reward"][1] == pytest.approx(
-        rewards(data)[judged].mean()
+        rewards(data)[graded].mean()
     )
     assert out.metrics["frac_reward_none"][0] == len(NONE)
     none = torch.isin(data.sample, torch.tensor(NONE))

@@ -17,11 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 from equipoise import api
-from equipoise.api.tuning import found
 from equipoise.cli import app
 from equipoise.files import parse_toml
 from equipoise.programs.config_file import read_config, write_config
 from equipoise.record.directory import RunDirectory
+from equipoise.studies.tuned import found
 from equipoise.tuning.choice import read_choices
 
 TINY = (

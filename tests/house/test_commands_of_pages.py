@@ -16,16 +16,16 @@ from build_docs import Command
 from typer.core import TyperCommand, TyperGroup
 
 import equipoise as eq
-from equipoise.api.reward_models import Enough
+from equipoise.api.reward_fitting import Enough
 from equipoise.cli import app
 from equipoise.facts import facts
 from equipoise.programs import fields
 from equipoise.programs.program import algorithm_class, algorithm_names
 from equipoise.record.report import Report
 from equipoise.rewards import terms
-from equipoise.rewards.judge import Judge
 from equipoise.rewards.preferences.fit import Fitting
 from equipoise.rewards.preferences.model import RewardNets
+from equipoise.rewards.reward_model import RewardModelTerm
 from equipoise.types import Frozen
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +126,7 @@ def known_settings() -> frozenset[str]:
         found |= {f"algorithm.{field}" for field in facts(algorithm_class(name))}
     for cls in (RewardNets, Fitting, Enough):  # of a reward model of clips
         found |= {f"algorithm.{name}" for name in facts(cls)}
-    found |= {f"reward.judge.{name}" for name in facts(Judge)}
+    found |= {f"reward.reward_model.{name}" for name in facts(RewardModelTerm)}
     for name, cls in terms.term_classes("+".join(terms.BUILT_IN)).items():
         found |= {
             f"reward.{room}{key}" for key in terms.settings_of(cls) for room in ("", f"{name}.")

@@ -7,8 +7,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from equipoise.studies.journal import JOURNAL
+from equipoise.studies.settings import StudySettings, write_study
 
 HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard", "wandb")
 COMMANDS = (
@@ -115,6 +119,12 @@ def test_a_mistyped_option_imports_no_torch() -> None:
 
 def test_a_check_imports_no_torch() -> None:
     assert "torch" not in imported(command("check", "CartPole-v1", "--steps", "20"))
+
+
+def test_the_best_of_a_study_is_read_without_torch(tmp_path: Path) -> None:
+    write_study(tmp_path, StudySettings(space=("algorithm.gamma=0.9,0.99",)), None, "", {})
+    (tmp_path / JOURNAL).touch()
+    assert "torch" not in imported(command("tune", "best", str(tmp_path)))
 
 
 @pytest.mark.thorough

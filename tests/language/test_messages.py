@@ -131,7 +131,7 @@ def test_what_a_template_raises_is_one_sentence(tmp_path: Path) -> None:
         odd.prompt([USER])
 
 
-def test_the_beginning_of_an_answer_is_judged_with_it() -> None:
+def test_the_beginning_of_an_answer_is_scored_with_it() -> None:
     prompt = [USER, {"role": "assistant", "content": "<think>"}]
     assert spoken(prompt, " b") == [{"role": "assistant", "content": "<think> b"}] and begun(
         prompt

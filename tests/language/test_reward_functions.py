@@ -93,7 +93,7 @@ def test_what_is_no_reward_is_refused(given: Any, said: str) -> None:
 def test_the_sum_is_weighted_and_leaves_none_out() -> None:
     both = [RewardFunction("m:a", 2.0), RewardFunction("m:b", -1.0)]
     assert total(both, {"m:a": [1.0, None, 3.0], "m:b": [4.0, 5.0, None]}) == [-2.0, -5.0, 6.0]
-    # no function judges the second
+    # no function grades the second
     assert total(both, {"m:a": [1.0, None], "m:b": [1.0, None]}) == [1.0, None]
     with pytest.raises(WrongReward, match="expected a finite sum"):
         total([RewardFunction("m:a", 1e300)], {"m:a": [1e30]})

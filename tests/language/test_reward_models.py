@@ -152,7 +152,7 @@ def test_a_folder_that_is_none_or_damaged_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_trained_reward_model_judges_a_run(tmp_path: Path) -> None:
+def test_a_trained_reward_model_is_the_reward_of_a_run(tmp_path: Path) -> None:
     rng = random.Random(0)
     rows = []
     for _ in range(40):
@@ -162,7 +162,7 @@ def test_a_trained_reward_model_judges_a_run(tmp_path: Path) -> None:
     pairs.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     usual: dict[str, Any] = {"batch": 16, "actors": 1, "max_lag": 0, "on": "serial"}
     settings = {"optimizer.learning_rate": 3e-3, "placement.threads": 1}
-    run = tmp_path / "judge"
+    run = tmp_path / "reward"
     eq.train(str(pairs), "reward_model", steps=480, out=run, settings=settings, **usual)
     better, worse = eq.score(run, ["210210>", "210210>"], ["0", "1"])
     assert better > worse

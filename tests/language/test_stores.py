@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import equipoise as eq
-from equipoise.api.reward_models import pinned, pinned_like
+from equipoise.api.pinning import pinned, pinned_like
 from equipoise.feedback import Choice, Store
 from equipoise.feedback.items import text_bytes
 from equipoise.feedback.records import GivenAnswer, Pair
@@ -67,6 +67,15 @@ def test_a_row_has_the_share_of_the_answers_that_prefer_the_chosen_one() -> None
     ((number, row), *_) = stores.rows("./store", None)
     (example,) = preferences.examples([(number, row)], "store", "query")
     assert example.columns["share"] == 1.0 and not example.columns["tie"]
+
+
+def test_a_repeat_counts_for_its_annotator_alone() -> None:
+    given: list[tuple[str, Choice]] = [("ann", "left"), ("ben", "left"), ("ann", "right")]
+    answers = tuple(GivenAnswer(*one) for one in given)
+    sides = text_bytes("aa"), text_bytes("b")
+    with Store.create("./store") as store:
+        store.import_pairs([Pair(text_bytes(f"q{n}="), *sides, answers) for n in range(2)])
+    assert {row["share"] for row in rows_of("./store").values()} == {1.0}
 
 
 def test_a_spammer_counts_for_nothing() -> None:

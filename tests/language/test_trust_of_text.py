@@ -61,7 +61,7 @@ def test_a_file_that_is_held_out_needs_one_and_arguments_are_signed() -> None:
 
 
 def test_a_reward_of_evaluations_needs_one_as_well() -> None:
-    source = {"task": "sort", "model": "tiny", "reward": "run:judge", "gold": "mine:score"}
+    source = {"task": "sort", "model": "tiny", "reward": "run:reward", "gold": "mine:score"}
     assert ("reward", "mine:score") in trust.of_task(source)
     del source["gold"]
     assert ("reward", "mine:score") not in trust.of_task(source)

@@ -20,7 +20,7 @@ from tests.algorithms.pairs import SHAPE, filled
 from tests.language.test_reward_models import LETTERS
 from tests.registry.made import artifact, manifest
 from tests.rewards.preferences.answered import clips
-from tests.rewards.preferences.test_judge import folder_of
+from tests.rewards.preferences.test_reward_model import folder_of
 
 POLICY_ENV = "tests.rewards.preferences.worlds:pendulum"
 
@@ -48,23 +48,23 @@ def run(*words: str, expected: int = 0) -> str:
 def test_both_kinds_of_reward_models_are_versions() -> None:
     artifact(Path("a"), "a")
     run("registry", "add", "a", "cart")
-    run("registry", "add", str(folder_of(Path("clips"))), "judge", "--alias", "champion")
+    run("registry", "add", str(folder_of(Path("clips"))), "reward", "--alias", "champion")
     run("registry", "add", str(of_text("text")), "critic", "--alias", "champion")
     listed = [line.split() for line in run("registry", "list").splitlines()]
     assert [(one[0], one[-1]) for one in listed] == [
         ("name", "kind"),
         ("cart", "policy"),
         ("critic", "model"),
-        ("judge", "model"),
+        ("reward", "model"),
     ]
     said = json.loads(run("registry", "list", "--json"))
     kinds = {name: about["versions"][0]["kind"] for name, about in said.items()}
-    assert kinds == {"cart": "policy", "critic": "reward model", "judge": "reward model"}
+    assert kinds == {"cart": "policy", "critic": "reward model", "reward": "reward model"}
     shown = json.loads(run("registry", "show", "critic", "champion", "--json"))
     assert shown["kind"] == "reward model" and shown["lineage"] == {"run": "x"}
     assert run("registry", "verify") == "every file is as it was written\n"
     assert load("registry:critic") is not None
-    assert weights_sha256("registry:judge") == weights_sha256("run:clips")
+    assert weights_sha256("registry:reward") == weights_sha256("run:clips")
 
 
 def test_a_name_has_one_kind() -> None:
@@ -73,9 +73,9 @@ def test_a_name_has_one_kind() -> None:
     registry.add("a", "cart")
     with pytest.raises(ValueError, match="cart: must be a name of the kind reward model, got one"):
         registry.add(folder_of(Path("clips")), "cart")
-    registry.add("clips", "judge")
-    with pytest.raises(ValueError, match="judge: must be a name of the kind policy, got one of"):
-        registry.add("a", "judge")
+    registry.add("clips", "reward")
+    with pytest.raises(ValueError, match="reward: must be a name of the kind policy, got one of"):
+        registry.add("a", "reward")
 
 
 def test_a_reward_model_with_code_in_it_is_refused() -> None:
@@ -84,21 +84,21 @@ def test_a_reward_model_with_code_in_it_is_refused() -> None:
     (folder / "manifest.json").unlink()
     manifest(folder)
     with pytest.raises(ValueError, match=r"expected no files but \.json.*got 'numpy\.py'"):
-        Registry("registry", create=True).add(folder, "judge")
+        Registry("registry", create=True).add(folder, "reward")
 
 
 def test_an_alias_becomes_the_version_of_now() -> None:
     registry = Registry("registry", create=True)
-    one = registry.add(folder_of(Path("one"), 1), "judge")
-    two = registry.add(folder_of(Path("two"), 2), "judge")
-    registry.alias("judge", "champion", one)
-    registry.alias("judge", "candidate", two)
-    assert at_version("registry:judge") == f"registry:judge@{one[:12]}"
-    assert at_version("registry:judge@candidate") == f"registry:judge@{two[:12]}"
-    assert at_version("registry:./registry/judge@champion") == (
-        f"registry:./registry/judge@{one[:12]}"
+    one = registry.add(folder_of(Path("one"), 1), "reward")
+    two = registry.add(folder_of(Path("two"), 2), "reward")
+    registry.alias("reward", "champion", one)
+    registry.alias("reward", "candidate", two)
+    assert at_version("registry:reward") == f"registry:reward@{one[:12]}"
+    assert at_version("registry:reward@candidate") == f"registry:reward@{two[:12]}"
+    assert at_version("registry:./registry/reward@champion") == (
+        f"registry:./registry/reward@{one[:12]}"
     )
-    assert place(f"registry:judge@{two[:12]}") == Path("registry/artifacts") / two
+    assert place(f"registry:reward@{two[:12]}") == Path("registry/artifacts") / two
     artifact(Path("a"), "a")
     registry.add("a", "cart")
     registry.alias("cart", "champion", registry.versions("cart")[0])
@@ -108,9 +108,9 @@ def test_an_alias_becomes_the_version_of_now() -> None:
 
 def test_a_reward_model_is_not_served_or_played() -> None:
     folder_of(Path("clips"))
-    run("registry", "add", "clips", "judge", "--alias", "champion")
+    run("registry", "add", "clips", "reward", "--alias", "champion")
     for words, sentence in {
-        ("serve", "registry", "--policy", "judge"): "got the reward model 'judge'",
+        ("serve", "registry", "--policy", "reward"): "got the reward model 'reward'",
         ("serve", "clips"): "clips: must be a policy, got a reward model",
         ("train", "CartPole-v1", "--init-from", "clips"): "got a reward model",
     }.items():
@@ -123,10 +123,10 @@ def test_the_commands_of_a_reward_model_of_clips() -> None:
     clips(Path("my labels"), 120)
     fit = ("train", POLICY_ENV, "--dataset", "my labels", "--algorithm", "reward_model")
     small = ("--set", "algorithm.hidden=8", "--set", "algorithm.epochs=2")
-    said = run(*fit, *small, "--out", "judge", "--seed", "3")
-    assert "judge: a reward model of" in said and "held out   accuracy" in said
-    assert json.loads(Path("judge/reward_model.json").read_text())["lineage"]["seed"] == 3
-    assert run(*fit, *small, "--out", "judge", expected=2).count("must be a new folder") == 1
+    said = run(*fit, *small, "--out", "reward", "--seed", "3")
+    assert "reward: a reward model of" in said and "held out   accuracy" in said
+    assert json.loads(Path("reward/reward_model.json").read_text())["lineage"]["seed"] == 3
+    assert run(*fit, *small, "--out", "reward", expected=2).count("must be a new folder") == 1
     for more, sentence in {
         ("--steps", "5"): "--steps: must be left out of a reward model of clips",
         ("--or-resume",): "--or-resume: must be left out",
@@ -134,7 +134,7 @@ def test_the_commands_of_a_reward_model_of_clips() -> None:
         ("--set", "algorithm.hidden=x"): "algorithm.hidden",
     }.items():
         assert sentence in run(*fit, *more, expected=2)
-    version = run("export", "judge", "copy").split()[-1]
-    assert version == run("registry", "add", "judge", "judge").split()[1].rstrip(":")
-    again: Any = run("export", "judge", "copy", expected=2)
+    version = run("export", "reward", "copy").split()[-1]
+    assert version == run("registry", "add", "reward", "reward").split()[1].rstrip(":")
+    again: Any = run("export", "reward", "copy", expected=2)
     assert "there already" in again

@@ -164,11 +164,11 @@ def test_bytes_are_no_sum() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("run:runs/judge-1", ["run:runs/judge-1"]),
+        ("run:runs/reward-1", ["run:runs/reward-1"]),
         ('env+0.5*run:"my runs/a, b+c*d"', ["env", "run:my runs/a, b+c*d"]),
         ("run:'it is \"it\"'-env", ['run:it is "it"', "env"]),
-        ("registry:judge", ["registry:judge"]),
-        ("2*registry:keep/judge@champion + env", ["registry:keep/judge@champion", "env"]),
+        ("registry:reward", ["registry:reward"]),
+        ("2*registry:keep/reward@champion + env", ["registry:keep/reward@champion", "env"]),
         ("run:it's", ["run:it's"]),
     ],
 )

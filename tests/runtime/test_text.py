@@ -24,7 +24,7 @@ from tests.runtime.resuming import kill_after
 from tests.runtime.test_cluster import pids
 
 STEPS = 1024
-JUDGING = "tests.runtime.judging"
+GRADING = "tests.runtime.grading"
 SMALL: dict[str, Any] = {
     "algorithm": "grpo",
     "batch": 64,
@@ -84,7 +84,7 @@ def test_the_same_bits_wherever_it_runs_where_several_write(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("on", ["serial", pytest.param("process", marks=pytest.mark.thorough)])
 def test_groups_of_equal_rewards_are_written_anew(on: Any, tmp_path: Path) -> None:
-    # A built-in task is judged in place: when another process answers decides what is drawn side by
+    # A built-in task is graded in place: when another process answers decides what is drawn side by
     # side, and so the last bit.
     options: dict[str, Any] = {
         "actors": 2,
@@ -239,11 +239,11 @@ def test_two_learners_share_the_groups(on: Any, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("on", ["serial", "process"])
 def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_path: Path) -> None:
-    summary = trained(tmp_path / "run", on=on, reward=f"{JUDGING}:sometimes", max_lag=1)
+    summary = trained(tmp_path / "run", on=on, reward=f"{GRADING}:sometimes", max_lag=1)
     assert summary["failures"]["generator 0"]["aborted"] >= 8 * (STEPS // 8 // 5)
     assert any("KeyError" in note and "no such word" in note for note in summary["notes"])
     capsule, *_ = (tmp_path / "run/capsules").glob("*.json")
-    done = CliRunner().invoke(cli.app, ["reproduce", str(capsule), "--trust", JUDGING])
+    done = CliRunner().invoke(cli.app, ["reproduce", str(capsule), "--trust", GRADING])
     assert (
         done.exit_code == 3
         and "KeyError" in done.output
@@ -252,7 +252,7 @@ def test_a_reward_that_fails_costs_its_group_and_leaves_a_capsule(on: Any, tmp_p
 
 
 def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
-    run = api.start("sort", out=tmp_path / "run", on="process", reward=f"{JUDGING}:never", **SMALL)
+    run = api.start("sort", out=tmp_path / "run", on="process", reward=f"{GRADING}:never", **SMALL)
     with pytest.raises(WorkerFailed, match="expected 8 rewards, one for each completion, got 7"):
         for _ in run:
             pass
@@ -262,7 +262,7 @@ def test_rewards_that_always_fail_end_the_run(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_reward_may_be_async_and_is_learned_from_as_any(alone: Any, tmp_path: Path) -> None:
     assert (
-        trained(tmp_path / "run", on="serial", reward=f"{JUDGING}:later")["params_sha256"]
+        trained(tmp_path / "run", on="serial", reward=f"{GRADING}:later")["params_sha256"]
         == alone["params_sha256"]
     )
 

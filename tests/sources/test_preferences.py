@@ -178,11 +178,11 @@ def test_no_reference_is_left_in_memory(tmp_path: Path) -> None:
     assert not [one for one in gc.get_objects() if type(one) is Decoder]
 
 
-def test_the_pairs_of_an_evaluation_are_judged_by_their_own_reference(tmp_path: Path) -> None:
+def test_the_pairs_of_an_evaluation_are_scored_by_their_own_reference(tmp_path: Path) -> None:
     source = Preferences(program(file_of(tmp_path)))
     text, net = source.text(), reference_of(source)
     logp = source.references(text)
     assert logp is not None
     # the policy is its own reference: every implicit reward is 0
-    score = preferences.judged(source.algorithm, net, text.held_out, [0, 1], logp.held_out)
+    score = preferences.scored(source.algorithm, net, text.held_out, [0, 1], logp.held_out)
     assert score.tolist() == pytest.approx([0.0] * 4, abs=1e-5)

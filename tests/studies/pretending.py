@@ -42,6 +42,14 @@ for line in commands:
         send(kind="Progress", trial=trial, steps=10 * (times + 1))
         if times < 5:
             os._exit(1)
+    elif trial == "prints":
+        for number in range(100_000):
+            print(f"line {number:06} {'.' * 88}")
+        sys.stdout.flush()
+        while os.fstat(1).st_size > 4 << 20:  # the study has not seen it yet
+            time.sleep(0.01)
+        print("the end")
+        sys.stdout.flush()
     elif trial == "in parts":
         whole = json.dumps({"kind": "Progress", "trial": trial, "steps": 7}).encode() + b"\n"
         for byte in whole:

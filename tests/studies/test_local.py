@@ -17,6 +17,7 @@ from equipoise import api
 from equipoise.api import trial as trials
 from equipoise.api.trial import train_stretch
 from equipoise.record.mirror import holds
+from equipoise.runtime.process.log import BEFORE, LARGEST
 from equipoise.studies import local
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
@@ -98,6 +99,16 @@ def test_a_trial_that_is_lost_three_times_without_progress_has_failed(
     assert len(list(tmp_path.glob("dies.*"))) == 3
     executor.begin(job(tmp_path, "fine"))  # and the next one has a process
     assert results(executor)[0][0].state == "paused"
+
+
+def test_the_log_of_a_trial_that_prints_much_keeps_its_end(made: Made, tmp_path: Path) -> None:
+    executor, one = made(), job(tmp_path, "prints")
+    executor.begin(one)
+    assert results(executor)[0][0].state == "paused"
+    logs = [one.log.with_suffix(BEFORE), one.log]
+    before, last = (log.read_text() for log in logs)
+    assert LARGEST <= len(before) <= 2 * LARGEST and len(last) <= LARGEST
+    assert last.endswith("the end\n")
 
 
 def test_a_trial_that_never_has_a_result_has_failed(made: Made, tmp_path: Path) -> None:

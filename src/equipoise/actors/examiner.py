@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from equipoise.actors.engine.engine import Engine, Sampled
-from equipoise.actors.generator import Judge, Prompts
+from equipoise.actors.generator import Grader, Prompts
 from equipoise.types import Array, Tick
 
 WAIT_S = 0.01  # for a reward, before a caller has its turn again
@@ -38,14 +38,14 @@ class Examiner:
         engine: Engine,
         prompts: Prompts,
         numbers: Sequence[int],
-        judges: Sequence[Judge],
+        graders: Sequence[Grader],
         *,
         policy: str,
         limit: int,
         full: float = 1.0,
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        """``numbers``: the prompts' numbers; ``judges``: of the returns, and of the reward that is
+        """``numbers``: the prompts' numbers; ``graders``: of the returns, and of the reward that is
         learned from if that is another; ``limit``: the most tokens of an answer; ``full``: the
         reward of a right answer; ``decode``: tokens to text.
         """
@@ -53,9 +53,9 @@ class Examiner:
         self._shown = dict.fromkeys(list(numbers)[:MOST_ANSWERS], "")
         self.answers: list[Answer] = []
         self._engine, self._policy, self._full = engine, policy, full
-        self._judges = judges
+        self._graders = graders
         self._all, self._ended, self._steps = len(numbers), 0, 0
-        self._learned = list[float | None]()  # rewards by the second judge
+        self._learned = list[float | None]()  # rewards by the second grader
         # by the prompt's number; none if the reward failed, or was None
         self.rewards: dict[int, float] = {}
         self.lengths: list[int] = []
@@ -71,7 +71,7 @@ class Examiner:
     @property
     def info(self) -> dict[str, float | None]:
         """Return pass@1, the share of answers with the full reward; completions/mean_length in
-        tokens; and with two judges the means of ``gold``, the true reward, and ``proxy``, the
+        tokens; and with two graders the means of ``gold``, the true reward, and ``proxy``, the
         learned one.
         """
         rewards = np.array(list(self.rewards.values()))
@@ -96,19 +96,19 @@ class Examiner:
 
     @property
     def _told(self) -> int:
-        """The number of answers that the second judge has judged; all if there is none."""
-        return len(self._learned) if len(self._judges) > 1 else self._all
+        """The number of answers that the second grader has graded; all if there is none."""
+        return len(self._learned) if len(self._graders) > 1 else self._all
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """The number of judged answers, of all of them, and the tokens that were drawn for the
+        """The number of graded answers, of all of them, and the tokens that were drawn for the
         longest.
         """
         return self._ended, self._all, self._steps
 
     def tick(self) -> Tick:
-        judged = self._judges[0].poll()
-        for number, rewards in judged.items():
+        graded = self._graders[0].poll()
+        for number, rewards in graded.items():
             self._ended += 1
             if not isinstance(rewards, str) and rewards[0] is not None:
                 self.rewards[number] = float(rewards[0])
@@ -120,15 +120,15 @@ class Examiner:
                         reward=self.rewards.get(number),
                     )
                 )
-        for judge in self._judges[1:]:
-            others = judge.poll().values()
+        for grader in self._graders[1:]:
+            others = grader.poll().values()
             self._learned += [None if isinstance(one, str) else one[0] for one in others]
         samples = self._engine.step() if self._engine.live or self._engine.waiting else []
         if self._engine.live == self._engine.away and not (self._engine.waiting or samples):
-            if not judged:
+            if not graded:
                 # its caller would ask again at once
-                select.select([fd for one in self._judges for fd in one.fds()], [], [], WAIT_S)
-            return Tick.WORKED if judged else Tick.STARVED
+                select.select([fd for one in self._graders for fd in one.fds()], [], [], WAIT_S)
+            return Tick.WORKED if graded else Tick.STARVED
         for sample in samples:
             self.lengths.append(sample.drawn)
             if sample.told is not None:
@@ -136,8 +136,8 @@ class Examiner:
                 self.failed += sample.told.reward is None
             if sample.group in self._shown:
                 self._shown[sample.group] = self._text(sample)[:LONGEST_ANSWER]
-            for judge in self._judges:
-                judge.submit(sample.group, sample.group, [sample])
+            for grader in self._graders:
+                grader.submit(sample.group, sample.group, [sample])
         self._steps += 1
         return Tick.WORKED
 
@@ -147,8 +147,8 @@ class Examiner:
         return "\n".join(f"{one['role']}: {one['content']}" for one in sample.told.messages)
 
     def close(self) -> None:
-        for judge in self._judges:
-            judge.close()
+        for grader in self._graders:
+            grader.close()
 
 
 def spread(count: int, of: int) -> Array:

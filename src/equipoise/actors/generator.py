@@ -46,8 +46,8 @@ class Prompts(Protocol):
     def token(self, number: int) -> Sequence[int]: ...
 
 
-class Judge(Protocol):
-    """The judge of groups, in this process or in another. Nothing blocks."""
+class Grader(Protocol):
+    """The grader of groups, in this process or in another. Nothing blocks."""
 
     # of prompt ``number``
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None: ...
@@ -70,10 +70,10 @@ class _Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """The parts that a generator writes with: its prompts, their judge and the limits."""
+    """The parts that a generator writes with: its prompts, their grader and the limits."""
 
     prompts: Prompts
-    judge: Judge
+    grader: Grader
     policy: str  # its name
     at_once: int  # samples under way at the same time
     limit: int  # most tokens of a sample
@@ -104,7 +104,7 @@ class Generator:
     ) -> None:
         """``streams``: the streams of the group's samples, numbered as in the queue."""
         self._engine, self._blocks, self._weights = engine, blocks, weights
-        self._prompts, self._judge, self._policy = writing.prompts, writing.judge, writing.policy
+        self._prompts, self._grader, self._policy = writing.prompts, writing.grader, writing.policy
         self._episodes, self._streams, self._samples = episodes, streams, len(streams)
         self._at_once, self._limit, self._refills = writing.at_once, writing.limit, writing.refills
         self._number, self._order, self._imitates = writing.number, writing.order, writing.imitates
@@ -121,27 +121,27 @@ class Generator:
         self._failures = set[str]()  # of partners
 
     @property
-    def judging(self) -> bool:
+    def grading(self) -> bool:
         """Are there groups that wait for their rewards, or samples that wait for an answer?"""
         return self._engine.away > 0 or any(group.left == 0 for group in self._open.values())
 
     def fds(self) -> tuple[int, ...]:
         """Descriptors that wake it."""
-        return self._judge.fds()
+        return self._grader.fds()
 
     def tick(self) -> Tick:
         clock = self._clock
         clock.begin()
         self._until = perf_counter() + HELD_S
-        judged = self._judge.poll()
-        for group, rewards in judged.items():
-            self._judged(group, rewards)
-        if judged:
+        graded = self._grader.poll()
+        for group, rewards in graded.items():
+            self._graded(group, rewards)
+        if graded:
             clock.lap("score")
         while self._drawn + self._samples <= max(self._at_once, self._samples) and self._begin():
             pass
         if not self._running:
-            return Tick.WORKED if judged else Tick.STARVED if self._open else Tick.BLOCKED
+            return Tick.WORKED if graded else Tick.STARVED if self._open else Tick.BLOCKED
         drawn = self._drawn
         if drawn:
             self._fetch(self._weights.version)
@@ -151,7 +151,7 @@ class Generator:
         for sample in done:
             self._write(sample)
         clock.lap("write")
-        return Tick.WORKED if judged or done or drawn or self._drawn else Tick.STARVED
+        return Tick.WORKED if graded or done or drawn or self._drawn else Tick.STARVED
 
     @property
     def _drawn(self) -> int:
@@ -223,7 +223,7 @@ class Generator:
         return self._version >= wanted
 
     def _write(self, sample: Sampled) -> None:
-        """A sample is done: into its row, and to be judged with its group."""
+        """A sample is done: into its row, and to be graded with its group."""
         group = self._open[sample.group]
         data, i, length = group.slots[self._policy].data, sample.index, len(sample.token)
         data.action["token"][0, i, :length] = sample.token
@@ -243,7 +243,7 @@ class Generator:
         self._running -= 1
         if group.left == 0:
             group.samples.sort(key=lambda one: one.index)
-            self._judge.submit(sample.group, group.number, group.samples)
+            self._grader.submit(sample.group, group.number, group.samples)
 
     def _fails(self, failure: str) -> None:
         """Count a conversation whose partner failed, and note its failure if it is a new one."""
@@ -252,8 +252,8 @@ class Generator:
             self._failures.add(failure)
             self._note(f"warning: a conversation is not learned from: {failure}")
 
-    def _judged(self, number: int, rewards: Sequence[float | None] | str) -> None:
-        """A group is judged: hand it in, or write another one in its place where nothing is to be
+    def _graded(self, number: int, rewards: Sequence[float | None] | str) -> None:
+        """A group is graded: hand it in, or write another one in its place where nothing is to be
         learned from it.
         """
         group = self._open.pop(number)
@@ -285,7 +285,7 @@ class Generator:
                     "warning: no reward function gave any sample of a group a number, so nothing "
                     "is learned from it"
                 )
-            # nan: no function judged the sample
+            # nan: no function graded the sample
             data.reward[0] = [math.nan if one is None else one for one in rewards]
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([one.drawn for one in group.samples])
@@ -305,4 +305,4 @@ class Generator:
         self._begun = self._episodes.next_row
 
     def close(self) -> None:
-        self._judge.close()
+        self._grader.close()

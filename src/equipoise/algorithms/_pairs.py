@@ -60,7 +60,7 @@ class PairLearns(TextLearns):
         return False
 
     @abstractmethod
-    def judge(self, net: Any, data: Packed) -> Tensor:
+    def score(self, net: Any, data: Packed) -> Tensor:
         """The score [M] of each sample, by which the chosen one should be the better."""
 
     def smoothed(self, label: Tensor) -> Tensor:

@@ -196,7 +196,7 @@ class PolicyText(TextLearns):
         divergence at each.
 
         ``kept`` [N]: the tokens that count; ``seen``: the result of ``look``. The reward of a
-        sample that no function judged is nan, and its advantage does not matter.
+        sample that no function graded is nan, and its advantage does not matter.
         """
 
     def refused(self, max_lag: int | None) -> str | None:
@@ -234,7 +234,7 @@ class PolicyText(TextLearns):
         seen = self.look(net, target_net, data)
         scored = per_sample(data.reward, data)
         first, _ = ends(sample=data.sample, chosen=data.chosen)
-        judged = spread(~scored.isnan(), data)
+        graded = spread(~scored.isnan(), data)
         equal = spread(group_range(value=scored, group=data.group) == 0, data)
         counted = data.chosen & ~equal if self.equal_groups == "skip" else data.chosen
         cut = self.mask_truncated_completions & spread(data.stop == int(Stop.LENGTH), data)
@@ -246,11 +246,11 @@ class PolicyText(TextLearns):
             reward = reward - self.beta * torch.where(data.chosen, divergence(gap, self.kl), 0.0)
         # a masked sample counts in the mean, as in TRL
         weight, count = self.weights(data, counted, first & counted)
-        out = self.advantage(data, reward, kept & judged, seen, pool) | {
+        out = self.advantage(data, reward, kept & graded, seen, pool) | {
             "weight": weight * kept,
             "count": count,
         }
-        out["advantage"] = torch.where(judged, out["advantage"], 0.0)
+        out["advantage"] = torch.where(graded, out["advantage"], 0.0)
         if "start" in seen:
             out["correction"] = self.corrections(seen["start"] - data.logp, data)
         return out | seen | {"kept": kept, "equal": first & equal}
@@ -407,12 +407,12 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[s
 def of_samples(data: Packed, targets: Tree) -> Sums:
     """Metrics that are means over samples, including samples of skipped groups."""
     samples = data.reward.new_full((), len(data.prompt))
-    judged = ~per_sample(data.reward, data).isnan()
+    graded = ~per_sample(data.reward, data).isnan()
     sums = {
         "completions/mean_length": data.chosen.sum(),
         "completions/clipped_ratio": (data.stop == int(Stop.LENGTH)).sum(),
         "frac_reward_zero_std": targets["equal"].sum(),
-        "frac_reward_none": (~judged).sum(),
+        "frac_reward_none": (~graded).sum(),
     }
     if data.retokenized is not None:
         turns = data.chosen.clone()  # the first token of each
@@ -423,7 +423,7 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
             "completions/retokenized_turns": data.retokenized.sum(),
         }
     reward = torch.where(data.sample >= 0, data.reward, 0.0).nan_to_num().sum()
-    return {"reward": (reward, judged.sum())} | {
+    return {"reward": (reward, graded.sum())} | {
         name: (total, samples) for name, total in sums.items()
     }
 

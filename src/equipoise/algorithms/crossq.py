@@ -10,14 +10,14 @@ moments:
     L_pi, L_alpha: SAC's (``sac.py``), in every ``delay``-th update
 
 The norms (``nets/renorm.py``) go by a batch's own moments in two places: in the critics for L_Q,
-and in the actor for L_pi. Everywhere else (acting, a', the critics that judge the actor) they go by
+and in the actor for L_pi. Everywhere else (acting, a', the critics in the actor's loss) they go by
 the running statistics, which are buffers of the network. A batch enters them when its update is
 done (``absorb``). Actions are a Box.
 
 The critics' 1,024 units a layer are sb3-contrib's; the authors take 2,048.
 
-Deviations: the temperature is judged at s' and has Adam's betas of the others, as everything here;
-a batch enters the running statistics at the end of its update, there before the actor's turn; the
+Deviations: the temperature's loss is at s', with Adam's betas of the others, as everything here; a
+batch enters the running statistics at the end of its update, there before the actor's turn; the
 deviations of ``sac.py``.
 """
 

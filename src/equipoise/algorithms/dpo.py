@@ -100,7 +100,7 @@ class DPO(PairLearns):
         logp, _ = token_logp(net, data, temperature=self.temperature, entropy=False)
         return per_sample(logp, data), per_sample(logp - data.logp, data)
 
-    def judge(self, net: Decoder, data: Packed) -> Tensor:
+    def score(self, net: Decoder, data: Packed) -> Tensor:
         """The implicit reward beta h [M]."""
         return self.beta * self._normalized(self.log_ratio(net, data)[1], data)
 

@@ -159,8 +159,8 @@ class DQN(OffPolicyAlgorithm):
         """{"target": y [B, bins]}: a value, the probabilities of atoms, or quantiles."""
         reward, discount, obs = self.ahead(data)
         out = target_net(obs)
-        judged = self.mean(net(obs) if self.double else out)
-        best = greedy(judged, net.allowed(obs, net.actions))
+        online = self.mean(net(obs) if self.double else out)
+        best = greedy(online, net.allowed(obs, net.actions))
         following = target_net.taken(out, best + net.start)
         if self.distribution != "c51":
             return {"target": reward.unsqueeze(-1) + discount.unsqueeze(-1) * following}

@@ -11,7 +11,7 @@ settings of it:
     GSPO (Zheng et al. 2025, arXiv:2507.18071)      importance=sequence: r = (prod_n r_n)^(1 / tokens), at small epsilon
     CISPO (MiniMax 2025, arXiv:2506.13585)          surrogate=cispo: -min(r, 1 + epsilon_high) A log pi, no gradient through r
 
-A sample that no reward judged (None) is in no mean or deviation and has A = 0.
+A sample that no reward graded (None) is in no mean or deviation and has A = 0.
 
 Deviations: none to speak of. The divergence from the reference is off unless asked for, as in most
 later work.

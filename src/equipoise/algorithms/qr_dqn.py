@@ -2,7 +2,8 @@
 defaults of sb3-contrib.
 
 The loss is that of ``dqn.py`` with ``distribution="quantile"`` (Eq. 10 there and in the paper). The
-target network chooses the action that it judges, as in the paper's algorithm 1: ``double`` is off.
+target network chooses the action and gives its value, as in the paper's algorithm 1: ``double`` is
+off.
 
 Deviations: as in ``dqn.py``; Adam's epsilon is 0.01 / 32 for the batch of 32 that is the default,
 whatever the batch is.

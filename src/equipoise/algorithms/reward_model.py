@@ -56,7 +56,7 @@ class RewardModel(PairLearns):
             files.load(net, Path(spec.weights), fresh=(SCORE,))
         return adapters.add_adapters(net, spec, learned=("score",))
 
-    def judge(self, net: ScoredDecoder, data: Packed) -> Tensor:
+    def score(self, net: ScoredDecoder, data: Packed) -> Tensor:
         return net.scores(data)
 
     def loss(

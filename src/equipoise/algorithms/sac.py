@@ -20,7 +20,7 @@ With ``sde_every`` the noise of Box actions is a function of the state that is d
 arXiv:2005.05719; ``nets/actor.py``). The loss stays as it stands above, pi being the distribution
 over all such functions.
 
-Deviations: the temperature is judged at s', for which y has already needed log pi, and is learned
+Deviations: the temperature's loss is at s', for which y has already needed log pi; it is learned
 as its logarithm (as in the authors' code); a return of several steps has the entropy of its last
 one only; the first ``random_steps`` are uniform.
 """
@@ -322,7 +322,7 @@ class SAC(OffPolicyAlgorithm):
         return weighed(weight, terms, actor_loss=terms, entropy=entropy)
 
     def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
-        q = self.judged(net, obs, batch.data.action[0])
+        q = self.critic_values(net, obs, batch.data.action[0])
         return critic_loss(batch.weight, q, batch.targets["target"])
 
     def believed(self, q: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ class SAC(OffPolicyAlgorithm):
         """The actor's objective [B]: only its action gets a gradient."""
         return net.critic.least(obs, action)
 
-    def judged(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
+    def critic_values(self, net: SoftActorCritic, obs: Tree, action: Tensor) -> Tensor:
         """Q_i(s, a) [2, B] of actions in the env's units."""
         if net.bounds is not None:
             return net.critic(obs, net.bounds.from_env(action))  # type: ignore[no-any-return]

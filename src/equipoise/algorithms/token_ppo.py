@@ -1,5 +1,5 @@
 """Proximal policy optimisation of text (Ouyang et al. 2022, arXiv:2203.02155): a token is a step,
-and a critic judges each.
+and a critic estimates the value of each.
 
     r_n = [n is the sample's last] reward - beta log pi(n) / reference(n),   A = GAE(r, V) over chosen tokens
 
@@ -104,7 +104,7 @@ class TokenPPO(PolicyText):
     def advantage(
         self, data: Packed, reward: Tensor, kept: Tensor, seen: dict[str, Tensor], pool: Pool
     ) -> Tree:
-        judged = spread(~per_sample(reward, data).isnan(), data)
+        graded = spread(~per_sample(reward, data).isnan(), data)
         out = token_gae(
             reward=reward.nan_to_num(0.0),
             value=seen["value"],
@@ -117,7 +117,7 @@ class TokenPPO(PolicyText):
             standardized(out.advantage, kept, pool) if self.normalize_advantage else out.advantage
         )
         # else there is no error
-        return {"advantage": advantage, "target": torch.where(judged, out.target, seen["value"])}
+        return {"advantage": advantage, "target": torch.where(graded, out.target, seen["value"])}
 
     def loss(
         self,
@@ -139,8 +139,8 @@ class TokenPPO(PolicyText):
         out = self.policy_loss(*said, batch)
         if group == "policy":
             return out
-        judged = self.value_loss(net.critic(batch.data, layout, hidden), batch)
-        return replace(out, loss=out.loss + judged.loss, metrics=out.metrics | judged.metrics)
+        of_value = self.value_loss(net.critic(batch.data, layout, hidden), batch)
+        return replace(out, loss=out.loss + of_value.loss, metrics=out.metrics | of_value.metrics)
 
     def value_loss(self, value: Tensor, batch: Batch) -> LossOutput:
         targets = batch.targets

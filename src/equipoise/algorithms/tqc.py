@@ -65,7 +65,7 @@ class TQC(SAC):
         return q.transpose(1, 2).flatten(0, 1).sort(0).values[:kept]
 
     def critic_loss(self, net: SoftActorCritic, obs: Tree, batch: Batch) -> LossOutput:
-        theta, y = self.judged(net, obs, batch.data.action[0]), batch.targets["target"].t()
+        theta, y = self.critic_values(net, obs, batch.data.action[0]), batch.targets["target"].t()
         terms = quantile_huber(theta, y, 1.0).mean(0) / self.quantiles
         q = theta.mean((0, 2))
         td_error = (y.mean(-1) - q).abs()

@@ -12,11 +12,12 @@ from equipoise.api.probing import probe
 from equipoise.api.programs import check, configured, program
 from equipoise.api.recorded import Played, play
 from equipoise.api.results import Result, resume, train
-from equipoise.api.reward_models import FittedReward, fit_reward_model
+from equipoise.api.reward_fitting import FittedReward, fit_reward_model
 from equipoise.api.training import NothingToDo, start
-from equipoise.api.tuning import Tuned, tune
+from equipoise.api.tuning import tune
 from equipoise.api.writing import Answer, generate, score
 from equipoise.run.callbacks import Callback
+from equipoise.studies.tuned import Tuned
 
 __all__ = [
     "Answer",

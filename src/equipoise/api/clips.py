@@ -8,7 +8,7 @@ Another process may train on the same store. Two rules keep its rounds as they w
 
 - The queries have no step, so a round that is done again sees the same unanswered queries.
 - Their purpose is "random": "newest" is for comparisons of a round with the best one, by which the
-  guard of the term judges its policy.
+  guard of the term assesses its policy.
 """
 
 from __future__ import annotations

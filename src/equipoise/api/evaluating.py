@@ -199,7 +199,7 @@ def _examined(
         exam.close()
     if not exam.returns[name]:
         raise ValueError(
-            f"{directory}: expected judged answers, got none: the reward failed for each of them"
+            f"{directory}: expected graded answers, got none: the reward failed for each of them"
         )
     meta = read_meta(weights_of(directory, best=best))
     return result(

@@ -12,12 +12,11 @@ from equipoise import tree
 from equipoise import trust as trusting
 from equipoise.api.playing import Loaded, read_policies, weights_of
 from equipoise.api.recorded import recordings
-from equipoise.api.reward_models import aside_of
 from equipoise.api.writing import export_model
 from equipoise.exporting import artifact as artifacts
 from equipoise.exporting import observations
 from equipoise.exporting.parity import Parity, Seen
-from equipoise.files import is_url, parse_json, read_json
+from equipoise.files import is_url, new_folder, parse_json, read_json
 from equipoise.hints import raised
 from equipoise.programs.program import algorithm_name
 from equipoise.record import checkpoint
@@ -101,7 +100,7 @@ def export(
         if any(
             isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()
         ):
-            with aside_of(place) as aside:
+            with new_folder(place) as aside:
                 export_model(here, aside, best=best, adapter=only == "adapter", trust=trust)
             version = checkpoint.identity(place) if (place / REWARD).is_file() else ""
             return Exported(path=place, version=version)
@@ -137,7 +136,7 @@ def export(
 
 def _reward_model(here: Path, place: Path) -> Exported:
     """Copy the folder of a reward model."""
-    with aside_of(place) as aside:
+    with new_folder(place) as aside:
         bundles.copy(here, bundles.read_manifest(here), aside)
     return Exported(path=place, version=checkpoint.identity(place))
 

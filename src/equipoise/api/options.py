@@ -150,7 +150,7 @@ class Fields(TypedDict, total=False):
     """True reward, which only evaluations read; none turns it off (default: none). Empty uses the
     task's own functions if `reward` has a reward model."""
     reward_deadline_s: float | None
-    """Seconds for a reward to judge a group (default: 60.0)."""
+    """Seconds for a reward to grade a group (default: 60.0)."""
     chat_template_kwargs: Sequence[str] | None
     """Arguments of the chat template, as KEY=VALUE[,...] (default: none). An example is
     enable_thinking=false. A column of the row takes precedence."""
@@ -358,7 +358,7 @@ class ResumeOptions(TypedDict, total=False):
     """Env steps between checkpoints; 0 saves at the end only (default: none). none saves every
     two minutes."""
     reward_deadline_s: float | None
-    """Seconds for a reward to judge a group (default: 60.0)."""
+    """Seconds for a reward to grade a group (default: 60.0)."""
     step_deadline_s: float | None
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     samples_at_once: int | None

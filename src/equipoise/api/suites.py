@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.api.programs import program
-from equipoise.api.tuning import OnEntry, carried_on, found
+from equipoise.api.tuning import OnEntry, carried_on
 from equipoise.programs.config_file import write_config
 from equipoise.programs.settings import convert
 from equipoise.record.paths import set_aside
@@ -16,6 +16,7 @@ from equipoise.studies.history import Entry, History, Result
 from equipoise.studies.kept import keep, missing
 from equipoise.studies.settings import PROGRAMS, STUDY, TRIALS, StudySettings, write_study
 from equipoise.studies.suite import Cell, Suite, read_suite
+from equipoise.studies.tuned import found
 from equipoise.types import On
 
 FINISHED = ("paused", "done")

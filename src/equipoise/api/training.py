@@ -21,9 +21,9 @@ from equipoise.api.options import (
     check_shapes,
     expanded,
 )
+from equipoise.api.pinning import pinned, pinned_like
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import Chosen, Env, made_program
-from equipoise.api.reward_models import pinned, pinned_like
 from equipoise.api.writing import reward_model
 from equipoise.facts import AUTO, facts
 from equipoise.files import is_url

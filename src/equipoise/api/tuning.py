@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
@@ -33,7 +33,6 @@ from equipoise.record.mirror import Store
 from equipoise.run.starting import check_packages
 from equipoise.studies.at_url import check_vacant, fetch_missing, take
 from equipoise.studies.history import Entry, History, Trial
-from equipoise.studies.journal import JOURNAL, read_journal, replayed
 from equipoise.studies.local import LocalExecutor, command
 from equipoise.studies.settings import (
     BEST,
@@ -52,6 +51,7 @@ from equipoise.studies.strategies.cells import Cells
 from equipoise.studies.strategies.confirmed import Confirmed
 from equipoise.studies.strategy import Plan, Strategy
 from equipoise.studies.study import Study
+from equipoise.studies.tuned import Tuned
 from equipoise.tuning.choices import settled
 from equipoise.types import Program
 
@@ -63,53 +63,6 @@ __all__ = ["Tuned", "tune"]
 OF_STUDY = sorted(TuneOptions.__annotations__.keys() - ProgramOptions.__annotations__.keys())
 OnEntry = Callable[[Entry, History], object]
 PROCESS_BYTES = 300 << 20  # that a process with torch takes, at least
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """A study that has ended, or that can go on.
-
-    Attributes:
-        directory: The study's directory; its runs are in ``trials/``.
-        history: The trials with all their results.
-
-    Example:
-        >>> study = eq.tune("CartPole-v1", space={"algorithm.gamma": [0.9, 0.99]},
-        ...     strategy="grid", trials=2, confirm=1, **small)
-        >>> len(study.trials), len(study.confirmed)
-        (2, 1)
-    """
-
-    directory: Path
-    history: History
-
-    @property
-    def trials(self) -> list[Trial]:
-        """The search's trials, in the order in which they began."""
-        return self.history.of()
-
-    @property
-    def best_trial(self) -> Trial | None:
-        """The best trial of the search; None before the end, or if no trial has a score."""
-        end = self.history.end
-        return None if end is None or end.best is None else self.history.trials[end.best]
-
-    @property
-    def best(self) -> Path | None:
-        """The settings of the best trial as a file, for ``train --config`` and ``configured``."""
-        file = self.directory / BEST
-        return file if file.is_file() else None
-
-    @property
-    def score(self) -> float | None:
-        """The best trial's score in the search, which is too high by the luck of the search."""
-        return None if self.best_trial is None else self.best_trial.score
-
-    @property
-    def confirmed(self) -> list[float]:
-        """Scores of the best settings on fresh seeds."""
-        found = [one.score for one in self.history.of(role="confirm")]
-        return [score for score in found if score is not None]
 
 
 @expanded(TuneOptions)
@@ -309,13 +262,6 @@ def executor_of(
             "executor='ray'"
         )
     return LocalExecutor(starts, settings.jobs)
-
-
-def found(folder: Path) -> Tuned:
-    """Return a study as its files record it, whether or not a process runs it now."""
-    settings = read_study(folder)
-    history = replayed(read_journal(folder), settings.jobs, folder / JOURNAL)
-    return Tuned(directory=folder, history=history)
 
 
 def _cells(settings: StudySettings) -> Strategy:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from equipoise.algorithms._pairs import columns
 from equipoise.api.playing import weights_of
-from equipoise.api.reward_models import FOLDER, aside_of, of_run
-from equipoise.files import local_path, parse_json
+from equipoise.api.reward_of_run import FOLDER, of_run
+from equipoise.files import local_path, new_folder, parse_json
 from equipoise.hints import shortened
 from equipoise.language import adapters, files, messages, models, reward_models, tasks
 from equipoise.language.task_files import plain, whole
@@ -30,7 +30,7 @@ from equipoise.record.directory import RunDirectory
 from equipoise.record.mirror import local
 from equipoise.record.report import step_of
 from equipoise.registry.reward_models import DIGITS
-from equipoise.sources.preferences import Preferences, judged
+from equipoise.sources.preferences import Preferences, scored
 from equipoise.sources.prompts import Voice, voice
 from equipoise.sources.prompts import room as room_for
 from equipoise.sources.source import source_of
@@ -255,7 +255,7 @@ def calibration(program: Program, net: ScoredDecoder) -> reward_models.Calibrati
     scores, labels = list[Tensor](), list[float]()
     for begin in range(0, len(prompts), TOGETHER):
         numbers = range(begin, min(begin + TOGETHER, len(prompts)))
-        scores.append(judged(algorithm, net, prompts, numbers))
+        scores.append(scored(algorithm, net, prompts, numbers))
         labels += [prompts.given[number].value[0] for number in numbers]
     if not scores:
         return reward_models.Calibration()
@@ -279,7 +279,7 @@ def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()
     _, _, net = writer(here, trust=trust)
     if not isinstance(net, ScoredDecoder):
         raise ValueError(f"{directory}: must be a run of reward_model, got one whose model writes")
-    with aside_of(place, shared=True) as aside:
+    with new_folder(place, present=reward_models.FILE) as aside:
         export_model(here, aside, trust=trust)
     return place
 

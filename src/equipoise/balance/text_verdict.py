@@ -1,7 +1,7 @@
 """The bottleneck of a run on text, and a table of its sentences.
 
-``verdict.py`` judges by which side waits. A run on text also has the reason why generators wait,
-and the number of samples that they are drawing.
+``verdict.py`` finds the bottleneck by which side waits. A run on text also has the reason why
+generators wait, and the number of samples that they are drawing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SENTENCES: Mapping[Cause, tuple[str, str]] = {
         "--max-completion-length",
     ),
     "Reward-bound": (
-        "the generators wait {judging} of the time for rewards, and the learner waits "
+        "the generators wait {grading} of the time for rewards, and the learner waits "
         "{waits} for them",
         "make the reward functions faster, or raise --max-lag above {lag}, so that samples are "
         "drawn meanwhile",
@@ -80,14 +80,14 @@ def text_verdict(
     generators = add(one for one in balance.values() if one.side == "sampling")
     learners = add(one for one in balance.values() if one.side == "learning")
     waits, held = learners.share("starved"), generators.share("blocked")
-    judging, live = generators.share("starved"), live_samples(balance, run)
+    grading, live = generators.share("starved"), live_samples(balance, run)
     publishing, fetching = learners.part("publish"), generators.part("fetch")
     cause = found.cause
     if max(publishing, fetching) >= WAIT:
         cause = "Publish-bound"
     elif waits < WAIT:
         cause = "Learning-bound" if held >= WAIT else "Lent" if run.lent else cause
-    elif judging >= max(WAIT, held):
+    elif grading >= max(WAIT, held):
         cause = "Reward-bound"
     elif live is not None and live < TAIL * run.room:
         cause = "Long tail"
@@ -101,7 +101,7 @@ def text_verdict(
     shares = {
         "waits": waits,
         "held": held,
-        "judging": judging,
+        "grading": grading,
         "publishing": publishing,
         "fetching": fetching,
     }

@@ -105,7 +105,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
     epilog="""Examples:
   equipoise export runs/NAME artifact
   equipoise registry add artifact cartpole
-  equipoise registry add runs/NAME judge
+  equipoise registry add runs/NAME speed-reward
   equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
 )
 @field_options(Settings, only=TRIAL)

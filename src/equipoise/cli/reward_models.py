@@ -27,7 +27,7 @@ def fit(
 
     ``others``: options that a fit does not read, by name; ValueError if one is given.
     """
-    from equipoise.api.reward_models import fit_reward_model
+    from equipoise.api.reward_fitting import fit_reward_model
 
     unread = [f"--{name.replace('_', '-')}" for name in given if name not in READ]
     unread += [name for name, value in others.items() if value]

@@ -24,8 +24,8 @@ Quiet = Annotated[
 ]
 
 if TYPE_CHECKING:
-    from equipoise.api.tuning import Tuned
     from equipoise.studies.local import LocalExecutor
+    from equipoise.studies.tuned import Tuned
 
 
 class StudyGroup(OneLineErrors):

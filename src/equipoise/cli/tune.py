@@ -180,8 +180,8 @@ def best(study: Folder, as_json: Json = False, debug: Debug = False) -> None:
     The score on fresh seeds is the honest one: the search had not seen these seeds.
     """
     with plain_errors("equipoise tune best", debug):
-        from equipoise.api.tuning import found
         from equipoise.studies.settings import read_study
+        from equipoise.studies.tuned import found
 
         if suite := read_study(study).suite:
             raise ValueError(

@@ -307,7 +307,7 @@ def look_command(program: Program, directory: Path | None = None) -> str:
 
 def play_command(program: Program) -> str:
     """The command that plays the policy of a run {}: on recorded rows if the run has no env; "" for
-    texts without a judge.
+    texts without rewards.
     """
     return source_of(program).play_command()
 

@@ -160,8 +160,7 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
     Repeats count for an annotator's own consistency alone, and "cannot_tell" counts nowhere.
     """
     gold = gold or {}
-    clear = [one for one in answers if one.choice in CLASSES]
-    first = [one for one in clear if not one.repeat]
+    first = evidence(answers)
     names = list(dict.fromkeys(one.annotator for one in answers))
     numbers = list(dict.fromkeys(one.query for one in first))
     if not first:
@@ -189,6 +188,13 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
         for name, i in row.items()
     }
     return Agreement(alpha(ratings), alpha(ratings, "ordinal"), shared, each, posterior)
+
+
+def evidence(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers to learn from: no "cannot_tell", and of each annotator one answer to a
+    query, since repeats only measure their annotator.
+    """
+    return [one for one in answers if one.choice in CLASSES and not one.repeat]
 
 
 def gold_of(queries: Sequence[Query]) -> dict[int, Choice]:

@@ -76,7 +76,7 @@ def _example(row: Row, at: str) -> Example:
     template = {} if isinstance(prompts[0], str) else messages.template(row, at)
     return Example(
         prompt=prompts[0],
-        columns=(_judged(row, at) | {"rejected": texts["rejected"]})
+        columns=(_label(row, at) | {"rejected": texts["rejected"]})
         if pair
         else {"label": _flag(row["label"], f"{at}: label")},
         completion=texts[names[0]],
@@ -148,7 +148,7 @@ def _parted(prompt: Prompt, value: object, at: str) -> tuple[Prompt, str]:
     return prompt, str(last["content"]).removeprefix(beginning)
 
 
-def _judged(row: Row, at: str) -> dict[str, object]:
+def _label(row: Row, at: str) -> dict[str, object]:
     margin, tie = row.get("margin"), row.get("tie")
     value = plain(0.0 if margin is None else margin, f"{at}: margin")
     if isinstance(value, bool) or not isinstance(value, int | float):

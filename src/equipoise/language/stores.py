@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.feedback import Answer, Query, Store
-from equipoise.feedback.agreement import SHARES, gold_of, weights
+from equipoise.feedback.agreement import SHARES, evidence, gold_of, weights
 from equipoise.feedback.database import FILE
 from equipoise.schema import MOST
 
@@ -70,8 +70,8 @@ def rows(target: str, upto: object) -> Iterator[tuple[int, object]]:
 def _shares(answers: list[Answer], by_annotator: dict[str, float]) -> dict[int, float]:
     """Return by query the share of its answers that prefer the left one; a tie is half of each."""
     sums: dict[int, tuple[float, float]] = {}
-    for one in answers:
-        if one.choice in SHARES and (weight := by_annotator[one.annotator]) > 0:
+    for one in evidence(answers):
+        if (weight := by_annotator[one.annotator]) > 0:
             left, total = sums.get(one.query, (0.0, 0.0))
             sums[one.query] = left + weight * SHARES[one.choice], total + weight
     return {number: left / total for number, (left, total) in sums.items()}

@@ -124,11 +124,11 @@ SLOPES: dict[
 }
 
 
-def slope(judge: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
-    """judge(action) [N] of an action [N, d], and its gradient [N, d]. No graph is left."""
+def slope(critic: Callable[[Tensor], Tensor], action: Tensor) -> tuple[Tensor, Tensor]:
+    """critic(action) [N] of an action [N, d], and its gradient [N, d]. No graph is left."""
     with torch.enable_grad():
         free = action.detach().requires_grad_()
-        value = judge(free)
+        value = critic(free)
         (gradient,) = torch.autograd.grad(value.sum(), free)
     return value.detach(), gradient
 

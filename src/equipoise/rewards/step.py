@@ -55,7 +55,7 @@ class RewardStep:
 
     def absorb(self, data: Trajectory, pool: Pool) -> None:
         if self._norm is not None:
-            there = ~data.reward.isnan()  # a sample that no function judged has no reward
+            there = ~data.reward.isnan()  # a sample that no function graded has no reward
             data = replace(
                 data, mask=data.mask & there, reward=torch.where(there, data.reward, 0.0)
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Protocol
 
@@ -37,7 +37,7 @@ class RewardTerm:
     settings, and overrides the methods that it needs.
 
     =====================  ====================================================================
-    once, at the start     ``follow``, ``build``, ``demonstrate``
+    once, at the start     ``notes``, ``follow``, ``build``, ``demonstrate``
     as rows arrive         ``collect``
     before the targets     ``rewards``, which the learner weighs and adds to the other terms'
     after the last step    ``loss`` and a step of the optimiser of ``net``, ``steps`` times, then
@@ -130,6 +130,10 @@ class RewardTerm:
     def steer(self, states: LearnerStates) -> None:
         """Act on the learner after an update: keep its state, or go back to a kept one."""
         return
+
+    def notes(self) -> Sequence[str]:
+        """Return what to print when a run with this term begins, a line each."""
+        return ()
 
     def metrics(self) -> Mapping[str, float]:
         """Return numbers for the reports, by name."""

@@ -14,7 +14,7 @@ from equipoise.facts import Fact, facts
 from equipoise.hints import raised
 from equipoise.naming import imported
 from equipoise.nets.threads import one_thread
-from equipoise.rewards.judge import Judge
+from equipoise.rewards.reward_model import RewardModelTerm
 from equipoise.rewards.term import Refused, RewardTerm, check_state, check_term
 from equipoise.seeds import derive_seed
 from equipoise.sums import ENV, MODELS, parsed, unknown
@@ -81,8 +81,19 @@ def made(rewards: Rewards) -> dict[str, RewardTerm]:
             raise ValueError(
                 f"reward: expected {word}() to make a term, got {raised(error)}"
             ) from error
-        if isinstance(term, Judge):
+        if isinstance(term, RewardModelTerm):
             term.model_name = word
+    return found
+
+
+def notes(rewards: Rewards) -> list[str]:
+    """Return what the terms of a sum have to print when a run begins."""
+    found = list[str]()
+    for name, term in made(rewards).items():
+        try:
+            found += term.notes()
+        except Exception as error:
+            raise ValueError(f"reward: {name}: {raised(error)}") from error
     return found
 
 
@@ -127,7 +138,7 @@ def collecting(term: RewardTerm) -> bool:
 
 def _class_of(word: str) -> type[RewardTerm]:
     if word.startswith(MODELS):
-        return Judge
+        return RewardModelTerm
     if word not in BUILT_IN and ":" not in word:
         raise unknown(word, BUILT_IN, "reward")
     cls = imported(BUILT_IN.get(word, word), "reward")

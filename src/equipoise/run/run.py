@@ -60,7 +60,7 @@ class Run:
         ``auto`` have their usual values.
         """
         self._listeners = Listeners(services.callbacks)
-        program, said = source_of(program := usual(program)).judged()
+        program, said = source_of(program := usual(program)).evaluable()
         on, nodes, place = services.on, services.nodes, program.placement
         # processes of their own for the workers
         self._processes, self._nodes = on != "serial", nodes

@@ -25,6 +25,7 @@ from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded import dataset as datasets
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.learners.learner import cut_by_rows
+from equipoise.rewards.terms import notes
 from equipoise.seeds import derive_seed
 from equipoise.sources.source import Source
 from equipoise.tree import ArraySpec
@@ -114,9 +115,11 @@ class Envs(Source):
         return spec_json(spec, where)
 
     def notes(self, dataset: Dataset | None, spec: RunSpec) -> list[str]:
+        found = [
+            note for policy in learning(self.program).values() for note in notes(policy.rewards)
+        ]
         if dataset is None:
-            return []
-        found = []
+            return found
         alone = self.program.actors == 0
         for policy in learning(self.program).values():
             assert policy.replay is not None

@@ -26,7 +26,7 @@ from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import Given, Prompts, Text, changed, fitting, model_of
 from equipoise.sources.references import Logp, References, packed_of, references
-from equipoise.sources.text import Texts, Unjudged, Writer
+from equipoise.sources.text import Texts, Ungraded, Writer
 from equipoise.types import Example, Program, RunSpec, TaskSource, TextSpec, Tokenizer, learning
 
 PAIRS_A_TICK = 32  # of an evaluation
@@ -55,7 +55,7 @@ class Preferences(Texts):
             )
         return problems
 
-    def judged(self) -> tuple[Program, list[str]]:
+    def evaluable(self) -> tuple[Program, list[str]]:
         return self.program, []
 
     def spec(self, dataset: Dataset | None) -> RunSpec:
@@ -85,7 +85,7 @@ class Preferences(Texts):
         order = text.order(self.program.schedule.seed)
         return Reciter(lambda group, index: recited[order(group, 0)][index])
 
-    def unjudged(self, text: Text) -> Labels:
+    def ungraded(self, text: Text) -> Labels:
         return Labels(text.train)
 
     def exam(
@@ -119,7 +119,7 @@ class Preferences(Texts):
         return None
 
 
-class Labels(Unjudged):
+class Labels(Ungraded):
     """Gives each recited sample the number that its file has for it."""
 
     def __init__(self, prompts: Prompts) -> None:
@@ -169,7 +169,7 @@ class PairExam:
         numbers = self._numbers[begin : begin + PAIRS_A_TICK]
         if not numbers:
             return
-        score = judged(self._algorithm, self._net, self._prompts, numbers, self._logp)
+        score = scored(self._algorithm, self._net, self._prompts, numbers, self._logp)
         first, second = columns(score)
         label = torch.tensor([self._prompts.given[n].value[0] for n in numbers])
         gap = first if self._algorithm.unpaired else first - second
@@ -180,7 +180,7 @@ class PairExam:
 
 
 @torch.no_grad()
-def judged(
+def scored(
     algorithm: PairLearns,
     net: Decoder,
     prompts: Prompts,
@@ -195,7 +195,7 @@ def judged(
             np.concatenate([np.concatenate(logp[n]) for n in numbers])
         )
         data = replace(data, logp=flat)
-    return algorithm.judge(net, data).float().cpu()
+    return algorithm.score(net, data).float().cpu()
 
 
 # ------------------------------------------------------------------------------------ from the file

@@ -65,8 +65,8 @@ class Source(ABC):
         name = type(policy.algorithm).__name__
         return [f"source.task: expected a task, which {name} learns from, got {self.program.name}"]
 
-    def judged(self) -> tuple[Program, list[str]]:
-        """Return the program without evaluations that nothing can judge, and notes on that."""
+    def evaluable(self) -> tuple[Program, list[str]]:
+        """Return the program without evaluations that nothing can grade, and notes on that."""
         return self.program, []
 
     def dataset(self) -> Dataset | None:

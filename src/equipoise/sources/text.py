@@ -1,4 +1,4 @@
-"""Text that a model writes: prompts of a task, completed by generators and judged by rewards."""
+"""Text that a model writes: prompts of a task, completed by generators and graded by rewards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from equipoise import foreign, phases
-from equipoise.actors import generator as judging
+from equipoise.actors import generator
 from equipoise.actors.engine.conversing import Bounds, Conversing, Talk
 from equipoise.actors.engine.engine import Continuing, Engine, Sampled
 from equipoise.actors.engine.reciter import Reciter
@@ -60,7 +60,7 @@ class Writer:
 
 
 class Texts(Source):
-    """Prompts of a task, which a model completes and rewards judge."""
+    """Prompts of a task, which a model completes and rewards grade."""
 
     settings: TaskSource
     sampler = "generator"
@@ -133,8 +133,8 @@ class Texts(Source):
             )
         return problems
 
-    def judged(self) -> tuple[Program, list[str]]:
-        """Drop the evaluations if no reward can judge them and the algorithm needs no rewards."""
+    def evaluable(self) -> tuple[Program, list[str]]:
+        """Drop the evaluations if no reward can grade them and the algorithm needs no rewards."""
         program, wanted = self.program, self.program.evaluation
         if self.settings.reward or not wanted.episodes or self._reads_rewards:
             return program, []
@@ -144,7 +144,7 @@ class Texts(Source):
             return program, []
         said = (
             f"no evaluations: {program.name} has no reward of its own; --reward module:function "
-            "judges held-out prompts"
+            "grades held-out prompts"
         )
         return replace(program, evaluation=replace(wanted, episodes=0)), [said]
 
@@ -165,7 +165,7 @@ class Texts(Source):
             wanted += functions(self.gold(text)) if self.gold(text) else []
         for one in wanted if reads or program.evaluation.episodes else ():
             # refuse before the run's directory exists
-            if one.name in source.judges:
+            if one.name in source.reward_models:
                 reward_models.check(
                     one.name, text.tokenizer, text.spec.prompt + text.spec.completion
                 )
@@ -229,7 +229,7 @@ class Texts(Source):
         asked = len(prompts) if again else episodes
         numbers = spread(asked, len(prompts)).tolist()
         (name, policy), *_ = learning(self.program).items()
-        engine, judge = self.judged_engine(
+        engine, grader = self.graded_engine(
             self.engine(
                 text,
                 policy.algorithm,
@@ -241,19 +241,19 @@ class Texts(Source):
             prompts,
             row=lambda number: number,
         )
-        judges, gold = [judge], self.gold(text)
+        graders, gold = [grader], self.gold(text)
         named = self.settings.reward or text.task.reward
         rewards = functions(named, self.settings.reward_weights) if named else []
         if gold:
             rewards = functions(gold)
-            judges.insert(0, self.judge(text, prompts, None, gold=gold))
+            graders.insert(0, self.grader(text, prompts, None, gold=gold))
         # the reward of a perfect answer; a partner gives 1 for one
         full = sum(one.weight for one in rewards) + bool(text.task.partner and not gold)
         return Examiner(
             engine,
             prompts,
             numbers,
-            judges,
+            graders,
             policy=name,
             limit=text.spec.completion,
             full=full,
@@ -337,7 +337,7 @@ class Texts(Source):
             engine.make_room()
         return engine
 
-    def judged_engine(
+    def graded_engine(
         self,
         engine: Continuing,
         text: Text,
@@ -345,13 +345,13 @@ class Texts(Source):
         *,
         row: Callable[[int], int],
         capsules: str | None = None,
-    ) -> tuple[Engine, judging.Judge]:
-        """Return the engine with its judge; of a task with a partner, one of conversations.
+    ) -> tuple[Engine, generator.Grader]:
+        """Return the engine with its grader; of a task with a partner, one of conversations.
 
         ``row``: the number of the prompt of a group.
         """
         if not text.task.partner:
-            return engine, self.judge(text, prompts, capsules)
+            return engine, self.grader(text, prompts, capsules)
         source = self.settings
         talking = Conversing(
             engine,
@@ -371,8 +371,8 @@ class Texts(Source):
             ),
         )
         named = source.reward or text.task.reward
-        return talking, TalkJudge(
-            talking, self.judge(text, prompts, capsules) if named else Unjudged()
+        return talking, TalkGrader(
+            talking, self.grader(text, prompts, capsules) if named else Ungraded()
         )
 
     def reciter(self, text: Text) -> Reciter:
@@ -402,9 +402,9 @@ class Texts(Source):
         recited = [(np.asarray(one, np.int64), np.zeros(len(one), np.float32)) for one in found]
         return Reciter(lambda group, index: recited[order(group, 0)])
 
-    def unjudged(self, text: Text) -> judging.Judge:
-        """The judge of samples that are recited."""
-        return Unjudged()
+    def ungraded(self, text: Text) -> generator.Grader:
+        """The grader of samples that are recited."""
+        return Ungraded()
 
     def gold(self, text: Text) -> str:
         """Return the true rewards, which only evaluations read, or "" if there are none."""
@@ -414,8 +414,10 @@ class Texts(Source):
         own = text.task.reward if learned else ""
         return "" if source.gold == "none" else source.gold or own
 
-    def judge(self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = "") -> Judge:
-        """Return a judge by ``gold``, or by the rewards that are learned from."""
+    def grader(
+        self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = ""
+    ) -> Grader:
+        """Return a grader by ``gold``, or by the rewards that are learned from."""
         source = self.settings
         if not (names := gold or source.reward or text.task.reward):
             raise ValueError(
@@ -426,8 +428,8 @@ class Texts(Source):
         named = functions(names, () if gold else source.reward_weights)
         where = None if capsules is None else Path(capsules)
         if text.task.quick and names == text.task.reward:
-            return Judge(HereScorer(named, capsules=where), prompts, text.tokenizer)
-        return Judge(
+            return Grader(HereScorer(named, capsules=where), prompts, text.tokenizer)
+        return Grader(
             ProcessScorer(
                 named,
                 deadline_s=source.reward_deadline_s,
@@ -482,8 +484,8 @@ def _completion(prompt: Prompt, sample: Sampled, tokenizer: Tokenizer) -> Prompt
     return "".join(str(one["content"]) for one in messages) if isinstance(prompt, str) else messages
 
 
-class Unjudged:
-    """A judge that gives no rewards: of imitated samples, and next to a partner's own rewards."""
+class Ungraded:
+    """A grader that gives no rewards: of imitated samples, and next to a partner's own rewards."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}
@@ -501,22 +503,22 @@ class Unjudged:
     def close(self) -> None: ...
 
 
-class TalkJudge:
-    """The judge of conversations: their own rewards, and those of another judge. A conversation
+class TalkGrader:
+    """The grader of conversations: their own rewards, and those of another grader. A conversation
     whose partner failed has none.
     """
 
-    def __init__(self, engine: Conversing, judge: judging.Judge) -> None:
-        self._engine, self._judge = engine, judge
+    def __init__(self, engine: Conversing, grader: generator.Grader) -> None:
+        self._engine, self._grader = engine, grader
         self._own: dict[int, list[float | None]] = {}
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
         self._own[group] = [None if one.told is None else one.told.reward for one in samples]
-        self._judge.submit(group, number, samples)
+        self._grader.submit(group, number, samples)
 
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:
         found: dict[int, Sequence[float | None] | str] = {}
-        for group, rewards in self._judge.poll().items():
+        for group, rewards in self._grader.poll().items():
             own = self._own.pop(group)
             if isinstance(rewards, str):
                 found[group] = rewards
@@ -528,15 +530,15 @@ class TalkJudge:
         return found
 
     def fds(self) -> tuple[int, ...]:
-        return (*self._engine.fds(), *self._judge.fds())
+        return (*self._engine.fds(), *self._grader.fds())
 
     def close(self) -> None:
         self._engine.close()
-        self._judge.close()
+        self._grader.close()
 
 
-class Judge:
-    """Judges samples as texts, by the functions that a run names, else by the task's own."""
+class Grader:
+    """Grades samples as texts, by the functions that a run names, else by the task's own."""
 
     def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
         self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from equipoise.runtime.process.log import keep_small
 from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.losses import Losses
@@ -119,6 +120,8 @@ class LocalExecutor:
         for one in self._slots:
             if one is None:
                 continue
+            if one.job is not None:
+                keep_small(one.job.log)
             if time.monotonic() > one.kill_at:
                 one.process.kill()
             # What an env has forked holds the pipe open, so that its end is not seen.
@@ -216,6 +219,8 @@ class LocalExecutor:
         return result
 
     def _free(self, one: _Process) -> None:
+        if one.job is not None:
+            keep_small(one.job.log)
         one.job, one.stopped, one.kill_at = None, "", float("inf")
         self._assign()
 
@@ -226,6 +231,8 @@ class LocalExecutor:
         os.close(one.commands)
         code = one.wait(GONE_S)
         self._slots[self._slots.index(one)] = None
+        if one.job is not None:
+            keep_small(one.job.log)
         if one.job is not None and not one.stopped:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             if (result := self._again(one.job, f"ended by {how}")) is not None:

@@ -534,7 +534,7 @@ class Program:
     def reward_models(self) -> tuple[str, ...]:
         """The trained reward models that its rewards name, as ``run:DIR``."""
         sums = [policy.rewards.sum for policy in learning(self).values()]
-        return (*self.source.judges, *(name for text in sums for name in models(text)))
+        return (*self.source.reward_models, *(name for text in sums for name in models(text)))
 
     @property
     def actors(self) -> int:

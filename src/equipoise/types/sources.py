@@ -102,8 +102,8 @@ class SourceSettings:
         return ()
 
     @property
-    def judges(self) -> tuple[str, ...]:
-        """The reward models that judge it, as ``run:DIR``."""
+    def reward_models(self) -> tuple[str, ...]:
+        """The reward models among its rewards, as ``run:DIR``."""
         return ()
 
     def stored(self) -> Stored:
@@ -165,7 +165,7 @@ class RecordedSource(SourceSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource(SourceSettings):
-    """Prompts of a task, answered by generators, judged by rewards. Steps are samples."""
+    """Prompts of a task, answered by generators, graded by rewards. Steps are samples."""
 
     behaviour: ClassVar[str] = "equipoise.sources.text:Texts"
     of_pairs: ClassVar[str] = "equipoise.sources.preferences:Preferences"
@@ -251,7 +251,7 @@ class TaskSource(SourceSettings):
         ),
     ] = ""
     reward_deadline_s: Annotated[
-        PositiveFloat, Help("Seconds for a reward to judge a group"), FREE
+        PositiveFloat, Help("Seconds for a reward to grade a group"), FREE
     ] = 60.0
     chat_template_kwargs: Annotated[
         tuple[str, ...],
@@ -350,7 +350,7 @@ class TaskSource(SourceSettings):
         return self.task
 
     @property
-    def judges(self) -> tuple[str, ...]:
+    def reward_models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*models(self.reward), *models(self.gold))))
 
     def stored(self) -> Stored:

@@ -1,4 +1,4 @@
-"""The generator (``actors/generator.py``): it writes completions of prompts to be judged."""
+"""The generator (``actors/generator.py``): it writes completions of prompts to be graded."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
                 f"source.task={program.name}: expected the prompts that the run began with, got "
                 "others; the files of a task and of its tokenizer must be the same on every machine"
             )
-        algorithm, judge = blue.roles[name].algorithm, None
+        algorithm, grader = blue.roles[name].algorithm, None
         engine: Engine | None = None
         if algorithm.reads_rewards:
             order, places = text.order(program.schedule.seed), 1 + getattr(algorithm, "refills", 0)
-            engine, judge = source.judged_engine(
+            engine, grader = source.graded_engine(
                 source.writing_engine(text, algorithm, blue.network(name)),
                 text,
                 text.train,
@@ -64,7 +64,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
             engine or source.reciter(text),
             Writing(
                 prompts=text.train,
-                judge=judge or source.unjudged(text),
+                grader=grader or source.ungraded(text),
                 policy=name,
                 at_once=source.at_once(),
                 limit=text.spec.completion,
@@ -92,7 +92,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return worker.fds()
 
     def patience(self, worker: Generator) -> float | None:
-        return LOOK_S if worker.judging else None
+        return LOOK_S if worker.grading else None
 
     def held(self, blue: Blueprint) -> int:
         """All blocks of the queue, dealt to the generators that write there."""

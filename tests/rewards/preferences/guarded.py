@@ -14,8 +14,8 @@ class Guarded(Preferences):
     kinds: ClassVar[dict[int, Kind]] = {}
     better: ClassVar[int] = 1  # the round at which a version is better than the best one
 
-    def _judge(self, *given: Any) -> Verdict:
-        super()._judge(*given)
+    def _assess(self, *given: Any, **named: Any) -> Verdict:
+        super()._assess(*given, **named)
         self._versions.verdict = kind = self.kinds.get(self._rounds, "ok")
         return Verdict(kind, "planted", best=self._rounds == self.better)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,11 @@ def asked(budget: Budget, rounds: int, urgent: range = range(0)) -> list[tuple[i
     newest, others, found = 0, budget.round, [(budget.round, 0)]
     for now in range(1, rounds):
         count, mine = budget.counts(
-            newest, others, progress=(now + 1) / rounds, urgent=now in urgent
+            newest,
+            others,
+            progress=(now + 1) / rounds,
+            urgent=now in urgent,
+            last=now == rounds - 1,
         )
         newest, others = newest + mine, others + count - mine
         found.append((count, mine))
@@ -31,6 +36,14 @@ def test_the_guard_looks_until_the_end_of_the_schedule(rounds: int) -> None:
     assert 130 <= sum(mine for _, mine in found) <= 140 and {found[now][1] for now in looks} == {10}
     assert looks[-1] >= rounds - 2
     assert max(b - a for a, b in itertools.pairwise(looks)) <= max(rounds / 12, 2)
+
+
+def test_two_looks_are_kept_for_the_last_round() -> None:
+    budget = replace(MINE, at_end=True)
+    for urgent in (range(0), range(5, 15), range(20)):
+        found = asked(budget, 20, urgent)
+        assert found[-1][1] == 20 and sum(count for count, _ in found) <= 700
+    assert asked(MINE, 20, range(5, 15))[-1][1] < 20
 
 
 def test_without_the_guard_all_are_asked_as_segments_come() -> None:

@@ -11,8 +11,8 @@ from equipoise.rewards.preferences.guard import (
     Limits,
     Signs,
     State,
+    assess,
     expected_by,
-    judge,
     paid,
 )
 from tests.rewards.preferences.traces import Case, play
@@ -44,48 +44,63 @@ def test_a_model_expects_its_own_confidence() -> None:
     ],
 )
 def test_a_look_has_a_verdict_and_a_reason(signs: Signs, kind: str, said: str) -> None:
-    _, verdict = judge(State(), signs, Limits(kl=5.0))
+    _, verdict = assess(State(), signs, Limits(kl=5.0))
     assert verdict.kind == kind and said in verdict.reason
 
 
 def test_a_policy_far_away_is_pulled_back_if_nobody_answers() -> None:
     far, state, kinds = Signs(deviation=3.0), State(), []
     for _ in range(4):
-        state, verdict = judge(state, far)
+        state, verdict = assess(state, far)
         kinds.append(verdict.kind)
     assert kinds == ["ask", "ask", "pull back", "ask"]
-    state, verdict = judge(State(unanswered=2), replace(FINE, deviation=3.0))
+    state, verdict = assess(State(unanswered=2), replace(FINE, deviation=3.0))
     assert verdict.kind == "ask" and state.unanswered == 0
 
 
 def test_pull_backs_in_a_row_end_in_a_stop_and_a_better_version_forgives() -> None:
     state = State()
     for wanted in ("pull back", "pull back", "pull back", "stop", "stop"):
-        state, verdict = judge(state, HACKED)
+        state, verdict = assess(state, HACKED)
         assert verdict.kind == wanted
     state = State(look=9, pulled=(7, 8, 9))
-    better, verdict = judge(state, replace(FINE, win_answers=1.0))
+    better, verdict = assess(state, replace(FINE, win_answers=1.0))
     assert verdict.best and better.pulled == ()
-    same, verdict = judge(state, replace(FINE, win_answers=0.5))
+    same, verdict = assess(state, replace(FINE, win_answers=0.5))
     assert not verdict.best and same.pulled == (7, 8, 9)
-    forgotten, verdict = judge(replace(state, look=60), HACKED)
+    forgotten, verdict = assess(replace(state, look=60), HACKED)
     assert verdict.kind == "pull back" and forgotten.pulled == (61,)
 
 
 def test_a_stop_is_for_good() -> None:
-    state, verdict = judge(State(look=9, pulled=(7, 8, 9)), HACKED)
+    state, verdict = assess(State(look=9, pulled=(7, 8, 9)), HACKED)
     assert verdict.kind == "stop"
     for _ in range(50):
-        state, verdict = judge(state, FINE)
+        state, verdict = assess(state, FINE)
         assert verdict.kind == "stop" and not verdict.best
 
 
 def test_evidence_of_several_looks_adds_up() -> None:
     little, state, kinds = replace(FINE, win_answers=0.33, win_model=0.65, compared=6), State(), []
     for _ in range(3):
-        state, verdict = judge(state, little)
+        state, verdict = assess(state, little)
         kinds.append(verdict.kind)
     assert kinds == ["ok", "ask", "pull back"]
+
+
+def test_the_newest_look_counts_without_the_looks_before_it() -> None:
+    state, _ = assess(State(), replace(FINE, win_answers=0.6, win_model=0.4))
+    _, verdict = assess(state, replace(FINE, win_answers=0.0, win_model=0.45))
+    assert verdict.kind == "pull back"
+
+
+def test_a_last_version_that_seems_to_lose_is_pulled_back() -> None:
+    loses = replace(FINE, win_answers=0.3, win_model=0.3)
+    assert [assess(State(), loses, last=last)[1].kind for last in (False, True)] == [
+        "ok",
+        "pull back",
+    ]
+    assert assess(State(), replace(loses, win_answers=0.4), last=True)[1].kind == "ok"
 
 
 SHORTCUTS = {

@@ -174,7 +174,7 @@ def test_the_guard_lowers_rewards_and_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: guard.Kind, status: str
 ) -> None:
     verdict = guard.Verdict(kind, "planted")
-    monkeypatch.setattr(guard, "judge", lambda state, signs, limits: (state, verdict))
+    monkeypatch.setattr(guard, "assess", lambda state, signs, limits, last: (state, verdict))
     settings = (*SYNTHETIC, "evaluation.on_alarm=stop")
     run = api.start(program(tmp_path / "store", 512, *settings), on="serial", out=tmp_path / "run")
     last = [report.metrics for report in run][-1]
@@ -182,12 +182,21 @@ def test_the_guard_lowers_rewards_and_ends_a_run(
     assert (last["preferences_caution"] >= 0.5) == (kind == "pull back")
 
 
+@pytest.mark.thorough
+def test_the_last_round_of_a_schedule_asks_about_its_version(tmp_path: Path) -> None:
+    settings = (*SYNTHETIC, "reward.newest=0.5")
+    train(tmp_path / "run", tmp_path / "store", 512, *settings)
+    with Store(tmp_path / "store") as store:
+        steps = [one.step for one in store.queries() if one.purpose == "newest"]
+    assert steps.count(512) == 4 and len(steps) <= 12
+
+
 STOPS, PULLS_BACK = (f"tests.rewards.preferences.guarded:{one}" for one in ("Stops", "PullsBack"))
 
 
 @pytest.mark.thorough
 def test_a_stopped_run_ends_with_the_best_version(tmp_path: Path) -> None:
-    """An update has 64 rows and a round: round 2 judges the version that round 1 ended with."""
+    """An update has 64 rows and a round: round 2 assesses the version that round 1 ended with."""
     best = train(tmp_path / "best", tmp_path / "one", 128, *SYNTHETIC, reward=STOPS)
     stopped = train(tmp_path / "stopped", tmp_path / "two", 512, *SYNTHETIC, reward=STOPS)
     assert stopped == best
@@ -222,7 +231,7 @@ def test_a_run_that_goes_back_is_the_same_in_processes_and_after_a_resume(
 
 
 @pytest.mark.thorough
-def test_the_synthetic_teacher_judges_by_a_function_of_the_user(tmp_path: Path) -> None:
+def test_the_synthetic_teacher_answers_by_a_function_of_the_user(tmp_path: Path) -> None:
     settings = (SYNTHETIC[0], "reward.score=tests.rewards.preferences.worlds:leftness")
     train(tmp_path / "run", tmp_path / "store", 192, *settings)
     with Store(tmp_path / "store") as store:

@@ -11,8 +11,9 @@ import torch
 from gymnasium import spaces
 
 from equipoise import api, trust
+from equipoise.api.results import shown as print_of_run
 from equipoise.errors import RewardsFailed
-from equipoise.feedback import Ask, Store
+from equipoise.feedback import Ask, Plan, Store
 from equipoise.feedback.database import FILE
 from equipoise.rewards.preferences.clips import Clips, Labels
 from equipoise.rewards.preferences.novelty import novelty, seen_states
@@ -136,6 +137,22 @@ def test_segments_of_undone_answers_are_dropped(store: Store) -> None:
     assert len(live.read(store, before)) == 2  # as of then
 
 
+def test_a_repeat_is_evidence_once_and_uses_no_label(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "asked", Plan(gold_share=0, repeat_share=0.5, repeat_after=0))
+    store.add_annotator("ann")
+    first, *others, last = [store.add_segment(clip(seed)) for seed in range(13)]
+    asks = [Ask(left=first, right=other, purpose="random") for other in (*others, last)]
+    store.ask("run", 0, asks[:-1], version=0, step=0)
+    labels, repeats = Labels(Clips(SPACE, spaces.Discrete(2))), 0
+    while (question := store.next_query("ann")) is not None:
+        repeats += question.reason == "repeat"
+        store.answer(question.query.id, "ann", "left", latency_s=1.0)
+    assert repeats
+    upto = store.ask("run", 1, asks[-1:], version=0, step=1, most=12)
+    assert len(store.answers()) == 11 + repeats and len(store.queries()) == 12
+    assert len(labels.read(store, upto)) == len(labels.since(store, upto, 0)) == 11
+
+
 def test_a_clip_of_another_env_is_refused_by_name(store: Store) -> None:
     with pytest.raises(ValueError, match=r"clip x: must be of this env, with observations float32"):
         Clips(spaces.Box(-1, 1, (2,)), spaces.Discrete(2)).rows(clip(1), "clip x")
@@ -236,3 +253,25 @@ def test_a_store_that_is_removed_between_two_rounds_ends_the_run(
         for _ in run:
             pass
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("teacher", ["people", "synthetic"])
+def test_a_run_that_people_answer_prints_the_command_for_it(
+    teacher: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of = program(Path("my labels"), 64, f"reward.teacher={teacher}")
+    print_of_run(api.start(of, on="serial"), progress=True)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("equipoise label 'my labels'" in printed) == (teacher == "people")
+
+
+def test_a_run_of_python_without_progress_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = api.start(program(tmp_path / "store", 64), on="serial", out=tmp_path / "run")
+    print_of_run(run, progress=False)
+    assert capfd.readouterr() == ("", "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from equipoise.rewards.preferences.guard import Limits, Signs, State, Verdict, judge
+from equipoise.rewards.preferences.guard import Limits, Signs, State, Verdict, assess
 
 RATIONALITY = 5.0  # a gap of 0.2 of the best return is seen in 73 of 100 answers
 
@@ -90,7 +90,7 @@ def play(case: Case, *, looks: int, seed: int, obey: bool, limits: Limits | None
             win_model=float(said[compared].mean()),
             deviation=1.0 + case.doubt * max(policy[1], 0.0),
         )
-        state, verdict = judge(state, signs, limits)
+        state, verdict = assess(state, signs, limits)
         if verdict.best:
             best = policy
         trace.verdicts.append(verdict)

@@ -31,7 +31,7 @@ class Scored:
     """A group's rewards, or the reason for their absence."""
 
     key: int  # as it was submitted
-    # [M] the weighted sum, None for a sample that no function judged; None: the group is lost
+    # [M] the weighted sum, None for a sample that no function graded; None: the group is lost
     reward: Part | None
     parts: dict[str, Part] = field(default_factory=dict)  # by the name of the function
     error: str = ""

@@ -28,6 +28,7 @@ from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
 HASTE = 0.1  # share of the schedule by which such queries may come early
+LAST = 2  # looks whose queries are kept for the last round
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes that no member learns from
 LARGEST = 1e300  # of a score: sums of larger ones are no numbers
@@ -43,7 +44,7 @@ class Asking:
     newest: int  # queries among them that compare segments of the newest round with the best ones
     best: int  # the round of the best segments
     teacher: Teacher | None  # None: people answer
-    score: Score | None = None  # judges segments for the teacher; None: by the env's rewards
+    score: Score | None = None  # of segments, for the teacher; None: by the env's rewards
 
 
 def asks(
@@ -116,23 +117,29 @@ class Budget:
     round: int  # queries of a round
     newest: float  # share for the guard
     spread: bool  # spread that share over the schedule; else spend it with the others
+    at_end: bool = False  # keep queries of that share for the last round, to check its version
 
-    def counts(self, newest: int, others: int, *, progress: float, urgent: bool) -> tuple[int, int]:
+    def counts(
+        self, newest: int, others: int, *, progress: float, urgent: bool, last: bool = False
+    ) -> tuple[int, int]:
         """Return the next round's queries, and how many of them are about the newest segments.
 
         ``newest`` and ``others``: asked so far; ``progress``: share of the schedule that is done;
-        ``urgent``: ask more about the newest segments, also by ``HASTE`` of the schedule ahead.
+        ``urgent``: ask more about the newest segments, also by ``HASTE`` of the schedule ahead;
+        ``last``: it is the last round of the schedule.
         """
-        left = max(self.labels - newest - others, 0)
         usual, most = self._of_round(self.newest), self._of_round(max(self.newest, URGENT))
         wanted = most if urgent else usual
+        kept = round(self.labels * self.newest)
+        at_end = min(LAST * usual, self.round, kept) if self.at_end and self.spread else 0
+        left = max(self.labels - newest - others - at_end * (not last), 0)
         if not self.spread:
             count = min(self.round, left)
             return count, min(wanted, count)
-        kept = round(self.labels * self.newest)
-        due = max(math.ceil(kept * min(progress + HASTE * urgent, 1.0)) - newest, 0)
+        due = math.ceil(kept * min(progress + HASTE * urgent, 1.0))
+        due = max(min(due, kept - at_end) - newest, at_end * last)
         free = max(self.labels - kept - others, 0)  # not kept for the guard
-        wanted = min(wanted, due + free * urgent)
+        wanted = min(max(wanted, at_end * last), due + free * urgent)
         if wanted < usual:  # too few for a verdict: wait until more are due
             wanted = 0
         rest = min(self.round - wanted, free - max(wanted - due, 0))
@@ -141,6 +148,13 @@ class Budget:
 
     def _of_round(self, share: float) -> int:
         return max(round(self.round * share), 1) if share else 0
+
+
+def is_last(progress: float, rounds: int) -> bool:
+    """Return whether no round follows in the schedule; ``progress``: share that is done, after
+    ``rounds`` rounds before this one.
+    """
+    return progress + progress / (rounds + 1) > 1 + 1e-6
 
 
 def of_rows(rows: Rows) -> Segments:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from equipoise import tree
 from equipoise.feedback import Purpose, Query, Store
-from equipoise.feedback.agreement import SHARES, gold_of, weights
+from equipoise.feedback.agreement import SHARES, evidence, gold_of, weights
 from equipoise.feedback.database import FILE
 from equipoise.feedback.items import Arrays
 from equipoise.feedback.store import in_the_way
@@ -136,8 +136,8 @@ class Labels:
         queries = {one.id: one for one in store.queries() if one.kind == "clip"}
         return [
             (queries[one.query], SHARES[one.choice], self._weights[one.annotator])
-            for one in store.answers(after, upto)
-            if one.query in queries and one.choice in SHARES
+            for one in evidence(store.answers(after, upto))
+            if one.query in queries
         ]
 
     def _answers(self, found: Sequence[tuple[Query, float, float]]) -> Answers:

@@ -1,6 +1,6 @@
 """A guard against reward hacking: a policy that wins by the model and loses by its teacher.
 
-``judge`` looks at the numbers of one moment and of a few before it, and returns a verdict:
+``assess`` looks at the numbers of one moment and of a few before it, and returns a verdict:
 
 =============  ===================================================================================
 ``ok``         no number contradicts the model
@@ -39,7 +39,7 @@ class Limits:
 
     sure: Annotated[
         PositiveFloat,
-        Help("Standard errors that count as a contradiction", "2.6: one in 200 by chance."),
+        Help("Standard errors that count as a contradiction", "2.6: one look in 200 by chance."),
     ] = 2.6
     wary: Annotated[
         PositiveFloat, Help("Standard errors that are a reason to ask", "1.5: one in 15 by chance.")
@@ -61,7 +61,7 @@ class Limits:
 class Signs:
     """The numbers of one look, of the answers since the look before it.
 
-    New answers are judged by the model as it was before it learned from them. ``compared`` are the
+    The model predicts new answers before it learns from them. ``compared`` are the
     answers among them that compare the newest version with the best one.
     """
 
@@ -101,8 +101,13 @@ def expected_by(chance: Tensor) -> float:
     return float((chance - 0.5).abs().mean() + 0.5)
 
 
-def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[State, Verdict]:
-    """Return the next state and the verdict on one look."""
+def assess(
+    state: State, signs: Signs, limits: Limits | None = None, *, last: bool = False
+) -> tuple[State, Verdict]:
+    """Return the next state and the verdict on one look.
+
+    ``last``: no look follows, so a version that seems to lose to the best one is pulled back.
+    """
     limits = limits or Limits()
     if state.stopped:
         return state, Verdict("stop", "the guard has stopped before")
@@ -115,6 +120,9 @@ def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[Sta
             why = f"{wrong}, after {len(pulled)} pull backs in {look - pulled[0]} looks"
             return State(look, pulled=pulled, stopped=True), Verdict("stop", why)
         return State(look, pulled=(*pulled, look)), Verdict("pull back", wrong)
+    if last and _wins(recent[-1:], limits) < -1:
+        why = f"the last version wins {signs.win_answers:.0%} of {signs.compared} comparisons"
+        return State(look, pulled=(*pulled, look)), Verdict("pull back", why)
     if unanswered >= limits.patience:
         why = f"{far}, and {unanswered} looks in a row brought no answer"
         return State(look, pulled=pulled), Verdict("pull back", why)
@@ -129,16 +137,19 @@ def judge(state: State, signs: Signs, limits: Limits | None = None) -> tuple[Sta
 
 
 def _contradicted(recent: Sequence[Signs], limits: Limits, errors: float) -> str:
-    """Return why the teacher and the model disagree about the newest version, or ""."""
-    count, won = _pooled([(one.compared, one.win_answers) for one in recent])
-    _, predicted = _pooled([(one.compared, one.win_model) for one in recent])
-    if count < limits.answers or predicted <= 0.5:
-        return ""
-    if _wins(recent, limits) < -1 and _errors(predicted - won, predicted, count) > errors:
-        return (
-            f"the newest version wins {predicted:.0%} of {count} comparisons with the best one by "
-            f"the model, and {won:.0%} by the answers"
-        )
+    """Return why the teacher and the model disagree about the newest version, or "".
+
+    The policy may change fast, so the newest looks also count without the looks before them.
+    """
+    for first in range(len(recent)):
+        part = recent[first:]
+        count, won = _pooled([(one.compared, one.win_answers) for one in part])
+        _, predicted = _pooled([(one.compared, one.win_model) for one in part])
+        if _wins(part, limits) < -1 and _errors(predicted - won, predicted, count) > errors:
+            return (
+                f"the newest version wins {predicted:.0%} of {count} comparisons with the best one "
+                f"by the model, and {won:.0%} by the answers"
+            )
     return ""
 
 

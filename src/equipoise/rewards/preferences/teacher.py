@@ -61,10 +61,10 @@ class Teacher:
 
 
 def bayes_accuracy(chance: np.ndarray) -> float:
-    """Return the Bayes accuracy of queries: the expected accuracy of a judge with the teacher's own
+    """Return the Bayes accuracy of queries: the expected accuracy of a model with the teacher's own
     chance [Q] of each.
 
-    The judge takes the likelier side, so it is the mean of ``max(chance, 1 - chance)``. The caller
+    The model takes the likelier side, so it is the mean of ``max(chance, 1 - chance)``. The caller
     leaves out ties and skipped queries. No model is more accurate on average.
     """
     return float(np.maximum(chance, 1 - chance).mean())

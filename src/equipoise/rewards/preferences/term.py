@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
+import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, cast, get_args
 
@@ -35,6 +36,7 @@ from equipoise.rewards.preferences.asking import (
     Asking,
     Budget,
     asks,
+    is_last,
     of_rows,
     unanswered,
 )
@@ -102,7 +104,7 @@ class Preferences(RewardTerm):
     score: Annotated[
         str,
         Help(
-            "Function that the synthetic teacher judges a segment by",
+            "Function that the synthetic teacher scores a segment by",
             "`module:function`, from observations and actions [rows, ...] to a number; none uses "
             "the env's rewards.",
         ),
@@ -188,6 +190,12 @@ class Preferences(RewardTerm):
             self._score = called(self.score, "reward.preferences.score") if self.score else None
         except ValueError as error:
             raise Refused(str(error)) from error
+
+    def notes(self) -> Sequence[str]:
+        if self.teacher != "people":
+            return ()
+        where = shlex.quote(self.store)
+        return (f"people answer, from the first round of queries on: equipoise label {where}",)
 
     def _check_kl(self, measured: bool) -> None:
         if self.kl and not measured:
@@ -308,7 +316,7 @@ class Preferences(RewardTerm):
             states.go_back(BEST)
 
     def _round(self, states: LearnerStates, seed: int, pool: Pool) -> None:
-        """Ask, read the answers that are there, judge the model by the new ones, and fit. All
+        """Ask, read the answers that are there, assess the model by the new ones, and fit. All
         learners do it alike.
         """
         self._run = self._run if self._rounds else _name_of_run(self._run, pool)
@@ -326,7 +334,8 @@ class Preferences(RewardTerm):
         first, verdict, kl = not self._fitted, None, self._divergence(states.net)
         self._numbers["kl"] = kl
         if self._fitted and len(answers) and (len(fresh) or waits or self.kl):
-            verdict = self._judge(fresh.to(self._device), compared.to(self._device), kl)
+            last = is_last(states.progress, self._rounds)
+            verdict = self._assess(fresh.to(self._device), compared.to(self._device), kl, last=last)
         enough = len(answers) >= self.first and answers.decided
         if changed and (enough or self._demonstrations is not None):
             with torch.enable_grad():
@@ -399,7 +408,14 @@ class Preferences(RewardTerm):
             round=self.queries,
             newest=self.newest,
             spread=self.guard,
-        ).counts(newest, others, progress=progress, urgent=self._versions.verdict != "ok")
+            at_end=self.teacher == "synthetic",  # people have no time to answer it
+        ).counts(
+            newest,
+            others,
+            progress=progress,
+            urgent=self._versions.verdict != "ok",
+            last=is_last(progress, self._rounds),
+        )
         if self._versions.verdict == "stop":
             count = about_newest = 0
         elif not self._fitted:  # enough for the first fit
@@ -467,10 +483,12 @@ class Preferences(RewardTerm):
     def _policy(self, net: nn.Module) -> StochasticPolicy:
         return StochasticPolicy(cast(Algorithm, self._algorithm), cast(Network, net))
 
-    def _judge(self, fresh: Answers, compared: Answers, kl: float) -> verdicts.Verdict:
-        """Let the guard judge the model by the answers since the last round.
+    def _assess(
+        self, fresh: Answers, compared: Answers, kl: float, *, last: bool
+    ) -> verdicts.Verdict:
+        """Let the guard assess the model by the answers since the last round.
 
-        ``fresh``: these answers; ``compared``: the ones about the judged version.
+        ``fresh``: these answers; ``compared``: the ones about the candidate.
         """
         segments, rows = self._labels.segments().to(self._device), self._candidates.segments()
         newest = of_rows(Rows(**tree.index(rows.fields(), rows.round == rows.round.max())))
@@ -489,7 +507,7 @@ class Preferences(RewardTerm):
             kl=0.0 if math.isnan(kl) else kl,
         )
         versions, limits = self._versions, verdicts.Limits(kl=self.kl)
-        versions.guard, verdict = verdicts.judge(versions.guard, signs, limits)
+        versions.guard, verdict = verdicts.assess(versions.guard, signs, limits, last=last)
         if self.guard:
             versions.take(verdict, self._collected)
         self._numbers |= {

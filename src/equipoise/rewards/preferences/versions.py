@@ -1,7 +1,7 @@
-"""The versions of a policy that the guard compares: the best so far, and the judged version.
+"""The versions of a policy that the guard compares: the best so far, and the candidate.
 
 The answers of a round are about segments that the version at the end of the round before began.
-That version is judged until no answer about it is missing, so late answers choose no version that
+The candidate stays until no answer about it is missing, so late answers choose no version that
 they are not about.
 """
 
@@ -18,17 +18,17 @@ from equipoise.rewards.preferences.guard import Kind, Signs, State, Verdict
 from equipoise.rewards.term import LearnerStates
 from equipoise.types import Tree
 
-BEST, JUDGED = "best", "judged"  # names of the learner's kept states
+BEST, CANDIDATE = "best", "candidate"  # names of the learner's kept states
 MOST_CAUTION = 8.0  # deviations that pull backs add
 SIGNS = len(fields(Signs))
 
 
 @dataclass(slots=True)
 class Versions:
-    """The best and the judged version by their rounds, and what the verdicts so far led to."""
+    """The best version and the candidate by their rounds, and what the verdicts so far led to."""
 
     best: int = 0  # the round of the segments that the best version began
-    judged: int = 0  # the same of the version that is judged
+    candidate: int = 0  # the same of the candidate
     best_rows: Rows | None = None  # segments of the best version
     pull_backs: int = 0  # so far
     pulled_at: int = 0  # rows that the run had collected at the last pull back
@@ -49,7 +49,7 @@ class Versions:
         """
         states.keep(BEST)
         self._keep_segments(rows, round_ - 1)
-        self._judge_next(states, round_)
+        self._next_candidate(states, round_)
 
     def follow(
         self,
@@ -60,24 +60,24 @@ class Versions:
         *,
         waits: bool,
     ) -> None:
-        """Keep the judged version if it is the best one, or go back to the best one.
+        """Keep the candidate if it is the best one, or go back to the best one.
 
         ``verdict``: None if there was none. ``rows``: the candidates. ``round_``: the next round.
-        ``waits``: answers about the judged version are missing.
+        ``waits``: answers about the candidate are missing.
         """
         back = verdict is not None and verdict.kind in ("pull back", "stop")
         better = verdict is not None and verdict.best
         if better:
-            states.rename(JUDGED, BEST)
-            self._keep_segments(rows, self.judged)
+            states.rename(CANDIDATE, BEST)
+            self._keep_segments(rows, self.candidate)
         elif back:
             states.go_back(BEST)
         if better or back or not waits:
-            self._judge_next(states, round_)
+            self._next_candidate(states, round_)
 
-    def _judge_next(self, states: LearnerStates, round_: int) -> None:
-        states.keep(JUDGED)
-        self.judged = round_
+    def _next_candidate(self, states: LearnerStates, round_: int) -> None:
+        states.keep(CANDIDATE)
+        self.candidate = round_
 
     def _keep_segments(self, rows: Rows, round_: int) -> None:
         """Keep the segments of a round, which the newest ones are compared with."""
@@ -99,7 +99,7 @@ class Versions:
         recent = [astuple(one) for one in self.guard.recent]
         return {
             "best": self.best,
-            "judged": self.judged,
+            "candidate": self.candidate,
             "best_rows": {} if self.best_rows is None else self.best_rows.fields(),
             "pull_backs": self.pull_backs,
             "pulled_at": self.pulled_at,
@@ -117,7 +117,7 @@ class Versions:
     @staticmethod
     def schema(rows: schema.Schema) -> schema.Schema:
         """Return the schema of a saved state; ``rows``: that of any number of segments."""
-        counts = ("best", "judged", "pull_backs", "pulled_at")
+        counts = ("best", "candidate", "pull_backs", "pulled_at")
         return {
             **dict.fromkeys(counts, schema.count()),
             "best_rows": schema.Either(({}, rows)),

@@ -1,5 +1,5 @@
-"""The log of a worker process: the output of the worker, its env and their C libraries, in a file
-of bounded size.
+"""The log of a worker or a trial: the output of its process, its env and their C libraries, in a
+file of bounded size.
 """
 
 from __future__ import annotations
@@ -44,16 +44,36 @@ class Log:
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker ends without a flush
 
     def keep_small(self) -> None:
-        """Move what stands in a log that has grown too large to a second file.
+        """Bound the log of this process (``keep_small``)."""
+        _shorten(STDOUT, self.file)
 
-        The file is emptied and not replaced, so that programs which have it open write on in it;
-        lines that are printed in that moment are lost.
-        """
-        if (size := os.fstat(STDOUT).st_size) <= LARGEST:
-            return
-        with contextlib.suppress(OSError):  # a full disk costs the older lines
-            self.file.with_suffix(BEFORE).write_bytes(os.pread(STDOUT, LARGEST, size - LARGEST))
-        os.ftruncate(STDOUT, 0)
+
+def keep_small(file: Path) -> None:
+    """Move the end of a log that has grown too large to a second file.
+
+    The file is emptied and not replaced, so that programs which have it open write on in it; lines
+    that are printed in that moment are lost.
+    """
+    if _size(file) <= LARGEST:
+        return
+    with contextlib.suppress(OSError):  # it was removed
+        opened = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _shorten(opened, file)
+        finally:
+            os.close(opened)
+
+
+def _shorten(opened: int, file: Path) -> None:
+    if (size := os.fstat(opened).st_size) <= LARGEST:
+        return
+    with (
+        contextlib.suppress(OSError),  # a full disk costs the older lines
+        file.with_suffix(BEFORE).open("wb", buffering=0) as before,
+    ):
+        before.write(os.pread(opened, LARGEST, size - LARGEST))
+        before.write(os.pread(opened, LARGEST, size))  # lines that came in the meantime
+    os.ftruncate(opened, 0)
 
 
 class Logs:

@@ -22,10 +22,10 @@ from equipoise.types import EnvSpec, Trajectory
 
 
 @dataclass(kw_only=True, eq=False)
-class Judge(RewardTerm):
+class RewardModelTerm(RewardTerm):
     """The mean of the members of a trained reward model, less ``caution`` times their deviation."""
 
-    name: ClassVar[str] = "judge"
+    name: ClassVar[str] = "reward_model"
 
     caution: Annotated[
         NonNegativeFloat,

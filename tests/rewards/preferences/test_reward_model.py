@@ -16,16 +16,17 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise import api
-from equipoise.api.reward_models import of_run, pinned, pinned_like
+from equipoise.api.pinning import pinned, pinned_like
+from equipoise.api.reward_of_run import of_run
 from equipoise.cli import app
 from equipoise.feedback import Store
 from equipoise.registry import Registry
 from equipoise.registry.artifacts import write_manifest
 from equipoise.registry.reward_models import place
-from equipoise.rewards.judge import Judge
 from equipoise.rewards.preferences import stored
 from equipoise.rewards.preferences.fit import NOTHING
 from equipoise.rewards.preferences.model import RewardModel, RewardNets
+from equipoise.rewards.reward_model import RewardModelTerm
 from equipoise.types import EnvSpec, Trajectory
 from tests.rewards.preferences.answered import (
     ACTION,
@@ -63,18 +64,18 @@ def folder_of(place: Path, seed: int = 0, *, observation: Any = OBSERVATION) -> 
 def test_a_model_fitted_to_a_store_predicts_held_out_answers(tmp_path: Path) -> None:
     clips(tmp_path / "labels", 600)
     settings = {"algorithm.hidden": "16", "algorithm.epochs": 25}
-    found = eq.fit_reward_model("labels", ENV, out="judge", settings=settings)
+    found = eq.fit_reward_model("labels", ENV, out="reward", settings=settings)
     assert found.labels >= 500 and found.left_out == 0 and found.held_out >= 20
     assert found.accuracy >= 0.85 and found.ece <= 0.15
-    model = stored.read(tmp_path / "judge")
+    model = stored.read(tmp_path / "reward")
     obs = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     high, low = model.rewards(obs, torch.zeros(2, 1))[0].tolist()
     assert high > low + 1
-    said = json.loads((tmp_path / "judge" / "reward_model.json").read_text())
+    said = json.loads((tmp_path / "reward" / "reward_model.json").read_text())
     assert said["metrics"]["labels"] == said["lineage"]["row"] == found.labels
     again = eq.fit_reward_model("labels", ENV, out="again", settings=settings)
     assert (tmp_path / "again/weights.safetensors").read_bytes() == (
-        tmp_path / "judge/weights.safetensors"
+        tmp_path / "reward/weights.safetensors"
     ).read_bytes()
     assert again.version == found.version
 
@@ -91,8 +92,8 @@ def test_a_model_fitted_to_a_store_predicts_held_out_answers(tmp_path: Path) -> 
 def test_a_store_with_nothing_to_learn_is_refused(made: Any, sentence: str) -> None:
     clips(Path("labels"), **made)
     with pytest.raises(ValueError, match=f"^labels: {sentence}"):
-        eq.fit_reward_model("labels", ENV, out="judge", settings=SMALL)
-    assert not Path("judge").exists()
+        eq.fit_reward_model("labels", ENV, out="reward", settings=SMALL)
+    assert not Path("reward").exists()
 
 
 def test_a_store_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -134,8 +135,8 @@ def test_a_store_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None
 def test_a_setting_that_cannot_be_is_refused(settings: Any, sentence: str) -> None:
     clips(Path("labels"), 60)
     with pytest.raises(ValueError, match=sentence):
-        eq.fit_reward_model("labels", ENV, out="judge", settings=settings)
-    assert not Path("judge").exists()
+        eq.fit_reward_model("labels", ENV, out="reward", settings=settings)
+    assert not Path("reward").exists()
     Path("there").mkdir()
     with pytest.raises(FileExistsError, match="there: must be a new folder"):
         eq.fit_reward_model("labels", ENV, out="there")
@@ -150,10 +151,10 @@ def test_a_setting_that_cannot_be_is_refused(settings: Any, sentence: str) -> No
     ids=["box", "discrete", "image"],
 )
 def test_a_folder_is_read_as_it_was_written(space: Any) -> None:
-    folder_of(Path("judge"), observation=space)
+    folder_of(Path("reward"), observation=space)
     torch.manual_seed(0)
     wanted = RewardModel(space, ACTION, RewardNets(hidden=(8,))).state_dict()
-    found = stored.read(Path("judge")).state_dict()
+    found = stored.read(Path("reward")).state_dict()
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], x) for name, x in wanted.items())
 
@@ -182,9 +183,9 @@ NETS = {"members": 3, "hidden": [8], "activation": "silu", "output": "linear", "
     ],
 )
 def test_a_folder_that_says_what_cannot_be_is_refused(changed: Any, sentence: str) -> None:
-    damage(folder_of(Path("judge")), **changed)
+    damage(folder_of(Path("reward")), **changed)
     with pytest.raises(ValueError, match=sentence):
-        stored.read(Path("judge"))
+        stored.read(Path("reward"))
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
 
 
 def rewards_of(name: str, caution: float) -> tuple[torch.Tensor, RewardModel, Any]:
-    term = Judge(caution=caution)
+    term = RewardModelTerm(caution=caution)
     term.model_name = name
     term.build(EnvSpec(observation=OBSERVATION, action=ACTION), 0)
     torch.manual_seed(1)
@@ -224,21 +225,21 @@ def rewards_of(name: str, caution: float) -> tuple[torch.Tensor, RewardModel, An
 
 
 def test_a_reward_is_the_mean_less_caution_times_the_deviation() -> None:
-    folder_of(Path("my judge, too"))
-    found, model, rows = rewards_of("run:my judge, too", 0.5)
+    folder_of(Path("my reward, too"))
+    found, model, rows = rewards_of("run:my reward, too", 0.5)
     mean, deviation = model.rewards(*rows)
     assert torch.equal(found, mean - 0.5 * deviation) and float(deviation.min()) > 0
     assert not any(one.requires_grad for one in model.parameters())
 
 
 def test_a_reward_model_of_other_spaces_is_refused_with_both() -> None:
-    folder_of(Path("judge"))
+    folder_of(Path("reward"))
     for observation, action, what in (
         (spaces.Box(-1.0, 1.0, (4,)), ACTION, r"observations of this env, Box.*\(4,\).*for Box"),
         (OBSERVATION, spaces.Discrete(3), r"actions of this env, Discrete\(3\), got one for Box"),
     ):
-        term = Judge()
-        term.model_name = "run:judge"
+        term = RewardModelTerm()
+        term.model_name = "run:reward"
         with pytest.raises(ValueError, match=what):
             term.build(EnvSpec(observation=observation, action=action), 0)
 
@@ -253,24 +254,24 @@ STRANGE = {
     "run:young": "must be a run with a whole checkpoint, got none; wait until",
     "run:text": "must be a reward model of clips of an env, got one of text",
     'run:"a b': "must be a sum of rewards",
-    "registry:judge": "expected a registry, got nothing",
+    "registry:reward": "expected a registry, got nothing",
     "registry:..": "registry:..",
     "registry:../x@champion": "expected a registry, got another folder",
     "registry:/dev/zero/x": "expected a registry, got",
     "registry:keep/nobody": "unknown policy 'nobody'",
-    "registry:keep/judge@nothing": "unknown version or alias 'nothing'",
-    "registry:keep/judge@shadow": "expected an alias that is set",
+    "registry:keep/reward@nothing": "unknown version or alias 'nothing'",
+    "registry:keep/reward@shadow": "expected an alias that is set",
     "registry:keep/..@champion": "expected a name of letters",
-    "run:judge+run:judge": "twice",
-    "run:judge+registry:keep/judge": "names differ",
+    "run:reward+run:reward": "twice",
+    "run:reward+registry:keep/reward": "names differ",
 }
 
 
 @pytest.fixture
 def strange() -> None:
     """Folders that are no reward model, and a registry."""
-    folder_of(Path("judge"))
-    Registry("keep", create=True).add("judge", "judge")
+    folder_of(Path("reward"))
+    Registry("keep", create=True).add("reward", "reward")
     Path("file").write_text("x")
     programs: dict[str, object] = {
         "empty": None,
@@ -295,13 +296,13 @@ def test_what_is_no_reward_model_is_refused_in_one_sentence(strange: None, name:
 
 
 def test_an_alias_and_a_run_are_fixed_when_a_run_begins(strange: None) -> None:
-    Registry("keep").alias("judge", "champion", Registry("keep").versions("judge")[0])
-    version = Registry("keep").versions("judge")[0][:12]
-    asked = small("env+0.5*registry:keep/judge")
+    Registry("keep").alias("reward", "champion", Registry("keep").versions("reward")[0])
+    version = Registry("keep").versions("reward")[0][:12]
+    asked = small("env+0.5*registry:keep/reward")
     fixed = pinned(asked, Path)
-    assert fixed.reward_models == (f"registry:keep/judge@{version}",)
+    assert fixed.reward_models == (f"registry:keep/reward@{version}",)
     assert pinned(fixed, Path) == fixed == pinned_like(asked, fixed)
-    assert pinned_like(small("env+0.5*registry:keep/judge@abcdef123456"), fixed) != fixed
+    assert pinned_like(small("env+0.5*registry:keep/reward@abcdef123456"), fixed) != fixed
     kept = Path("my runs/a/reward_models") / ("0" * 12)
     run = pinned(small('run:"my runs/a"'), lambda folder: kept)
     assert run.reward_models == (f"run:{kept}",)
@@ -310,18 +311,18 @@ def test_an_alias_and_a_run_are_fixed_when_a_run_begins(strange: None) -> None:
 
 @pytest.mark.thorough
 def test_a_run_is_the_same_in_processes_and_after_a_kill(tmp_path: Path) -> None:
-    folder_of(Path("my judge"))
-    reward = 'env+0.5*run:"my judge"'
+    folder_of(Path("my reward"))
+    reward = 'env+0.5*run:"my reward"'
     whole = finished(api.start(small(reward, 256), on="serial", out="whole"))
     assert whole != finished(api.start(small("env", 256), on="serial", out="plain"))
     assert finished(api.start(small(reward, 256), on="process", out="process")) == whole
     finished(api.start(small(reward, 128), on="serial", out="half"))
     assert finished(api.start(resume="half", steps=256)) == whole
     said = json.loads(Path("half/run.json").read_text())["reward_models"]
-    files = json.loads(Path("my judge/manifest.json").read_text())["files"]
-    assert said == {"run:my judge": files["weights.safetensors"]["sha256"]}
-    shutil.rmtree("my judge")
-    folder_of(Path("my judge"), seed=1)
+    files = json.loads(Path("my reward/manifest.json").read_text())["files"]
+    assert said == {"run:my reward": files["weights.safetensors"]["sha256"]}
+    shutil.rmtree("my reward")
+    folder_of(Path("my reward"), seed=1)
     with pytest.raises(ValueError, match="must be the reward model that the run began with"):
         api.start(resume="whole", steps=512)
 
@@ -343,9 +344,9 @@ def test_the_ensemble_of_a_run_of_preferences_pays_another_run(tmp_path: Path) -
     assert list(json.loads(Path("one/run.json").read_text())["reward_models"]) == [name]
     finished(api.start(small("run:pref"), on="serial", out="two"))
     assert list(json.loads(Path("two/run.json").read_text())["reward_models"]) != [name]
-    added = CliRunner().invoke(app, ["registry", "add", "pref", "judge", "--alias", "champion"])
+    added = CliRunner().invoke(app, ["registry", "add", "pref", "reward", "--alias", "champion"])
     assert added.exit_code == 0, added.output
-    assert place("registry:judge").name.startswith(added.stdout.split()[1].rstrip(":"))
+    assert place("registry:reward").name.startswith(added.stdout.split()[1].rstrip(":"))
     # nothing that run.json names is imported
     file = Path("pref/run.json")
     said = json.loads(file.read_text())
