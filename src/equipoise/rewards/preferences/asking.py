@@ -27,6 +27,8 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
+SPREAD = 0.8  # share of the schedule in which the queries that are not about them are asked
+FALLING = 0.5  # power of that share by which they are asked: more of them come early
 HASTE = 0.1  # share of the schedule by which such queries may come early
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
 HELD_OUT = 0.15  # share of the episodes that no member learns from
@@ -108,14 +110,16 @@ def asks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The queries of a whole run: a share of them is kept for the guard, which compares the newest
-    segments with the best ones until the end of the schedule.
+    """The queries of a whole run. A share of them is kept for the guard, which compares the newest
+    segments with the best ones until the end of the schedule. The others are asked at a falling
+    rate over the first ``SPREAD`` of it (Christiano et al. 2017, section 2.2.4), so that the
+    answers are also about what the policy learned to do.
     """
 
     labels: int  # queries in all
     round: int  # queries of a round
     newest: float  # share for the guard
-    spread: bool  # spread that share over the schedule; else spend it with the others
+    spread: bool  # over the schedule; else each round has all of its queries
 
     def counts(self, newest: int, others: int, *, progress: float, urgent: bool) -> tuple[int, int]:
         """Return the next round's queries, and how many of them are about the newest segments.
@@ -135,7 +139,11 @@ class Budget:
         wanted = min(wanted, due + free * urgent)
         if wanted < usual:  # too few for a verdict: wait until more are due
             wanted = 0
-        rest = min(self.round - wanted, free - max(wanted - due, 0))
+        asked = min(progress / SPREAD, 1.0) ** FALLING  # share of the others by now
+        rest = math.ceil((self.labels - kept) * asked) - others
+        if rest < min(self.round - usual, free):  # wait for a whole round
+            rest = 0
+        rest = min(rest, self.round - wanted, free - max(wanted - due, 0))
         count = min(wanted + rest, left)
         return count, min(wanted, count)
 

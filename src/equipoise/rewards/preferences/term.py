@@ -142,6 +142,15 @@ class Preferences(RewardTerm):
     ] = 500
     members: Annotated[int, Range(2, 64), Help("Networks of the ensemble"), KEPT] = 3
     hidden: Annotated[tuple[PositiveInt, ...], Help("Hidden layers of a network"), KEPT] = (64, 64)
+    pictures: Annotated[
+        Literal["cnn", "components"],
+        Help(
+            "Network for pictures",
+            "`components`: hidden layers on the first 64 principal components of the labelled "
+            "pictures, which need fewer answers where few objects move.",
+        ),
+        KEPT,
+    ] = "cnn"
     noise: Annotated[float, Range(0, 0.9), Help("Share of answers expected to be random"), KEPT] = (
         0.1
     )
@@ -243,7 +252,12 @@ class Preferences(RewardTerm):
         return Candidates(self._clips.specs, rows=self.segment, most=self.candidates, seed=seed)
 
     def _new_model(self, seed: int) -> RewardModel:
-        nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
+        nets = RewardNets(
+            members=self.members,
+            hidden=self.hidden,
+            noise=self.noise,
+            pictures=self.pictures,
+        )
         with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return RewardModel(self._observed.space, self._action, nets).to(self._device)
