@@ -185,7 +185,6 @@ CASES: Mapping[str, Callable[[Path, int], dict[str, float]]] = {
         CATCH,
         "reward.labels=400",
         "reward.queries=25",
-        "reward.members=7",
         "reward.pictures=components",
     ),
     "demonstrations": demonstrations,
