@@ -20,7 +20,7 @@ demonstrations do. ``turned``: share of episodes that turn over three times or m
 
 Both runs of ``catch`` have an entropy bonus: the learned reward changes, and a policy without the
 bonus stops exploring before the reward is right. Its reward model sees the principal components of
-the pictures (``reward.pictures=components``), since 400 labels taught a CNN nothing.
+the pictures (``reward.pictures=components``), which need fewer labels than a CNN here.
 """
 
 from __future__ import annotations
