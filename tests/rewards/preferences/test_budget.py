@@ -46,6 +46,16 @@ def test_two_looks_are_kept_for_the_last_round() -> None:
     assert asked(MINE, 20, range(5, 15))[-1][1] < 20
 
 
+@pytest.mark.parametrize("rounds", [50, 200])
+def test_the_other_queries_last_for_most_of_the_schedule(rounds: int) -> None:
+    found = asked(MINE, rounds)
+    others = [count - mine for count, mine in found]
+    assert sum(others[: rounds // 5]) == pytest.approx(280, abs=50)  # a falling rate
+    last = max(now for now, count in enumerate(others) if count)
+    assert 0.75 * rounds <= last <= 0.8 * rounds and sum(others) == 560
+    assert min(count for count in others[:last] if count) >= 25  # whole rounds
+
+
 def test_without_the_guard_all_are_asked_as_segments_come() -> None:
     found = asked(Budget(labels=700, round=50, newest=0.2, spread=False), 20)
     assert found[:14] == [(50, 0), *[(50, 10)] * 13] and found[14:] == [(0, 0)] * 6

@@ -66,8 +66,9 @@ def test_a_resumed_fit_has_the_same_bits() -> None:
 
 def test_the_best_parameters_are_taken_and_patience_ends_a_fit() -> None:
     segments, rewards = behaviour(150)
-    answers, _ = asked(segments, rewards, 300)
-    one = Fit(model(), segments, answers, Fitting(learning_rate=0.1, patience=3), seed=0)
+    answers, _ = asked(segments, rewards, 800)
+    settings = Fitting(learning_rate=0.1, patience=3, batch=20)  # a pass has 36 steps
+    one = Fit(model(), segments, answers, settings, seed=0)
     losses = []
     while not one.finished:
         losses.append(one.epoch())
@@ -75,6 +76,17 @@ def test_the_best_parameters_are_taken_and_patience_ends_a_fit() -> None:
     one.finish()
     one._model.temperature.fill_(1.0)
     assert float(one._held_loss(torch.ones(1))[0]) == pytest.approx(min(losses), abs=1e-6)
+
+
+def test_a_fit_to_few_answers_ends_no_sooner_than_a_hundred_steps_after_its_best() -> None:
+    segments, rewards = behaviour(150)
+    answers, _ = asked(segments, rewards, 800)
+    one = Fit(model(), segments, answers, Fitting(learning_rate=0.1, patience=3), seed=0)
+    losses = []
+    while not one.finished:
+        losses.append(one.epoch())
+    waited = len(losses) - 1 - losses.index(min(losses))
+    assert len(losses) < 60 and waited == 9  # passes of 12 steps
 
 
 def test_each_member_has_a_bootstrap_of_its_own() -> None:

@@ -11,7 +11,14 @@ from gymnasium import spaces
 from torch import nn
 
 from equipoise.nets.twin import TwinMLP
-from equipoise.rewards.preferences.model import ImageNets, RewardModel, RewardNets
+from equipoise.rewards.preferences.fit import fit
+from equipoise.rewards.preferences.model import (
+    ImageNets,
+    RewardModel,
+    RewardNets,
+    principal_components,
+)
+from equipoise.rewards.preferences.segments import Answers, Segments
 from tests.rewards.preferences.data import behaviour, model
 
 BYTES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
@@ -44,11 +51,16 @@ def test_padding_counts_for_nothing(reduce: Literal["sum", "mean"]) -> None:
     ],
 )
 @pytest.mark.parametrize("output", ["linear", "tanh"])
+@pytest.mark.parametrize("pictures", ["cnn", "components"])
 def test_rows_of_any_space_have_rewards(
-    observation: spaces.Space, action: spaces.Space, output: Literal["linear", "tanh"]
+    observation: spaces.Space,
+    action: spaces.Space,
+    output: Literal["linear", "tanh"],
+    pictures: Literal["cnn", "components"],
 ) -> None:
     torch.manual_seed(0)
-    one = RewardModel(observation, action, RewardNets(output=output, hidden=(8,)))
+    nets = RewardNets(output=output, hidden=(8,), pictures=pictures)
+    one = RewardModel(observation, action, nets)
     observation.seed(0), action.seed(0)
 
     def drawn(space: spaces.Space) -> object:
@@ -84,6 +96,42 @@ def test_an_action_is_one_of_the_inputs_of_an_image() -> None:
     images = torch.zeros(2, 12, 12, 3, dtype=torch.uint8)
     mean, _ = one.rewards(images, torch.tensor([0, 2]))
     assert float((mean[0] - mean[1]).abs()) > 0
+
+
+def squares(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures [count, 1, 24, 24] with a square in one of 36 places, and its column."""
+    place = torch.randint(36, (count,), generator=torch.Generator().manual_seed(seed))
+    cells = torch.eye(36)[place].view(count, 1, 6, 6)
+    images = cells.repeat_interleave(4, 2).repeat_interleave(4, 3).mul(255).to(torch.uint8)
+    return images, place % 6
+
+
+def test_components_keep_the_distances_of_pictures_with_few_objects() -> None:
+    x = squares(200)[0].flatten(1) / 255
+    found = principal_components(x)
+    assert found.shape == (576, 64) and int((found.abs().sum(0) > 0).sum()) == 35
+    torch.testing.assert_close(
+        torch.cdist(x @ found, x @ found), torch.cdist(x, x), atol=1e-2, rtol=0
+    )
+    assert not principal_components(torch.ones(5, 20)).any()
+
+
+def test_a_reward_of_pictures_is_found_by_their_components() -> None:
+    images, column = squares(400)
+    rows = torch.ones(200, 2, dtype=torch.bool)
+    segments = Segments(
+        images.view(200, 2, 1, 24, 24), torch.zeros(200, 2).long(), rows, torch.arange(200)
+    )
+    returns = column.view(200, 2).sum(1)
+    left, right = torch.randint(200, (2, 300), generator=torch.Generator().manual_seed(1))
+    share = (returns[left] - returns[right]).sign() / 2 + 0.5
+    torch.manual_seed(0)
+    nets = RewardNets(hidden=(16,), pictures="components")
+    one = RewardModel(spaces.Box(0, 255, (1, 24, 24), np.uint8), spaces.Discrete(2), nets)
+    fit(one, segments, Answers(left, right, share), seed=0)
+    fresh, true = squares(300, seed=2)
+    found = one.rewards(fresh, torch.zeros(300).long())[0]
+    assert np.corrcoef(found.numpy(), true.numpy())[0, 1] > 0.9
 
 
 def test_scaled_rewards_have_mean_0_and_deviation_1() -> None:

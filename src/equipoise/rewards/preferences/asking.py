@@ -27,6 +27,8 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
+SPREAD = 0.8  # share of the schedule in which the queries that are not about them are asked
+FALLING = 0.5  # power of that share by which they are asked: more of them come early
 HASTE = 0.1  # share of the schedule by which such queries may come early
 LAST = 2  # looks whose queries are kept for the last round
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
@@ -109,14 +111,16 @@ def asks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The queries of a whole run: a share of them is kept for the guard, which compares the newest
-    segments with the best ones until the end of the schedule.
+    """The queries of a whole run. A share of them is kept for the guard, which compares the newest
+    segments with the best ones until the end of the schedule. The others are asked at a falling
+    rate over the first ``SPREAD`` of it (Christiano et al. 2017, section 2.2.4), so that the
+    answers are also about what the policy learned to do.
     """
 
     labels: int  # queries in all
     round: int  # queries of a round
     newest: float  # share for the guard
-    spread: bool  # spread that share over the schedule; else spend it with the others
+    spread: bool  # over the schedule; else each round has all of its queries
     at_end: bool = False  # keep queries of that share for the last round, to check its version
 
     def counts(
@@ -142,7 +146,11 @@ class Budget:
         wanted = min(max(wanted, at_end * last), due + free * urgent)
         if wanted < usual:  # too few for a verdict: wait until more are due
             wanted = 0
-        rest = min(self.round - wanted, free - max(wanted - due, 0))
+        asked = min(progress / SPREAD, 1.0) ** FALLING  # share of the others by now
+        rest = math.ceil((self.labels - kept) * asked) - others
+        if rest < min(self.round - usual, free):  # wait for a whole round
+            rest = 0
+        rest = min(rest, self.round - wanted, free - max(wanted - due, 0))
         count = min(wanted + rest, left)
         return count, min(wanted, count)
 

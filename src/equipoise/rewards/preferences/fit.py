@@ -17,7 +17,9 @@ from equipoise.rewards.preferences.segments import Answers, Segments, check, spl
 from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
-FEW = 20  # held-out answers: below it nothing is measured, stopped or calibrated by them
+FEW = 20  # held-out answers: below it nothing is measured or calibrated by them
+STOPS = 50  # held-out answers: below it they neither stop a fit nor choose its parameters
+STEPS = 100  # without a lower held-out loss before the end: passes over few answers have few steps
 BINS = 10  # of the calibration error, over chances from 0.5 to 1
 TEMPERATURES = torch.logspace(-1.5, 1.5, 301)
 
@@ -28,7 +30,8 @@ class Fitting:
 
     epochs: Annotated[PositiveInt, Help("Most passes over the answers")] = 60
     patience: Annotated[
-        PositiveInt, Help("Passes without a lower held-out loss before the end")
+        PositiveInt,
+        Help("Passes without a lower held-out loss before the end", "At least 100 steps."),
     ] = 6
     batch: Annotated[PositiveInt, Help("Answers of one step")] = 64
     learning_rate: Annotated[PositiveFloat, Help("Step size of Adam")] = 2e-3
@@ -127,8 +130,7 @@ class Fit:
         # the segments of either side alone, which are evaluated once for all their answers
         self._seen = segments.take(torch.unique(torch.cat([self._train.left, self._train.right])))
         self._unseen, self._held = _compact(segments, self._held)
-        columns = model.columns(*_rows(self._seen))
-        model.see(columns)
+        model.see(*_rows(self._seen))
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )
@@ -139,7 +141,9 @@ class Fit:
     @property
     def finished(self) -> bool:
         settings = self._settings
-        return self.epochs >= settings.epochs or self._waited >= settings.patience
+        steps = self._waited * math.ceil(len(self._train) / settings.batch)
+        lost = self._waited >= settings.patience and steps >= STEPS
+        return self.epochs >= settings.epochs or lost
 
     def epoch(self) -> float:
         """Make one pass over the answers; return the held-out loss, or that of the pass if too few
@@ -164,7 +168,7 @@ class Fit:
             self._optimizer.step()
             total += float(loss.detach()) * len(part) / len(data)
         self.epochs += 1
-        if len(self._held) < FEW:
+        if len(self._held) < STOPS:
             self._best = _parameters(self._model)
             return total
         held = float(self._held_loss(torch.ones(1))[0])

@@ -22,7 +22,19 @@ from equipoise.types import Tree
 ROWS = 1024  # rows of one pass without gradients, so that its activations stay in the cache
 CHANNELS = 16  # of a convolution of a member
 CONVS, SMALL_CONVS = ((8, 4), (4, 2), (3, 1)), ((3, 2), (3, 1))  # kernel and stride
+COMPONENTS = 64  # principal components of a picture, at most
+LEAST = 1e-5  # variance of a component, as a share of the largest one
 SMALL = 0.1  # factor of the first outputs, so that sums over a segment begin as open questions
+
+
+Pictures = Annotated[
+    Literal["cnn", "components"],
+    Help(
+        "Network for pictures",
+        "`components`: hidden layers on the first 64 principal components of the labelled "
+        "pictures, which need fewer answers where few objects move.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,7 @@ class RewardNets:
 
     members: Annotated[PositiveInt, Help("Networks of the ensemble")] = 3
     hidden: Annotated[tuple[PositiveInt, ...], Help("Hidden layers of a network")] = (64, 64)
+    pictures: Pictures = "cnn"
     activation: Annotated[str, Help("Activation of hidden layers")] = "silu"
     output: Annotated[
         Literal["linear", "tanh"], Help("Bound of a reward", "`tanh` bounds it, before scaling.")
@@ -62,8 +75,14 @@ class RewardModel(nn.Module):
         super().__init__()
         self.settings = settings = settings or RewardNets()
         self.observation, self.action = observation, action
-        self.image = picture(observation)
-        size = encoded_size(action) + (0 if self.image else encoded_size(observation))
+        self.image = picture(observation) and settings.pictures == "cnn"
+        wide = 0 if self.image else encoded_size(observation)
+        components: Tensor | None = None  # [pixels, numbers] of a picture
+        if picture(observation) and not self.image:
+            components = nn.Buffer(torch.zeros(wide, min(COMPONENTS, wide)))
+            wide = components.shape[1]
+        self.components = components
+        size = encoded_size(action) + wide
         members = settings.members
         self.net: ImageNets | TwinMLP = (
             ImageNets(observation, size, settings)
@@ -80,7 +99,12 @@ class RewardModel(nn.Module):
     def columns(self, obs: Tree, action: Tree) -> Tensor:
         """Return the numbers of rows [N, F]: an encoded vector and the encoded action."""
         columns = encode(self.action, action)
-        return columns if self.image else torch.cat([encode(self.observation, obs), columns], -1)
+        if self.image:
+            return columns
+        encoded = encode(self.observation, obs)
+        if self.components is not None:
+            encoded = encoded @ self.components
+        return torch.cat([encoded, columns], -1)
 
     def forward(self, obs: Tree, action: Tree) -> Tensor:
         """Return each member's reward of rows [N, ...], neither centred nor scaled: [M, N]."""
@@ -144,8 +168,20 @@ class RewardModel(nn.Module):
         return (1 - noise) * torch.sigmoid(logit / self.temperature) + noise / 2
 
     @torch.no_grad()
-    def see(self, columns: Tensor) -> None:
-        """Set the scale of the inputs by the numbers of rows [N, F]."""
+    def see(self, obs: Tree, action: Tree) -> None:
+        """Set the scale of the inputs, and the components of pictures, by rows [N, ...]."""
+        count = math.prod(action_shape(self.action, action))
+        if self.components is not None:
+            some = torch.linspace(0, count - 1, min(count, ROWS)).long()
+            self.components.copy_(principal_components(encode(self.observation, obs[some])))
+        columns = torch.cat(
+            [
+                self.columns(
+                    tree.index(obs, slice(i, i + ROWS)), tree.index(action, slice(i, i + ROWS))
+                )
+                for i in range(0, count, ROWS)
+            ]
+        )
         self.seen_mean.copy_(columns.mean(0))
         std = columns.std(0, correction=0)
         self.seen_std.copy_(torch.where(std > 1e-6, std, 1.0))
@@ -161,6 +197,22 @@ class RewardModel(nn.Module):
         spread = rewards.std(1, correction=0).clamp(min=1e-6)
         joint = ((rewards - self.centre[:, None]) / spread[:, None]).mean(0).std(correction=0)
         self.spread.copy_(spread * joint.clamp(min=1e-6))
+
+
+def principal_components(x: Tensor) -> Tensor:
+    """Return the directions [F, min(64, F)] of the largest variance of rows [N, F]; 0 for those of
+    nearly none.
+    """
+    x = x - x.mean(0)
+    # by the products of rows, which are fewer than pixels; on the CPU for the same bits
+    variance, vectors = torch.linalg.eigh((x @ x.T).cpu().double())
+    count = min(COMPONENTS, *x.shape)
+    variance, vectors = variance[-count:].flip(0), vectors[:, -count:].flip(1)
+    kept = variance > LEAST * variance[0]
+    scale = torch.where(kept, variance, 1.0).rsqrt() * kept
+    found = x.new_zeros(x.shape[1], min(COMPONENTS, x.shape[1]))
+    found[:, :count] = x.T @ (vectors * scale).to(x)
+    return found
 
 
 def action_shape(space: spaces.Space[object], action: Tree) -> tuple[int, ...]:

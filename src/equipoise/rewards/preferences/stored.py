@@ -36,6 +36,7 @@ _SHARE = schema.Maybe(schema.Number(0, 1))
 NETS: schema.Schema = {
     "members": schema.Number(1, 64, whole=True),
     "hidden": schema.Items(schema.Number(1, 1 << 16, whole=True), 16),
+    "pictures?": schema.Text(among=("cnn", "components")),
     "activation": schema.Text(among=tuple(ACTIVATIONS)),
     "output": schema.Text(among=("linear", "tanh")),
     "reduce": schema.Text(among=("sum", "mean")),

@@ -15,15 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import tree
-from equipoise.facts import (
-    KEPT,
-    Help,
-    NonNegativeFloat,
-    PositiveInt,
-    Range,
-    Read,
-    UnitInterval,
-)
+from equipoise.facts import KEPT, Help, NonNegativeFloat, PositiveInt, Range, Read, UnitInterval
 from equipoise.feedback import Ask, Store
 from equipoise.files import local_path
 from equipoise.naming import called
@@ -50,7 +42,7 @@ from equipoise.rewards.preferences.divergence import (
     is_measured,
 )
 from equipoise.rewards.preferences.fit import Fitting, fit
-from equipoise.rewards.preferences.model import RewardModel, RewardNets
+from equipoise.rewards.preferences.model import Pictures, RewardModel, RewardNets
 from equipoise.rewards.preferences.novelty import (
     MOST_SEEN,
     SeenStates,
@@ -58,14 +50,7 @@ from equipoise.rewards.preferences.novelty import (
     projection,
     seen_states,
 )
-from equipoise.rewards.preferences.segments import (
-    Answers,
-    Segments,
-    both,
-    held_out,
-    join,
-    split,
-)
+from equipoise.rewards.preferences.segments import Answers, Segments, both, held_out, join, split
 from equipoise.rewards.preferences.teacher import Teacher
 from equipoise.rewards.preferences.versions import BEST, Versions
 from equipoise.rewards.term import LearnerStates, Refused, RewardTerm
@@ -144,6 +129,7 @@ class Preferences(RewardTerm):
     ] = 500
     members: Annotated[int, Range(2, 64), Help("Networks of the ensemble"), KEPT] = 3
     hidden: Annotated[tuple[PositiveInt, ...], Help("Hidden layers of a network"), KEPT] = (64, 64)
+    pictures: Annotated[Pictures, KEPT] = "cnn"
     noise: Annotated[float, Range(0, 0.9), Help("Share of answers expected to be random"), KEPT] = (
         0.1
     )
@@ -251,7 +237,12 @@ class Preferences(RewardTerm):
         return Candidates(self._clips.specs, rows=self.segment, most=self.candidates, seed=seed)
 
     def _new_model(self, seed: int) -> RewardModel:
-        nets = RewardNets(members=self.members, hidden=self.hidden, noise=self.noise)
+        nets = RewardNets(
+            members=self.members,
+            hidden=self.hidden,
+            noise=self.noise,
+            pictures=self.pictures,
+        )
         with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return RewardModel(self._observed.space, self._action, nets).to(self._device)
@@ -570,11 +561,8 @@ class Preferences(RewardTerm):
         state = state | {"run": state["run"] or self._run}  # a first round may be done again
         self._model.load_state_dict(state["model"])
         self._fitted, self._run, self._rounds = state["fitted"], state["run"], state["rounds"]
-        self._collected, self._last_round_at, self._last_row = (
-            state["collected"],
-            state["last"],
-            state["row"],
-        )
+        self._collected, self._last_round_at = state["collected"], state["last"]
+        self._last_row = state["row"]
         self._drawn = (
             DrawnActions(**tree.to(drawn, self._device)) if (drawn := state["drawn"]) else None
         )
