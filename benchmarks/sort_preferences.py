@@ -10,8 +10,8 @@ grade  the true reward of a run's greedy answers to held-out prompts, the share 
        answer, and the mean scores that the reward model gives these and the right ones
 loop   2,000 labels in rounds: reward models, grpo, labels of the newest policy's answers, and so on;
        and grpo with the true reward in the same updates
-guard  the labels of the first round alone, then grpo with the guard off and on: the true (gold) and
-       the learned (proxy) reward over the root of the KL a token to the first policy
+guard  reward models of 200 labels, then grpo with the guard off and on: the true (gold) and the
+       learned (proxy) reward over the root of the KL a token to the first policy
 """  # noqa: E501
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRONG = 0.1  # share of wrong labels
 # labels of a round, the steps of grpo after it, and algorithm.beta
 ROUNDS = ((1_400, 8_000, 0.1), (600, 16_000, 0.05))
 WEAK = 200  # labels of the reward models that the guard is compared with
-EXPLOITED = 12_000  # steps of the two runs that the guard is compared in
+EXPLOITED = 8_000  # steps of the two runs that the guard is compared in
 IMITATED = 64_000  # steps of the imitator
 EPOCHS = 8  # of a reward model over its pairs
 MEMBERS = 3  # reward models
@@ -164,18 +164,24 @@ def learn(
         evaluate_episodes=EVALUATED,
         out=out,
     )
-    found, kl = list[dict[str, float]](), math.nan
-    for line in (run.directory / "metrics.jsonl").read_text("utf-8").splitlines():
-        report = json.loads(line)
-        kl = report["metrics"].get("kl", kl)
+    lines = (run.directory / "metrics.jsonl").read_text("utf-8").splitlines()
+    reports = [json.loads(line) for line in lines]
+    found = list[dict[str, float]]()
+    for report in reports:
         if (one := report.get("evaluation")) and all(one["version"] != x["version"] for x in found):
+            # an evaluation is reported later than the updates of its version
+            kl = [
+                x["metrics"]["kl"]
+                for x in reports
+                if x["env_steps"] <= one["env_steps"] and "kl" in x["metrics"]
+            ]
             found.append(
                 {
                     "step": one["env_steps"],
                     "version": one["version"],
                     "gold": one["mean"],
                     "proxy": one["info"].get("proxy", math.nan),
-                    "kl": kl,
+                    "kl": kl[-1] if kl else math.nan,
                 }
             )
     return found
@@ -242,12 +248,16 @@ def guard(folder: Path, seed: int) -> None:
     file, few = folder / "pairs.jsonl", folder / "few.jsonl"
     pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
-    print(f"imitator: true reward {true_reward(folder / 'imitator', greedy=True):.3f} greedy\n")
     few.write_text("".join(file.read_text("utf-8").splitlines(keepends=True)[:WEAK]), "utf-8")
     several = [
         fitted(folder / f"judge{member}", few, model, seed=seed * 100 + member)
         for member in range(MEMBERS)
     ]
+    prompts = [one.prompt for one in make("sort", seed=0).held_out]
+    answers = [one.text for one in eq.generate(folder / "imitator", prompts, greedy=True)]
+    proxy = SCALE * sum(eq.score(several[0], prompts, answers)) / len(prompts)
+    gold = true_reward(folder / "imitator", greedy=True)
+    print(f"imitator: gold {gold:.3f}, proxy of guard off {proxy:.3f}\n")
     one = f"{SCALE}*run:{several[0]}"
     each = "+".join(f"{SCALE / MEMBERS:.4f}*run:{judge}" for judge in several)
     show("guard off", learn(folder / "off", model, EXPLOITED, seed=seed, reward=one, every=OFTEN))
@@ -262,7 +272,7 @@ def show(name: str, found: Sequence[dict[str, float]]) -> None:
     print(f"{name}\n   step  sqrt(KL)   gold  proxy")
     for one in found:
         root = math.sqrt(max(one["kl"], 0.0)) if one["kl"] == one["kl"] else math.nan
-        print(f"{one['step']:7,.0f}  {root:8.2f}  {one['gold']:5.3f}  {one['proxy']:5.2f}")
+        print(f"{one['step']:7,.0f}  {root:8.2f}  {one['gold']:5.3f}  {one['proxy']:5.3f}")
     print(flush=True)
 
 
