@@ -10,8 +10,8 @@ grade  the true reward of a run's greedy answers to held-out prompts, the share 
        answer, and the mean scores that the reward model gives these and the right ones
 loop   2,000 labels in rounds: reward models, grpo, labels of the newest policy's answers, and so on;
        and grpo with the true reward in the same updates
-guard  the labels of the first round alone, then grpo with the guard off and on: the true (gold) and
-       the learned (proxy) reward over the root of the KL a token to the first policy
+guard  reward models of 200 labels, then grpo with the guard off and on: the true (gold) and the
+       learned (proxy) reward over the root of the KL a token to the first policy
 """  # noqa: E501
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ from equipoise.language.tasks import make
 from equipoise.types.packed import Example
 
 WRONG = 0.1  # share of wrong labels
-# labels of a round, and the steps of grpo after it
-ROUNDS = ((1_400, 8_000), (600, 16_000))
-EXPLOITED = 20_000  # steps of the two runs that the guard is compared in
+# labels of a round, the steps of grpo after it, and algorithm.beta
+ROUNDS = ((1_400, 8_000, 0.1), (600, 16_000, 0.05))
+WEAK = 200  # labels of the reward models that the guard is compared with
+EXPLOITED = 8_000  # steps of the two runs that the guard is compared in
+IMITATED = 64_000  # steps of the imitator
+EPOCHS = 8  # of a reward model over its pairs
 MEMBERS = 3  # reward models
 SCALE = 0.2  # deviation of the learned rewards; that of the true reward is about as large
 EVERY = 4_000  # steps between two evaluations
+OFTEN = 1_000  # the same where the guard is compared
 EVALUATED = 182  # held-out prompts
 POLICY = ("algorithm.entropy=0.002", "optimizer.learning_rate=1e-3")
 FIT = (
@@ -104,7 +108,7 @@ def fitted(out: Path, file: Path, model: Path, *, seed: int) -> Path:
         str(file),
         "reward_model",
         model=str(model),
-        steps=15 * count,
+        steps=2 * EPOCHS * count,  # a pair is two completions
         seed=seed,
         batch=128,
         settings=FIT,
@@ -125,7 +129,7 @@ def imitator(folder: Path, file: Path, *, seed: int) -> Path:
         str(folder / "chosen.jsonl"),
         "sft",
         model="tiny",
-        steps=16_000,
+        steps=IMITATED,
         batch=256,
         seed=seed,
         settings=FIT[:2],
@@ -143,7 +147,8 @@ def learn(
     seed: int,
     reward: str | None = None,
     begin: Path | None = None,
-    guard: Sequence[str] = (),
+    settings: Sequence[str] = ("algorithm.beta=1e-6",),  # reports have the KL
+    every: int = EVERY,
 ) -> list[dict[str, float]]:
     """Train grpo on ``sort``; return its evaluations: step, gold, proxy and KL."""
     run = eq.train(
@@ -154,34 +159,39 @@ def learn(
         seed=seed,
         reward=reward,
         init_from=begin,
-        settings=(*POLICY, *(guard or ("algorithm.beta=1e-6",))),  # reports have the KL
-        on_alarm="stop" if guard else "warn",
-        evaluate_every=EVERY,
+        settings=(*POLICY, *settings),
+        evaluate_every=every,
         evaluate_episodes=EVALUATED,
         out=out,
     )
-    found, kl = list[dict[str, float]](), math.nan
-    for line in (run.directory / "metrics.jsonl").read_text("utf-8").splitlines():
-        report = json.loads(line)
-        kl = report["metrics"].get("kl", kl)
+    lines = (run.directory / "metrics.jsonl").read_text("utf-8").splitlines()
+    reports = [json.loads(line) for line in lines]
+    found = list[dict[str, float]]()
+    for report in reports:
         if (one := report.get("evaluation")) and all(one["version"] != x["version"] for x in found):
+            # an evaluation is reported later than the updates of its version
+            kl = [
+                x["metrics"]["kl"]
+                for x in reports
+                if x["env_steps"] <= one["env_steps"] and "kl" in x["metrics"]
+            ]
             found.append(
                 {
                     "step": one["env_steps"],
                     "version": one["version"],
                     "gold": one["mean"],
                     "proxy": one["info"].get("proxy", math.nan),
-                    "kl": kl,
+                    "kl": kl[-1] if kl else math.nan,
                 }
             )
     return found
 
 
-def drawn(run: Path) -> float:
-    """Return the mean true reward of four drawn answers to each held-out prompt."""
-    examples = make("sort", seed=0).held_out
-    answers = eq.generate(run, [one.prompt for one in examples], samples=4)
-    right = [one.completion for one in examples for _ in range(4)]
+def true_reward(run: Path, *, greedy: bool = False) -> float:
+    """Return the mean true reward of greedy answers, or of four drawn ones, to held-out prompts."""
+    examples, samples = make("sort", seed=0).held_out, 1 if greedy else 4
+    answers = eq.generate(run, [one.prompt for one in examples], samples=samples, greedy=greedy)
+    right = [one.completion for one in examples for _ in range(samples)]
     ended = [one.ended for one in answers]
     return sum(answered([one.text for one in answers], answer=right, ended=ended)) / len(right)
 
@@ -209,42 +219,60 @@ def loop(folder: Path, seed: int) -> None:
     file = folder / "pairs.jsonl"
     pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
-    for number, (labels, steps) in enumerate(ROUNDS):
+    for number, (labels, steps, beta) in enumerate(ROUNDS):
         here = folder / f"round{number}"
         if before is not None:
             with file.open("a", encoding="utf-8") as to:
                 to.write(newest(before, labels, seed=seed * 100 + number))
         reward = f"{SCALE}*run:{fitted(here / 'reward', file, model, seed=seed)}"
-        found = learn(here / "policy", model, steps, seed=seed, reward=reward, begin=before)
+        found = learn(
+            here / "policy",
+            model,
+            steps,
+            seed=seed,
+            reward=reward,
+            begin=before,
+            settings=(f"algorithm.beta={beta}",),
+        )
         show(f"round {number}, {labels} labels", found)
         before = here / "policy"
-    steps = sum(n for _, n in ROUNDS)
+    steps = sum(n for _, n, _ in ROUNDS)
     show("the true reward", learn(folder / "true", model, steps, seed=seed))
     for name in ("imitator", f"round{len(ROUNDS) - 1}/policy", "true"):
-        print(f"{name}: true reward of drawn answers {drawn(folder / name):.3f}")
+        print(f"{name}: true reward {true_reward(folder / name, greedy=True):.3f} greedy, ", end="")
+        print(f"{true_reward(folder / name):.3f} drawn", flush=True)
 
 
 def guard(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True)
-    file = folder / "pairs.jsonl"
+    file, few = folder / "pairs.jsonl", folder / "few.jsonl"
     pairs(file, ROUNDS[0][0], WRONG, seed=seed)
     model = imitator(folder, file, seed=seed)
+    few.write_text("".join(file.read_text("utf-8").splitlines(keepends=True)[:WEAK]), "utf-8")
     several = [
-        fitted(folder / f"reward{member}", file, model, seed=seed * 100 + member)
+        fitted(folder / f"reward{member}", few, model, seed=seed * 100 + member)
         for member in range(MEMBERS)
     ]
-    one = f"run:{several[0]}"
-    show("guard off", learn(folder / "off", model, EXPLOITED, seed=seed, reward=one))
-    each = "+".join(f"{1 / MEMBERS:.4f}*run:{one}" for one in several)
-    guarded = ("source.caution=1", "algorithm.beta=0.02")
-    show("guard on", learn(folder / "on", model, EXPLOITED, seed=seed, reward=each, guard=guarded))
+    prompts = [one.prompt for one in make("sort", seed=0).held_out]
+    answers = [one.text for one in eq.generate(folder / "imitator", prompts, greedy=True)]
+    proxy = SCALE * sum(eq.score(several[0], prompts, answers)) / len(prompts)
+    gold = true_reward(folder / "imitator", greedy=True)
+    print(f"imitator: gold {gold:.3f}, proxy of guard off {proxy:.3f}\n")
+    one = f"{SCALE}*run:{several[0]}"
+    each = "+".join(f"{SCALE / MEMBERS:.4f}*run:{model_of}" for model_of in several)
+    show("guard off", learn(folder / "off", model, EXPLOITED, seed=seed, reward=one, every=OFTEN))
+    guarded = ("source.caution=1", "algorithm.beta=0.1")
+    found = learn(
+        folder / "on", model, EXPLOITED, seed=seed, reward=each, settings=guarded, every=OFTEN
+    )
+    show("guard on", found)
 
 
 def show(name: str, found: Sequence[dict[str, float]]) -> None:
     print(f"{name}\n   step  sqrt(KL)   gold  proxy")
     for one in found:
         root = math.sqrt(max(one["kl"], 0.0)) if one["kl"] == one["kl"] else math.nan
-        print(f"{one['step']:7,.0f}  {root:8.2f}  {one['gold']:5.3f}  {one['proxy']:5.2f}")
+        print(f"{one['step']:7,.0f}  {root:8.2f}  {one['gold']:5.3f}  {one['proxy']:5.3f}")
     print(flush=True)
 
 
