@@ -4,8 +4,8 @@
 greater) and ``?`` (the guess is no number). The reward is 1 for the number itself.
 
 ``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
-and a value, or ``?``. Any other turn is the final answer. Its reward is the share of right
-characters, where the end counts as a character.
+and a value, or ``?``. A turn without ``#`` is the final answer. The reward is the share of right
+characters, and the end counts as a character.
 """
 
 from __future__ import annotations
