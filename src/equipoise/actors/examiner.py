@@ -92,10 +92,10 @@ class Examiner:
 
     @property
     def done(self) -> bool:
-        return self._ended == self._all and self._told == self._all
+        return self._ended == self._all and self._second_graded == self._all
 
     @property
-    def _told(self) -> int:
+    def _second_graded(self) -> int:
         """The number of answers that the second grader has graded; all if there is none."""
         return len(self._learned) if len(self._graders) > 1 else self._all
 

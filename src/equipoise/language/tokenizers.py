@@ -269,8 +269,7 @@ class HubTokenizer:
     ) -> list[int]:
         if isinstance(prompt, str) or isinstance(answer, str):
             return self.encode(str(answer))
-        # a begun turn at the end of a prompt belongs to the turn that follows
-        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        asked = _asked(prompt)
         begins = self._rendered(asked, template) + SENTINEL
         text = self._rendered([*asked, _turn(SENTINEL), *answer], template)
         if not text.startswith(begins):
@@ -284,7 +283,7 @@ class HubTokenizer:
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> None:
         if isinstance(prompt, str):
             return
-        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        asked = _asked(prompt)
         for turn in (SENTINEL, f"<think>\n{SENTINEL}\n</think>\n\n{SENTINEL}"):
             begins = self._rendered(asked, template) + turn
             later = [*asked, _turn(turn), {"role": "user", "content": SENTINEL}]
@@ -323,6 +322,11 @@ def changes_turns(directory: Path) -> ValueError:
         f"the chat template in {directory}: must keep earlier turns as they were written, since a "
         "conversation is appended to, got one that changes them; try a template that keeps them"
     )
+
+
+def _asked(prompt: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+    """Return the messages before the assistant's turn, which a prompt may begin."""
+    return prompt[:-1] if prompt[-1]["role"] == "assistant" else prompt
 
 
 def _turn(text: str) -> dict[str, object]:
