@@ -171,7 +171,7 @@ async def swapped(net: Decoder, tokenizer: CharTokenizer, clients: int) -> dict[
         limit=LIMIT,
         stop=(),
         stream=True,
-        marked=False,
+        with_logprobs=False,
     )
     params = {name: x.clone() for name, x in net.named_parameters()}
     begun: dict[bool, list[float]] = {False: [], True: []}

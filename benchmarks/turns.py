@@ -14,7 +14,7 @@ import argparse
 import time
 from collections.abc import Mapping
 
-from equipoise.actors.engine.conversing import Bounds, Conversing, Talk
+from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.types import Example
@@ -44,7 +44,7 @@ def main() -> None:
     model = latency(f"sim:step_s={STEP_S},sample_s=0,median={MEDIAN},sigma=0.5")
     inner = SimEngine(model, rows=given.rows, vocabulary=9, eos=TOKENS.eos[0], seed=1)
     bounds = Bounds(turns=TURNS, turn_tokens=200, answer_bytes=1000, step_s=60.0)
-    talk = Talk(
+    talk = ConversationSettings(
         make=Tool,
         tokenizer=TOKENS,
         template={},

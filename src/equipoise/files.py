@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from io import RawIOBase
@@ -256,11 +257,21 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
         sync_directory(path.parent)
 
 
+def files_sha256(files: Sequence[Path]) -> str:
+    """Return the hash of the hashes of files, in their order."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
 @contextmanager
 def new_folder(to: Path, *, present: str = "") -> Iterator[Path]:
     """Yield a folder to write into; it is renamed to ``to`` at the end.
 
-    ``present``: a file of the folder that another process may have written at once; "" for none.
+    ``present``: if another process makes ``to`` first, and with this file, its folder is kept; "":
+    OSError then.
     """
     try:
         to.parent.mkdir(parents=True, exist_ok=True)

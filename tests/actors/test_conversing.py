@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from equipoise.actors.engine import conversing
-from equipoise.actors.engine.conversing import Bounds, Conversing, Talk
-from equipoise.actors.engine.engine import Rest, Sampled
+from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
+from equipoise.actors.engine.engine import Continuation, Sampled
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.algorithms.grpo import GRPO
@@ -81,7 +81,7 @@ def engine_of(
     net: Decoder, make: Callable[[], Any] = Echo, rows: int = 8, **settings: Any
 ) -> Conversing:
     bounds = Bounds(turns=6, turn_tokens=8, answer_bytes=1000, step_s=WAIT_S)
-    talk = Talk(
+    talk = ConversationSettings(
         make=make,
         tokenizer=TOKENS,
         template={},
@@ -119,11 +119,11 @@ def trajectory(samples: Samples, reward: float = 1.0) -> Trajectory:
         for kind in (torch.int64, torch.float32, torch.int64, torch.bool)
     )
     for i, one in enumerate(order):
-        assert one.told is not None
+        assert one.conversation is not None
         size = len(one.token)
         token[0, i, :size] = torch.tensor(one.token)
         logp[0, i, :size], version[0, i, :size] = torch.tensor(one.logp), torch.tensor(one.version)
-        chosen[0, i, :size] = torch.tensor(one.told.chosen)
+        chosen[0, i, :size] = torch.tensor(one.conversation.chosen)
     number = torch.tensor([one.group for one in order])
     rewards = torch.arange(count, dtype=torch.float32)[None] * reward
     flags = torch.ones((1, count), dtype=torch.bool)
@@ -156,13 +156,21 @@ def trajectory(samples: Samples, reward: float = 1.0) -> Trajectory:
 
 def test_a_conversation_is_one_sample_of_drawn_and_given_tokens(net: Decoder) -> None:
     found = told(engine_of(net, quick=True))
-    several = [one for one in found.values() if one.told is not None and one.told.turns == 3]
+    several = [
+        one
+        for one in found.values()
+        if one.conversation is not None and one.conversation.turns == 3
+    ]
     assert several
     for one in several:
-        assert one.told is not None and one.stop == Stop.EOS and one.told.reward == 0.75
-        chosen = one.told.chosen
+        assert (
+            one.conversation is not None
+            and one.stop == Stop.EOS
+            and one.conversation.reward == 0.75
+        )
+        chosen = one.conversation.chosen
         given = TOKENS.decode(one.token[~chosen].tolist())
-        answers = [m["content"] for m in one.told.messages if m["role"] == "user"]
+        answers = [m["content"] for m in one.conversation.messages if m["role"] == "user"]
         assert given == "".join(map(str, answers)) and set(given) == {"<"}
         assert chosen[0] and chosen[-1] and (one.logp[~chosen] == 0).all()
         assert (one.version[~chosen] == -1).all() and (one.version[chosen] == 0).all()
@@ -244,7 +252,7 @@ def test_a_sample_that_goes_on_draws_as_if_it_had_not_ended(net: Decoder) -> Non
             found[one.index] += one.token.tolist()
             if len(found[one.index]) < 12:
                 text = [0, 1, *found[one.index]]
-                parts.go_on(Rest(3, one.index, text, 2, min(5, 14 - len(text))))
+                parts.go_on(Continuation(3, one.index, text, 2, min(5, 14 - len(text))))
     assert found == wanted
 
 
@@ -256,7 +264,7 @@ def test_samples_that_go_on_begin_before_new_groups(net: Decoder) -> None:
     first = engine.step()
     assert [one.group for one in first] == [0, 0]
     for one in first:
-        engine.go_on(Rest(0, one.index, [0, 1, *one.token.tolist()], 2, 2))
+        engine.go_on(Continuation(0, one.index, [0, 1, *one.token.tolist()], 2, 2))
     order = [one.group for _ in range(6) for one in engine.step()]
     assert order == [0, 0, 1, 1, 2, 2] and engine.live == engine.waiting == 0
 
@@ -313,13 +321,13 @@ def test_a_partner_that_fails_costs_its_conversation_alone(
     make = type("Kind", (Bad,), {"kind": kind})
     found = told(engine_of(net, make, bounds=bounds))
     for (group, _), one in found.items():
-        assert one.told is not None
+        assert one.conversation is not None
         # a busy machine may also be late for others
-        if group == 0 and one.told.turns > 1:
-            assert one.stop == Stop.FAILED and one.told.reward is None
-            assert said in one.told.failure, one.told.failure
+        if group == 0 and one.conversation.turns > 1:
+            assert one.stop == Stop.FAILED and one.conversation.reward is None
+            assert said in one.conversation.failure, one.conversation.failure
         elif kind != "hangs":
-            assert one.told.failure == "" and one.told.reward is not None
+            assert one.conversation.failure == "" and one.conversation.reward is not None
     Bad.hangs.set()
     Bad.hangs.clear()
 
@@ -343,13 +351,17 @@ def test_conversations_end_at_their_bounds(net: Decoder) -> None:
 
     turns = told(engine_of(net, Endless, quick=True))
     assert all(one.stop == Stop.LENGTH and len(one.token) <= LIMIT for one in turns.values())
-    assert all(one.told is not None and one.told.turns <= 6 for one in turns.values())
+    assert all(
+        one.conversation is not None and one.conversation.turns <= 6 for one in turns.values()
+    )
     bounds = Bounds(turns=100, turn_tokens=3, answer_bytes=1000, step_s=WAIT_S)
     tokens = told(engine_of(net, Endless, quick=True, bounds=bounds))
     for one in tokens.values():
-        assert one.told is not None and one.stop == Stop.LENGTH
-        assert LIMIT - 6 < len(one.token) <= LIMIT and one.told.chosen[-1]
-        drawn = np.split(one.told.chosen, np.flatnonzero(np.diff(one.told.chosen)) + 1)
+        assert one.conversation is not None and one.stop == Stop.LENGTH
+        assert LIMIT - 6 < len(one.token) <= LIMIT and one.conversation.chosen[-1]
+        drawn = np.split(
+            one.conversation.chosen, np.flatnonzero(np.diff(one.conversation.chosen)) + 1
+        )
         assert max(len(part) for part in drawn if part[0]) <= 3
 
 
@@ -377,7 +389,7 @@ def test_async_partners_answer(net: Decoder) -> None:
 def test_others_are_drawn_while_a_conversation_waits() -> None:
     model = latency("sim:step_s=0.002,median=8,sigma=0.5")
     inner = SimEngine(model, rows=16, vocabulary=TOKENS.size - 1, eos=TOKENS.eos[0], seed=1)
-    talk = Talk(
+    talk = ConversationSettings(
         make=Waits,
         tokenizer=TOKENS,
         template={},

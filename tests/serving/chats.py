@@ -23,7 +23,7 @@ from equipoise.serving.chat.model import Model
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.guard import Guard
-from equipoise.serving.server import Server, began, exit_, url_of
+from equipoise.serving.server import Server, began, shut_down, url_of
 from equipoise.types.packed import Prompt
 
 POSITIONS, BYTES = 256, 256
@@ -185,7 +185,7 @@ def chatting(
         up.set()
         await down.wait()
         following.cancel()
-        await exit_(server, serving, chat.loop.time() + 5)
+        await shut_down(server, serving, chat.loop.time() + 5)
         listening.close()
         chat.service.close()
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from equipoise import api
-from equipoise.api.served_text import named, of_model, of_run
+from equipoise.api.served_text import of_model, of_run, version_of
 from equipoise.record import checkpoint
 from tests.language.test_tokenizers import CHAT, words
 from tests.serving.chats import chatting
@@ -104,12 +104,12 @@ def test_a_run_is_served_and_its_newer_weights_are_followed(run: Path) -> None:
     with serving(run, "--context", "64") as (line, url):
         said = completed(url)
         place = next(path for _, path in checkpoint.steps(run / "checkpoints"))
-        assert line.startswith(f"serving sort ({named(place)}) at ")
-        assert said["system_fingerprint"] == named(place) and said["model"] == "sort"
+        assert line.startswith(f"serving sort ({version_of(place)}) at ")
+        assert said["system_fingerprint"] == version_of(place) and said["model"] == "sort"
         assert said["choices"][0]["text"] == greedy(run)
         later = newer(run, 1000)
         end = time.monotonic() + 60
-        while completed(url)["system_fingerprint"] != named(later):
+        while completed(url)["system_fingerprint"] != version_of(later):
             assert time.monotonic() < end
             time.sleep(0.02)
         assert completed(url)["choices"][0]["text"] == greedy(run) != said["choices"][0]["text"]
@@ -129,7 +129,7 @@ def test_a_kept_version_is_served_and_stays(run: Path) -> None:
     later = newer(run, 1000)
     model = of_run(run, "step_64", "", ())
     assert model.version.startswith("step_64-") and model.source is None
-    assert of_run(run, "", "", ()).version == named(later)
+    assert of_run(run, "", "", ()).version == version_of(later)
 
 
 def test_newer_weights_are_found_once(run: Path) -> None:
@@ -137,7 +137,7 @@ def test_newer_weights_are_found_once(run: Path) -> None:
     assert source is not None and source.newer("any") is None  # nothing changed
     later = newer(run, 1000)
     found = source.newer("any")
-    assert found is not None and found[0] == named(later)
+    assert found is not None and found[0] == version_of(later)
     assert source.newer(found[0]) is None
 
 
@@ -152,7 +152,7 @@ def test_adapters_are_served_and_followed(run: Path, tmp_path: Path) -> None:
 
         assert text() == greedy(adapted)
         later = newer(adapted, 1000)
-        chat.until(lambda: chat.service.writer.version == named(later))
+        chat.until(lambda: chat.service.writer.version == version_of(later))
         assert text() == greedy(adapted)
 
 

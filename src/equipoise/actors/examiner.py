@@ -92,10 +92,10 @@ class Examiner:
 
     @property
     def done(self) -> bool:
-        return self._ended == self._all and self._told == self._all
+        return self._ended == self._all and self._second_graded == self._all
 
     @property
-    def _told(self) -> int:
+    def _second_graded(self) -> int:
         """The number of answers that the second grader has graded; all if there is none."""
         return len(self._learned) if len(self._graders) > 1 else self._all
 
@@ -131,9 +131,9 @@ class Examiner:
             return Tick.WORKED if graded else Tick.STARVED
         for sample in samples:
             self.lengths.append(sample.drawn)
-            if sample.told is not None:
-                self.turns.append(sample.told.turns)
-                self.failed += sample.told.reward is None
+            if sample.conversation is not None:
+                self.turns.append(sample.conversation.turns)
+                self.failed += sample.conversation.reward is None
             if sample.group in self._shown:
                 self._shown[sample.group] = self._text(sample)[:LONGEST_ANSWER]
             for grader in self._graders:
@@ -142,9 +142,9 @@ class Examiner:
         return Tick.WORKED
 
     def _text(self, sample: Sampled) -> str:
-        if sample.told is None:
+        if sample.conversation is None:
             return self._decode(sample.token.tolist())
-        return "\n".join(f"{one['role']}: {one['content']}" for one in sample.told.messages)
+        return "\n".join(f"{one['role']}: {one['content']}" for one in sample.conversation.messages)
 
     def close(self) -> None:
         for grader in self._graders:

@@ -36,7 +36,7 @@ from equipoise.types import (
 
 PARTS = ("fetch", "decode", "write", "score")
 HELD_S = 0.016  # of a tick that new weights may hold running samples up
-MOST_FAILURES = 20  # different failures of partners that are noted
+MOST_FAILURES = 20  # most different failures of partners that are noted
 
 
 class Prompts(Protocol):
@@ -118,7 +118,7 @@ class Generator:
         self._version = -1  # of the weights that the engine was given
         self._until = 0.0  # this time new weights may be taken in this tick
         self._begun = episodes.next_row
-        self._failures = set[str]()  # of partners
+        self._failures = set[str]()  # those of partners that were noted
 
     @property
     def grading(self) -> bool:
@@ -155,7 +155,7 @@ class Generator:
 
     @property
     def _drawn(self) -> int:
-        """The samples that are drawn, or wait to be: all but those that wait for an answer."""
+        """The number of samples under way that do not wait for a partner's answer."""
         return self._running - self._engine.away
 
     def _begin(self) -> bool:
@@ -223,7 +223,7 @@ class Generator:
         return self._version >= wanted
 
     def _write(self, sample: Sampled) -> None:
-        """A sample is done: into its row, and to be graded with its group."""
+        """Write a finished sample into its row; submit its group to the grader if it is whole."""
         group = self._open[sample.group]
         data, i, length = group.slots[self._policy].data, sample.index, len(sample.token)
         data.action["token"][0, i, :length] = sample.token
@@ -231,11 +231,11 @@ class Generator:
         behaviour["logp"][0, i, :length] = sample.logp
         behaviour["version"][0, i, :length] = sample.version
         behaviour["chosen"][0, i] = np.arange(behaviour["chosen"].shape[2]) < length
-        if (told := sample.told) is not None:
-            behaviour["chosen"][0, i, :length] = told.chosen
-            data.context["retokenized"][i] = told.retokenized
-            if told.failure:
-                self._fails(told.failure)
+        if (conversation := sample.conversation) is not None:
+            behaviour["chosen"][0, i, :length] = conversation.chosen
+            data.context["retokenized"][i] = conversation.retokenized
+            if conversation.failure:
+                self._count_failure(conversation.failure)
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)
         data.version[0, i] = sample.version[0]
         group.samples.append(sample)
@@ -245,16 +245,16 @@ class Generator:
             group.samples.sort(key=lambda one: one.index)
             self._grader.submit(sample.group, group.number, group.samples)
 
-    def _fails(self, failure: str) -> None:
-        """Count a conversation whose partner failed, and note its failure if it is a new one."""
+    def _count_failure(self, failure: str) -> None:
+        """Count a conversation whose partner failed; note the failure the first time."""
         self._episodes.failures[0] += 1
         if failure not in self._failures and len(self._failures) < MOST_FAILURES:
             self._failures.add(failure)
             self._note(f"warning: a conversation is not learned from: {failure}")
 
     def _graded(self, number: int, rewards: Sequence[float | None] | str) -> None:
-        """A group is graded: hand it in, or write another one in its place where nothing is to be
-        learned from it.
+        """Hand in a graded group, or write another one in its place if nothing can be learned from
+        it.
         """
         group = self._open.pop(number)
         equal = (

@@ -72,8 +72,9 @@ def _with_models(made: Program, change: Callable[[str], str]) -> Program:
 
 
 def pinned_like(made: Program, was: Program) -> Program:
-    """Return the program pinned as ``was``: with its versions of reward models that are named by an
-    alias or a run, and with its row of the store.
+    """Return the program with the versions of reward models and the row of the store of ``was``.
+
+    A version replaces an alias or a run; a version that the program names itself stays.
     """
     if is_store(task := _task(made)) and task == _task(was) and not _row_of(made):
         made = apply_settings(made, {"source.arguments": _row_of(was)})

@@ -47,11 +47,10 @@ SPACES: schema.Schema = {
 
 
 def of_run(run: Path, to: Path | None = None) -> Path:
-    """Write the reward model in the newest checkpoint of a run of ``--reward preferences``; return
-    its folder.
+    """Write the reward model of a run's newest checkpoint as a folder; return the folder.
 
-    ``to``: a new folder (default: one in the run). Nothing that the run names is imported or
-    opened. ValueError if there is no reward model.
+    The run has ``--reward preferences``. ``to``: a new folder (default: one in the run). Nothing
+    that the run names is imported or opened. ValueError if there is no reward model.
     """
     file = run / paths.RUN
     described = schema.check(read_json(file), PROGRAM, str(file))["program"]

@@ -4,7 +4,6 @@ a folder of model files.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +12,13 @@ from typing import TYPE_CHECKING
 from equipoise import foreign
 from equipoise.api.playing import weights_of
 from equipoise.api.writing import writer
+from equipoise.files import files_sha256
 from equipoise.language import architectures, files, models, tasks
 from equipoise.language.tokenizers import HubTokenizer, check_fits
 from equipoise.nets.scored import ScoredDecoder
 from equipoise.record import checkpoint
-from equipoise.record.directory import RunDirectory
+from equipoise.record.directory import BEST, CHECKPOINTS, RunDirectory
+from equipoise.record.summary import SUMMARY
 from equipoise.serving.chat.model import Model
 from equipoise.sources.prompts import COMPLETION
 from equipoise.sources.text import texts_of
@@ -36,24 +37,25 @@ class Following:
         self._run, self._seen = run, _listed(run)
 
     def newer(self, version: str) -> tuple[str, Mapping[str, Tensor]] | None:
-        """As ``Newer.newer``."""
+        """Return the newest version and its weights; None if ``version`` is the newest."""
         if (listed := _listed(self._run)) == self._seen:
             return None
         place = weights_of(self._run)
-        found = None if named(place) == version else (named(place), checkpoint.load(place)[0])
+        newest = version_of(place)
+        found = None if newest == version else (newest, checkpoint.load(place)[0])
         self._seen = listed
         return found
 
 
-def _listed(run: Path) -> object:
-    """Return what changes when a checkpoint is kept or removed."""
-    folder = run / "checkpoints"
-    rooms = [one for one in (folder, folder / "best", run / "summary.json") if one.exists()]
-    return [one.stat().st_mtime_ns for one in rooms]
+def _listed(run: Path) -> list[int]:
+    """Return the times of the paths that change when a checkpoint is kept or removed."""
+    folder = run / CHECKPOINTS
+    places = [one for one in (folder, folder / BEST, run / SUMMARY) if one.exists()]
+    return [one.stat().st_mtime_ns for one in places]
 
 
-def named(place: Path) -> str:
-    """Return the name of the version in a checkpoint."""
+def version_of(place: Path) -> str:
+    """Return the version of a checkpoint: its name and the first digits of its hash."""
     return f"{place.name}-{checkpoint.identity(place)[:DIGITS]}"
 
 
@@ -72,7 +74,7 @@ def of_run(directory: Path, version: str, name: str, trust: Sequence[str]) -> Mo
     (policy, *_), tokenizer = learning(program).values(), text.tokenizer
     return Model(
         name=name or run.absolute().name,
-        version=named(place),
+        version=version_of(place),
         net=net,
         tokenizer=tokenizer,
         positions=text.config.max_position_embeddings,
@@ -85,8 +87,8 @@ def of_run(directory: Path, version: str, name: str, trust: Sequence[str]) -> Mo
 
 
 def _kept(run: Path, version: str) -> Path:
-    found = {path.name: path for _, path in checkpoint.steps(run / "checkpoints")}
-    found = {path.name: path for _, path in checkpoint.steps(run / "checkpoints" / "best")} | found
+    found = {path.name: path for _, path in checkpoint.steps(run / CHECKPOINTS)}
+    found = {path.name: path for _, path in checkpoint.steps(run / CHECKPOINTS / BEST)} | found
     if (place := found.get(version)) is None:
         raise ValueError(
             f"--version: must be a kept checkpoint of {run} ({', '.join(found)}), got {version!r}"
@@ -97,20 +99,13 @@ def _kept(run: Path, version: str) -> Path:
 def of_model(directory: Path, name: str) -> Model:
     """Return the model in a folder with config.json, safetensors and a tokenizer."""
     found, tokenizer = models.find(str(directory)), HubTokenizer(directory)
+    parts = [directory / files.CONFIG, *files.weight_files(directory)]
     check_fits(tokenizer, found.config.vocab_size, str(directory))
     return Model(
         name=name or directory.absolute().name,
-        version=_hashed(directory),
+        version=files_sha256(parts)[:DIGITS],
         net=architectures.build(asdict(found.config), str(directory)),
         tokenizer=tokenizer,
         positions=found.config.max_position_embeddings,
         limit=COMPLETION,
     )
-
-
-def _hashed(directory: Path) -> str:
-    digest = hashlib.sha256()
-    for file in (directory / files.CONFIG, *files.weight_files(directory)):
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()[:DIGITS]

@@ -118,7 +118,7 @@ def serve(
             return
         if odd := _changed(text):
             raise ValueError(
-                f"{odd}: must be left out for a policy, got one; {folder} is no language model"
+                f"{odd}: must be left out for a policy, got a value; {folder} is no language model"
             )
         source, policy, usual = _source(folder, settings)
         file = None if decisions == "none" else Path(decisions or usual)

@@ -191,8 +191,8 @@ def agreement(answers: Sequence[Answer], gold: Mapping[int, Choice] | None = Non
 
 
 def evidence(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the answers to learn from: no "cannot_tell", and of each annotator one answer to a
-    query, since repeats only measure their annotator.
+    """Return the answers to learn from: without "cannot_tell", and without repeats, which only
+    measure their annotator.
     """
     return [one for one in answers if one.choice in CLASSES and not one.repeat]
 

@@ -37,12 +37,12 @@ SPARE = 2
 
 def built_in(name: str, seed: int) -> TextTask:
     """The built-in task of this name; ``seed`` decides which inputs are held out."""
-    if name in TALKS:
-        return _talk(name, TALKS[name], seed)
+    if name in CONVERSATIONS:
+        return _built_in_conversation(name, CONVERSATIONS[name], seed)
     if name not in BUILT_IN:
         raise ValueError(
-            f"unknown task {name!r}{hint(name, {**BUILT_IN, **TALKS}).rstrip('.')}; others are "
-            "FILE.jsonl, FILE.parquet, reasoning_gym:NAME and module:callable"
+            f"unknown task {name!r}{hint(name, {**BUILT_IN, **CONVERSATIONS}).rstrip('.')}; others "
+            "are FILE.jsonl, FILE.parquet, reasoning_gym:NAME and module:callable"
         )
     alphabet, make = BUILT_IN[name]
     examples = [
@@ -75,13 +75,13 @@ def make(
     ::
 
         sort, reverse_add, copy   a built-in task, which takes no arguments
-        guess, calculator, lookup built-in conversations, which take none
-        FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has those that are held out, else a seeded part of it is
+        guess, calculator, lookup built-in conversations, which take no arguments
+        FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has the held-out ones, else a seeded part is held out
         FOLDER/                   the answered queries of a store of preferences; ``upto=ROW`` reads its answers up to a row
         reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
         module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
                                   ``TextTask``, or rows as in a file
-        module:Class              a partner of conversations (``turns/partner.py``), whose ``rows`` is called so
+        module:Class              a partner of conversations (``turns/partner.py``), whose ``rows`` is called with the arguments
     """  # noqa: E501
     given = dict(arguments or {})
     if target.endswith(task_files.SUFFIXES):
@@ -93,7 +93,7 @@ def make(
         return reasoning.read(target.removeprefix(REASONING), given, seed)
     if ":" in target:
         return apart(_called(target, given, seed, rows))
-    if target not in {**BUILT_IN, **TALKS} and Path(target).exists():
+    if target not in {**BUILT_IN, **CONVERSATIONS} and Path(target).exists():
         raise ValueError(f"task {target!r}: {task_files.wrong_end(Path(target))}")
     task = built_in(target, seed)
     _only(target, given)
@@ -153,7 +153,8 @@ def _of_rows(
 
 def apart(task: TextTask) -> TextTask:
     """The task without training rows that share a held-out prompt, with notes on equal prompts.
-    Conversations that begin alike are kept, since their rows differ.
+
+    Conversations with equal prompts are kept, since their rows differ.
     """
     if task.partner:
         return task
@@ -205,8 +206,8 @@ def _called(
     target: str, given: dict[str, object], seed: int, read: task_files.ReadRows
 ) -> TextTask:
     function = called(target, "task")
-    talks = inspect.isclass(function) and foreign.calls(function, *partner.METHODS)
-    if talks:
+    is_partner = inspect.isclass(function) and foreign.calls(function, *partner.METHODS)
+    if is_partner:
         function = called(f"{target}.rows", "task")
     known = inspect.signature(function).parameters
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
@@ -231,13 +232,13 @@ def _called(
             f"task {target!r}: expected a TextTask or rows with a prompt, got "
             f"{type(made).__name__} {made!r:.80}"
         )
-    if talks:
-        return _conversations(target, rows, seed)
+    if is_partner:
+        return _of_partner(target, rows, seed)
     return _parted(target, read(enumerate(rows, 1), f"task {target!r}", "row"), seed)
 
 
-def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
-    """The task of a user's partner: each row is a prompt, and a seeded tenth is held out."""
+def _of_partner(target: str, rows: Sequence[object], seed: int) -> TextTask:
+    """Return the task of a user's partner: a prompt for each row, with a seeded tenth held out."""
     make, examples = partner.load(target), list[Example]()
     for number, row in enumerate(rows, 1):
         at = f"task {target!r}, row {number}"
@@ -252,7 +253,7 @@ def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
     if len(examples) < 2:
         raise ValueError(f"task {target!r}: must have at least 2 rows, got {len(examples)}")
     most = min(len(examples) // 10, HELD_OUT) or 1
-    train, held_out = _dealt(examples, range(len(examples)), len(examples) - most, seed)
+    train, held_out = _split(examples, range(len(examples)), len(examples) - most, seed)
     return TextTask(
         name=target,
         train=train,
@@ -263,36 +264,36 @@ def _conversations(target: str, rows: Sequence[object], seed: int) -> TextTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Talk:
-    """A built-in task of conversations."""
+class _Conversation:
+    """A built-in task of conversations: its partner, rows and limits."""
 
     partner: type[partner.Partner]
     rows: Callable[[], Sequence[Mapping[str, object]]]
     alphabet: str
     turns: int
-    tokens: int  # of a conversation
-    turn_tokens: int = 0  # of a turn; 0: no limit
-    trained: float = TRAINED  # share of the rows; 1: all are asked in evaluations
+    tokens: int  # most tokens of a conversation
+    turn_tokens: int = 0  # most tokens of a turn; 0: no limit
+    trained: float = TRAINED  # share of the rows; 1: evaluations ask all of them
 
 
-def _talk(name: str, talk: _Talk, seed: int) -> TextTask:
-    made = talk.partner()
+def _built_in_conversation(name: str, task: _Conversation, seed: int) -> TextTask:
+    made = task.partner()
     examples = [
         Example(prompt=partner.opening(made, row, partner.settled), columns=row)
-        for row in talk.rows()
+        for row in task.rows()
     ]
     count = len(examples)
-    train, held_out = _dealt(examples, range(count), round(count * talk.trained), seed)
+    train, held_out = _split(examples, range(count), round(count * task.trained), seed)
     return TextTask(
         name=name,
         train=train,
         held_out=held_out,
-        tokenizer=CharTokenizer(talk.alphabet),
+        tokenizer=CharTokenizer(task.alphabet),
         quick=True,
-        completion=talk.tokens,
-        partner=f"{talk.partner.__module__}:{talk.partner.__qualname__}",
-        turns=talk.turns,
-        turn_tokens=talk.turn_tokens,
+        completion=task.tokens,
+        partner=f"{task.partner.__module__}:{task.partner.__qualname__}",
+        turns=task.turns,
+        turn_tokens=task.turn_tokens,
     )
 
 
@@ -302,15 +303,18 @@ def split(
     """A seeded ``share`` of the different prompts, and the rest, in the order of ``examples``."""
     asks = [messages.asked(one) for one in examples]
     number = {ask: i for i, ask in enumerate(dict.fromkeys(asks))}
-    return _dealt(examples, [number[ask] for ask in asks], round(share * len(number)), seed)
+    return _split(examples, [number[ask] for ask in asks], round(share * len(number)), seed)
 
 
-def _dealt(
+def _split(
     examples: Sequence[Example], numbers: Sequence[int], trained: int, seed: int
 ) -> tuple[list[Example], list[Example]]:
-    """The examples of a seeded ``trained`` of the numbers, and the rest, in their order."""
-    of = len(set(numbers))
-    order = np.random.default_rng(derive_seed(seed, "held out")).permutation(of)
+    """Return the examples of a seeded choice of ``trained`` numbers, and the others, in order.
+
+    ``numbers``: of each example; examples of one number stay together.
+    """
+    rng = np.random.default_rng(derive_seed(seed, "held out"))
+    order = rng.permutation(len(set(numbers)))
     kept = {int(i) for i in order[:trained]}
     train, held_out = list[Example](), list[Example]()
     for one, number in zip(examples, numbers, strict=True):
@@ -340,7 +344,7 @@ BUILT_IN: dict[str, tuple[str, Callable[[], list[tuple[str, str]]]]] = {
     "reverse_add": ("0123456789+=", _reverse_add),
     "copy": ("abc>", _copy),  # abca> abca, of 1 to 6 letters: 1,092 inputs
 }
-_GUESS = _Talk(
+_GUESS = _Conversation(
     partner=own.Guess,
     rows=own.guesses,
     alphabet=own.NUMBERS + "<>?",
@@ -350,14 +354,14 @@ _GUESS = _Talk(
     trained=1.0,
 )
 _DIGITS = "0123456789=#?"
-TALKS: dict[str, _Talk] = {
+CONVERSATIONS: dict[str, _Conversation] = {
     "guess": _GUESS,  # d > f < e: 7 numbers
     # 12*13 #12*13 =156 156: 900 products
-    "calculator": _Talk(
+    "calculator": _Conversation(
         partner=own.Calculator, rows=own.products, alphabet=_DIGITS + "+-*", turns=3, tokens=24
     ),
     # bob #bob =48 48: 8 people
-    "lookup": _Talk(
+    "lookup": _Conversation(
         partner=own.Lookup,
         rows=own.people,
         alphabet=_DIGITS + "".join(sorted({one for name in own.PEOPLE for one in name})),

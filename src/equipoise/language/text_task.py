@@ -29,8 +29,8 @@ class TextTask:
 
 
 def letters(examples: Sequence[Example], more: str = "") -> CharTokenizer | None:
-    """A tokenizer of all letters of prompts, completions and columns, and ``more``; None for
-    messages.
+    """Return a tokenizer of all letters of prompts, completions, columns and ``more``; None if the
+    prompts are messages.
     """
     if not all(isinstance(one.prompt, str) for one in examples):
         return None

@@ -27,7 +27,7 @@ UNKNOWN = "<unk>"
 NO_ARGUMENTS: Mapping[str, object] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # the text of a token that has no character
 SENTINEL = "equipoise-turn"  # stands for a turn in a rendered chat template
-END_WITHIN = 3  # tokens behind a turn, in which a chat template writes its end
+END_WITHIN = 3  # a chat template writes the end of a turn within these tokens after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class HubTokenizer:
             )
         try:
             return list(render([*asked], **how, **template, return_dict=False))
-        except Exception as error:  # errors of a template's own words have no class of their own
+        except Exception as error:  # a template may raise any error
             roles = ", ".join(str(one["role"]) for one in prompt)
             raise ValueError(
                 f"prompt: expected messages that the chat template in {self._directory} takes, got "
@@ -269,14 +269,13 @@ class HubTokenizer:
     ) -> list[int]:
         if isinstance(prompt, str) or isinstance(answer, str):
             return self.encode(str(answer))
-        # a begun answer is part of the assistant's turn
-        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        asked = _asked(prompt)
         begins = self._rendered(asked, template) + SENTINEL
         text = self._rendered([*asked, _turn(SENTINEL), *answer], template)
         if not text.startswith(begins):
             raise changes_turns(self._directory)
         tokens = self.encode(text[len(begins) :])
-        if ended:  # the policy has drawn the end, which the template writes behind a turn
+        if ended:  # the policy drew the end of its turn, so leave out the template's
             end = next((i for i, one in enumerate(tokens[:END_WITHIN]) if one in self.eos), -1)
             tokens = tokens[end + 1 :]
         return tokens
@@ -284,7 +283,7 @@ class HubTokenizer:
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> None:
         if isinstance(prompt, str):
             return
-        asked = prompt if prompt[-1]["role"] != "assistant" else prompt[:-1]
+        asked = _asked(prompt)
         for turn in (SENTINEL, f"<think>\n{SENTINEL}\n</think>\n\n{SENTINEL}"):
             begins = self._rendered(asked, template) + turn
             later = [*asked, _turn(turn), {"role": "user", "content": SENTINEL}]
@@ -296,19 +295,20 @@ class HubTokenizer:
         if whole[len(whole) - len(given) :] != given:
             raise ValueError(
                 f"the chat template in {self._directory}: must end a turn with a token of its own, "
-                "since a conversation is appended to, got one that ends it within a token"
+                "since a conversation is appended to, got an end within a token; try a "
+                "template that ends turns with a special token"
             )
 
     def _rendered(
         self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
     ) -> str:
-        """The text of messages, with the assistant's turn begun."""
+        """Return the text of messages, with the assistant's turn begun."""
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")
-        how = {"add_generation_prompt": True, "tokenize": False}
+        options = {"add_generation_prompt": True, "tokenize": False}
         try:
-            return str(self._read.apply_chat_template([*messages], **how, **template))
-        except Exception as error:  # errors of a template's own words have no class of their own
+            return str(self._read.apply_chat_template([*messages], **options, **template))
+        except Exception as error:  # a template may raise any error
             roles = ", ".join(str(one["role"]) for one in messages)
             raise ValueError(
                 f"the chat template in {self._directory}: must take messages of {roles}, got an "
@@ -317,11 +317,16 @@ class HubTokenizer:
 
 
 def changes_turns(directory: Path) -> ValueError:
-    """The error of a chat template to which no conversation can be appended."""
+    """Return the error of a chat template that changes earlier turns."""
     return ValueError(
         f"the chat template in {directory}: must keep earlier turns as they were written, since a "
-        "conversation is appended to, got one that changes them; take a template that does not"
+        "conversation is appended to, got one that changes them; try a template that keeps them"
     )
+
+
+def _asked(prompt: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+    """Return the messages before the assistant's turn, which a prompt may begin."""
+    return prompt[:-1] if prompt[-1]["role"] == "assistant" else prompt
 
 
 def _turn(text: str) -> dict[str, object]:

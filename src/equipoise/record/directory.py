@@ -90,8 +90,8 @@ class RunDirectory:
         """A new directory with its run.json, and ``extra`` in it, such as notes on the env.
 
         ``spec``: the description that plays the policies, for every checkpoint
-        (``record/playable.py``). ``tensorboard``: write event files;
-        ``report_to``: trackers, ``KIND:NAME``; ``mirror``: a URL.
+        (``record/playable.py``). ``tensorboard``: write event files; ``report_to``: trackers,
+        ``KIND:NAME``; ``mirror``: a URL.
         """
         trackers = read_all(report_to)
         # first: a program that cannot be written leaves no directory behind
@@ -145,7 +145,7 @@ class RunDirectory:
         self._begin_writing()
         try:
             told = self.readable_metrics()
-            self._begin_trackers(told=max(map(step_of, told), default=-1))
+            self._begin_trackers(reported=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
             resumed = {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -308,12 +308,12 @@ class RunDirectory:
         if self.lost():
             raise DirectoryLost(self.path)
 
-    def _begin_trackers(self, told: int = -1) -> None:
+    def _begin_trackers(self, reported: int = -1) -> None:
         if known := self.run.get("trackers"):
-            self._trackers = Trackers(known, self.path, self.run["program"], told=told)
+            self._trackers = Trackers(known, self.path, self.run["program"], reported=reported)
 
     def unreported(self) -> list[str]:
-        """Return sentences on what the trackers did not get, each once."""
+        """Return sentences on reports that the trackers did not get, each once."""
         return [] if self._trackers is None else self._trackers.problems()
 
     def _close_events(self) -> None:
@@ -393,9 +393,7 @@ class RunDirectory:
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
     def keep_completions(self, step: int, samples: Sequence[Mapping[str, object]]) -> None:
-        """Write the completions of an evaluation in place of those before; the trackers keep
-        all.
-        """
+        """Write the completions of an evaluation over the last ones, and send them to trackers."""
         write_completions(self.path, step, samples)
         if self._trackers is not None:
             self._trackers.completions(samples, step)

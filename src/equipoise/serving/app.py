@@ -30,7 +30,7 @@ ALLOWED = (
 
 
 class Gone(Exception):
-    """The caller left before its request was whole."""
+    """The caller left before it had an answer."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Exchange:
 
 
 class Served(Protocol):
-    """What answers behind the guard."""
+    """A service behind the guard."""
 
     draining: bool
     metrics: Metrics
@@ -54,8 +54,8 @@ class Served(Protocol):
     def state(self) -> Mapping[str, object]: ...
 
 
-class Guarded:
-    """The guard, the paths that are answered at once (``posts``), and Starlette behind them."""
+class GuardedApp:
+    """The guard of every request. ``posts`` has the POST requests that go past Starlette."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Guarded:
         most_body: int,
         paths: Collection[str],
     ) -> None:
-        """``most_body``: bytes that a request may have; ``paths``: those that are counted by name,
-        besides those of health.
+        """``most_body``: most bytes of a request; ``paths``: paths that are counted by their own
+        names, besides the paths of health.
         """
         self.guard, self.most_body, self._served = guard, most_body, served
         self._paths = frozenset((*paths, "/healthz", "/readyz", "/metrics"))
@@ -126,7 +126,7 @@ class Guarded:
         return messages.json.encode(no.body())
 
     def sentence(self, request: Request, error: HTTPException) -> str:
-        """Return the sentence on a path or a method that is not there."""
+        """Return the error of an unknown path or method."""
         return (
             f"{request.method[:20]} {request.url.path[:80]}: {error.detail}; /openapi.json "
             "lists the paths and methods"
@@ -216,14 +216,14 @@ class Guarded:
         return Response(self.refusal(no), no.status, media_type="application/json")
 
 
-class App(Guarded):
+class App(GuardedApp):
     """The paths of a policy. ``/v1/act`` is answered without Starlette, since it must be fast."""
 
     def __init__(self, service: Service, guard: Guard, *, most_body: int = 8 << 20) -> None:
         """``most_body``: bytes that a request may have."""
         self.service = service
         routes = [
-            # of which the other methods come here, to be refused
+            # ``posts`` answers this; other methods come here and are refused
             Route("/v1/act", self._health, methods=["POST"]),
             Route("/v1/outcome", self._outcome, methods=["POST"]),
             Route("/v1/end", self._end, methods=["POST"]),

@@ -199,11 +199,11 @@ async def _drain(
         await asyncio.sleep(0.01)
     await frame_server.drain(lambda: loop.time() > end)
     if serving is not None:
-        await exit_(http, serving, end)
+        await shut_down(http, serving, end)
 
 
-async def exit_(http: Server, serving: asyncio.Task[None], end: float) -> None:
-    """End the web server once its open answers are sent, or at ``end``, on the loop's clock."""
+async def shut_down(http: Server, serving: asyncio.Task[None], end: float) -> None:
+    """End the web server when its open answers are sent, or at ``end`` on the loop's clock."""
     left = max(0.0, end - asyncio.get_running_loop().time())
     http.config.timeout_graceful_shutdown = left  # type: ignore[assignment]  # it takes fractions
     http.should_exit = True

@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 
 from equipoise import phases
 from equipoise.algorithms._pairs import PairLearns
-from equipoise.files import write_atomic
+from equipoise.files import files_sha256, write_atomic
 from equipoise.language import adapters, files
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import in_parts, packed_texts
@@ -106,11 +106,7 @@ def _changed(file: Path) -> int:
 
 @lru_cache(4)
 def _files_sha256(weights: Sequence[Path], *_changed: int) -> str:
-    digest = hashlib.sha256()
-    for file in weights:
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
+    return files_sha256(weights)
 
 
 def _named(text: Text) -> tuple[tuple[str, Prompts], ...]:

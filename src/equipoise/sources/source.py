@@ -66,7 +66,7 @@ class Source(ABC):
         return [f"source.task: expected a task, which {name} learns from, got {self.program.name}"]
 
     def evaluable(self) -> tuple[Program, list[str]]:
-        """Return the program without evaluations that nothing can grade, and notes on that."""
+        """Return the program without evaluations that no reward can grade, and notes on that."""
         return self.program, []
 
     def dataset(self) -> Dataset | None:

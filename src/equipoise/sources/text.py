@@ -13,7 +13,7 @@ from torch import nn
 
 from equipoise import foreign, phases
 from equipoise.actors import generator
-from equipoise.actors.engine.conversing import Bounds, Conversing, Talk
+from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Continuing, Engine, Sampled
 from equipoise.actors.engine.reciter import Reciter
 from equipoise.actors.engine.sim_engine import SimEngine, latency
@@ -247,7 +247,7 @@ class Texts(Source):
         if gold:
             rewards = functions(gold)
             graders.insert(0, self.grader(text, prompts, None, gold=gold))
-        # the reward of a perfect answer; a partner gives 1 for one
+        # the reward of a perfect answer, which is 1 from a partner
         full = sum(one.weight for one in rewards) + bool(text.task.partner and not gold)
         return Examiner(
             engine,
@@ -346,16 +346,16 @@ class Texts(Source):
         row: Callable[[int], int],
         capsules: str | None = None,
     ) -> tuple[Engine, generator.Grader]:
-        """Return the engine with its grader; of a task with a partner, one of conversations.
+        """Return the engine with its grader; for a task with a partner, an engine of conversations.
 
-        ``row``: the number of the prompt of a group.
+        ``row`` returns the number of a group's prompt.
         """
         if not text.task.partner:
             return engine, self.grader(text, prompts, capsules)
         source = self.settings
         talking = Conversing(
             engine,
-            Talk(
+            ConversationSettings(
                 make=partner.load(text.task.partner),
                 tokenizer=text.tokenizer,
                 template=tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs"),
@@ -371,7 +371,7 @@ class Texts(Source):
             ),
         )
         named = source.reward or text.task.reward
-        return talking, TalkGrader(
+        return talking, ConversationGrader(
             talking, self.grader(text, prompts, capsules) if named else Ungraded()
         )
 
@@ -382,7 +382,7 @@ class Texts(Source):
         if text.task.partner:
             raise ValueError(
                 f"source.task={text.task.name}: must be a task of completions, since the algorithm "
-                "imitates them, got one of conversations; take grpo or another one with rewards"
+                "imitates them, got one of conversations; try --algorithm grpo"
             )
         end, found = text.spec.eos[0], list[list[int]]()
         for number, example in enumerate(text.train.examples):
@@ -477,15 +477,15 @@ def sample_row(spec: TextSpec) -> RowSpec:
 
 
 def _completion(prompt: Prompt, sample: Sampled, tokenizer: Tokenizer) -> Prompt:
-    """A sample as reward functions get it: a text, or the messages after the prompt."""
-    if sample.told is None:
+    """Return a sample as reward functions get it: a text, or the messages after the prompt."""
+    if sample.conversation is None:
         return spoken(prompt, tokenizer.decode(sample.token.tolist()))
-    messages = sample.told.messages
+    messages = sample.conversation.messages
     return "".join(str(one["content"]) for one in messages) if isinstance(prompt, str) else messages
 
 
 class Ungraded:
-    """A grader that gives no rewards: of imitated samples, and next to a partner's own rewards."""
+    """A grader without rewards: for imitated samples, and for partners whose rewards are all."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[float | None]] = {}
@@ -503,9 +503,9 @@ class Ungraded:
     def close(self) -> None: ...
 
 
-class TalkGrader:
-    """The grader of conversations: their own rewards, and those of another grader. A conversation
-    whose partner failed has none.
+class ConversationGrader:
+    """The grader of conversations: it adds their partners' rewards to those of another grader. A
+    conversation whose partner failed has no reward.
     """
 
     def __init__(self, engine: Conversing, grader: generator.Grader) -> None:
@@ -513,7 +513,9 @@ class TalkGrader:
         self._own: dict[int, list[float | None]] = {}
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        self._own[group] = [None if one.told is None else one.told.reward for one in samples]
+        self._own[group] = [
+            None if one.conversation is None else one.conversation.reward for one in samples
+        ]
         self._grader.submit(group, number, samples)
 
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:

@@ -1,4 +1,4 @@
-"""Conversations on an engine: the policy's turns are drawn, and its partner's answers are given.
+"""Conversations on an engine: it draws the policy's turns, and a partner answers them.
 
 A conversation is one sample. The engine draws it turn by turn: after each turn its row is free for
 others, until the partner has answered. The policy's own tokens are never made again from their
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from equipoise.actors.engine.engine import Continuing, Rest, Sampled, Told
+from equipoise.actors.engine.engine import Continuation, Continuing, Conversation, Sampled
 from equipoise.hints import raised, shortened
 from equipoise.language.turns import partner
 from equipoise.language.turns.partner import Dialogue, Partner, WrongAnswer
@@ -24,7 +24,7 @@ from equipoise.language.turns.steps import Failure, PartnersFailed, Steps
 from equipoise.types.packed import Example, Stop, Tokenizer
 
 FAILED_IN_A_ROW = 64  # conversations that end the run
-LONGEST = 300  # characters of an error that is noted
+LONGEST = 300  # most characters of a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
-    """A task's conversations: who answers, in which tokens, and up to which limits."""
+class ConversationSettings:
+    """The partner of a task's conversations, their tokens and their limits."""
 
     make: Callable[[], Partner]
     tokenizer: Tokenizer
     template: Mapping[str, object]  # arguments of the chat template
     bounds: Bounds
     row: Callable[[int], Example]  # of a group
-    quick: bool = False  # the partner is ours and answers in microseconds, in this thread
+    quick: bool = False  # a built-in partner, which answers in microseconds, in this thread
     lockstep: bool = False
 
 
@@ -74,12 +74,12 @@ class _Open:
 class Conversing:
     """An ``Engine`` of conversations on an engine of turns."""
 
-    def __init__(self, engine: Continuing, talk: Talk) -> None:
-        self._engine, self._talk, self._bounds = engine, talk, talk.bounds
-        self._steps = None if talk.quick else Steps(talk.bounds.step_s)
+    def __init__(self, engine: Continuing, settings: ConversationSettings) -> None:
+        self._engine, self._settings, self._bounds = engine, settings, settings.bounds
+        self._steps = None if settings.quick else Steps(settings.bounds.step_s)
         self._open: dict[tuple[int, int], _Open] = {}
         self._away: dict[int, _Open] = {}  # by the number of the step
-        self._results: dict[int, object] = {}  # that lockstep holds back
+        self._results: dict[int, object] = {}  # answers that lockstep holds back
         self._asked = self._failed = 0
 
     @property
@@ -103,20 +103,20 @@ class Conversing:
         return () if self._steps is None else self._steps.fds()
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
-        example = self._talk.row(group)
+        example = self._settings.row(group)
         self._engine.submit(group, prompt, samples, limit=min(limit, self._bounds.turn_tokens))
         for index in range(samples):
-            dialogue = Dialogue(self._talk.make, example.columns, example.prompt)
+            dialogue = Dialogue(self._settings.make, example.columns, example.prompt)
             self._open[group, index] = _Open(group, index, prompt, example, dialogue, limit)
 
     def step(self) -> list[Sampled]:
         """Take the answers, and draw one token of every sample that does not wait for one."""
         done = []
         for one, result in self._answers():
-            done += self._heard(one, result)
+            done += self._answered(one, result)
         if self._engine.live or self._engine.waiting:
             for turn in self._engine.step():
-                done += self._said(turn)
+                done += self._turn_drawn(turn)
         return done
 
     def take(
@@ -130,8 +130,8 @@ class Conversing:
 
     # ------------------------------------------------------------------------------- the two sides
 
-    def _said(self, turn: Sampled) -> list[Sampled]:
-        """A turn is drawn: let the partner answer it."""
+    def _turn_drawn(self, turn: Sampled) -> list[Sampled]:
+        """Pass a drawn turn to the partner; return the conversation if it has ended."""
         one = self._open[turn.group, turn.index]
         tokens = turn.token.tolist()
         one.token += tokens
@@ -140,25 +140,25 @@ class Conversing:
         one.chosen += [True] * len(tokens)
         one.turns += 1
         one.stop = turn.stop
-        text = self._talk.tokenizer.decode(tokens)
+        text = self._settings.tokenizer.decode(tokens)
         one.retokenized += not self._same(text, tokens)
         one.messages.append({"role": "assistant", "content": text})
         if self._steps is None:
             try:
                 answer: object = one.dialogue.step(text, lambda value: value)
-            except Exception as error:  # as of a user's partner
+            except Exception as error:  # caught like the errors of a user's partner
                 answer = Failure(raised(error))
-            return self._heard(one, answer)
+            return self._answered(one, answer)
         self._asked += 1
         self._away[self._asked] = one
         self._steps.submit(self._asked, lambda settle: one.dialogue.step(text, settle))
         return []
 
     def _same(self, text: str, tokens: list[int]) -> bool:
-        """Would the text of a turn become the same tokens?"""
+        """Return whether the text of a turn is encoded to its own tokens."""
         try:
-            again = self._talk.tokenizer.encode(text)
-        except ValueError:  # of a character that has no token
+            again = self._settings.tokenizer.encode(text)
+        except ValueError:  # the text has a character without a token
             return False
         return again == tokens or [*again, tokens[-1]] == tokens
 
@@ -167,14 +167,14 @@ class Conversing:
             return []
         self._results |= dict(self._steps.poll())
         drawing = self._engine.live or self._engine.waiting
-        if self._talk.lockstep and (drawing or len(self._results) < len(self._away)):
+        if self._settings.lockstep and (drawing or len(self._results) < len(self._away)):
             return []
         results, self._results = self._results, {}
         found = [(self._away.pop(key), result) for key, result in results.items()]
         return sorted(found, key=lambda pair: (pair[0].group, pair[0].index))
 
-    def _heard(self, one: _Open, result: object) -> list[Sampled]:
-        """The partner has answered: go on, or end the conversation."""
+    def _answered(self, one: _Open, result: object) -> list[Sampled]:
+        """Continue after the partner's answer; return the conversation if it has ended."""
         bounds, chat = self._bounds, not isinstance(one.example.prompt, str)
         if isinstance(result, Failure):
             return [self._ended(one, Stop.FAILED, result.error)]
@@ -184,11 +184,11 @@ class Conversing:
             if answer.messages is None:
                 cut = one.stop == Stop.LENGTH and len(one.token) >= one.limit
                 return [self._ended(one, Stop.LENGTH if cut else Stop.EOS)]
-            given = self._talk.tokenizer.between(
+            given = self._settings.tokenizer.between(
                 one.example.prompt,
                 answer.messages,
                 ended=one.stop == Stop.EOS,
-                template={**self._talk.template, **one.example.template},
+                template={**self._settings.template, **one.example.template},
             )
         except (WrongAnswer, ValueError) as error:
             return [self._ended(one, Stop.FAILED, str(error))]
@@ -205,7 +205,7 @@ class Conversing:
             else answer.messages
         )
         text, limit = [*one.prompt, *one.token], min(left, bounds.turn_tokens)
-        self._engine.go_on(Rest(one.group, one.index, text, len(one.prompt), limit))
+        self._engine.go_on(Continuation(one.group, one.index, text, len(one.prompt), limit))
         return []
 
     def _ended(self, one: _Open, stop: Stop, failure: str = "") -> Sampled:
@@ -217,7 +217,7 @@ class Conversing:
                 f"source.task: its partner failed in {self._failed} conversations without a "
                 f"success between them, the last time with: {failure}"
             )
-        told = Told(
+        conversation = Conversation(
             chosen=np.array(one.chosen, bool),
             reward=None if failure else one.reward,
             messages=one.messages,
@@ -232,5 +232,5 @@ class Conversing:
             np.array(one.logp, np.float32),
             np.array(one.version, np.int64),
             stop,
-            told,
+            conversation,
         )

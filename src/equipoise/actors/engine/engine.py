@@ -17,8 +17,8 @@ OnUpdate = Literal["keep", "recompute", "finish"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A conversation: what a sample of several turns has besides its tokens."""
+class Conversation:
+    """The facts of a sample of several turns besides its tokens."""
 
     chosen: NDArray[np.bool_]  # [L]; False: a token of the partner's
     reward: float | None  # the sum of its turns; None: the partner failed
@@ -30,8 +30,8 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A sample that has ended: its ``L`` tokens, the EOS or the stop string included, the prompt
-    not. They are drawn but for those that ``told`` names.
+    """A sample that has ended: its ``L`` tokens, with the EOS or the stop string, without the
+    prompt. In a conversation the partner's tokens are among them.
     """
 
     group: int
@@ -41,22 +41,22 @@ class Sampled:
     logp: NDArray[np.float32]
     version: NDArray[np.int64]  # [L], of the weights that drew it; -1 if it was not drawn
     stop: Stop
-    told: Told | None = None  # of a conversation
+    conversation: Conversation | None = None  # None: a sample of one turn
 
     @property
     def drawn(self) -> int:
         """The number of drawn tokens."""
-        return len(self.token) if self.told is None else int(self.told.chosen.sum())
+        return len(self.token) if self.conversation is None else int(self.conversation.chosen.sum())
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """A sample that is to go on: all its tokens so far, and how many it may still have."""
+class Continuation:
+    """A sample to continue: all its tokens so far, and its limit of further tokens."""
 
     group: int
     index: int
-    text: Sequence[int]  # the prompt first
-    prompt: int  # tokens of it
+    text: Sequence[int]  # the prompt and the tokens so far
+    prompt: int  # tokens of the prompt
     limit: int  # at least 1
 
 
@@ -82,7 +82,7 @@ class Engine(Protocol):
 
     @property
     def away(self) -> int:
-        """The number of samples, of those that have not ended, that wait for an answer."""
+        """The number of open samples that wait for a partner's answer."""
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         """Add a group of ``samples`` samples, of at most ``limit`` tokens each. Groups begin in the
@@ -105,10 +105,11 @@ class Engine(Protocol):
 
 
 class Continuing(Engine, Protocol):
-    """An engine whose samples may go on after their end."""
+    """An engine that can continue samples after their end."""
 
-    def go_on(self, rest: Rest) -> None:
-        """Draw on: ``step`` returns the sample again, with the new tokens alone. Samples that go on
-        begin before new groups, in the order of their calls. A token depends on its place in the
-        text as if the sample had never ended.
+    def go_on(self, rest: Continuation) -> None:
+        """Continue a sample; ``step`` returns it again, with the new tokens alone.
+
+        Continued samples begin before new groups, in the order of their calls. A token depends on
+        its place in the text as if the sample had never ended.
         """

@@ -37,7 +37,7 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    top_p: float = 1.0  # the likeliest tokens with this mass are drawn from
+    top_p: float = 1.0  # draw from the likeliest tokens with this mass
     seed: int | None = None
     number: int = 0
     top: int = 0
@@ -67,7 +67,7 @@ class RequestEngine(TorchEngine):
     def __init__(
         self, net: Decoder, *, rows: int, length: int, eos: Sequence[int], seed: int
     ) -> None:
-        """As ``TorchEngine``. Stop strings are for the caller, who reads the tokens and cancels."""
+        """As ``TorchEngine``, without stop strings: the caller looks for them, and cancels."""
         super().__init__(
             net, rows=rows, length=length, ends=Ends(eos), seed=seed, on_update="finish"
         )
@@ -77,7 +77,7 @@ class RequestEngine(TorchEngine):
 
     @property
     def free(self) -> int:
-        """Rows without a sample, less those that waiting groups need."""
+        """The number of rows without a sample, less those that waiting groups need."""
         return self._rows.shape[1] - self.live - sum(one.samples for one in self._queue)
 
     def submit(
@@ -93,7 +93,7 @@ class RequestEngine(TorchEngine):
         self._asked[group] = sampling
 
     def step(self) -> list[Sampled]:
-        """As ``TorchEngine.step``; ``drawn`` then has the step's tokens."""
+        """Take a step of ``TorchEngine``, and set ``drawn`` to its tokens."""
         self.drawn = NONE
         return super().step()
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.actors.engine.drawing import sample_keys, uniform
-from equipoise.actors.engine.engine import Rest, Sampled
+from equipoise.actors.engine.engine import Continuation, Sampled
 from equipoise.hints import hint, shortened
 from equipoise.types.packed import Stop
 
@@ -123,7 +123,7 @@ class SimEngine:
         self._clock, self._sleep = clock, sleep
         self._rows: list[_Row] = []
         self._queue: deque[tuple[int, int, int, int]] = deque()  # group, prompt, samples, limit
-        self._returned: deque[Rest] = deque()
+        self._returned: deque[Continuation] = deque()
         # the end of the step under way, and the version that draws in it
         self._until: float | None = None
         self._drawing = 0
@@ -143,7 +143,7 @@ class SimEngine:
     def away(self) -> int:
         return 0
 
-    def go_on(self, rest: Rest) -> None:
+    def go_on(self, rest: Continuation) -> None:
         if rest.limit < 1:
             raise ValueError(f"limit: must be at least 1, got {rest.limit}")
         self._returned.append(rest)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
-from equipoise.actors.engine.engine import OnUpdate, Rest, Sampled
+from equipoise.actors.engine.engine import Continuation, OnUpdate, Sampled
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, pieces
@@ -35,8 +35,8 @@ class NonFiniteLogits(FloatingPointError):
 
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT, PROMPT = range(9)
 """Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
-the next input) and the last one that it may have; its row of ``_text``; the length of its prompt, which is ``START`` but
-in a sample that went on."""  # noqa: E501
+the next input) and the last one that it may have; its row of ``_text``; the length of its prompt, which is less than
+``START`` in a continued sample."""  # noqa: E501
 # most tokens, padding included, that are computed at once: bounds the memory of activations
 PREFILL = 16_384
 
@@ -47,7 +47,7 @@ class _Group:
     prompt: I64
     samples: int
     limit: int
-    # of a sample that goes on: its index, and the length of its prompt
+    # of a continued sample: its index, and the length of its prompt
     index: int = 0
     asked: int = 0
 
@@ -146,7 +146,7 @@ class TorchEngine:
         self._logp = np.zeros((rows, length), np.float32)
         self._version = np.full((rows, length), -1, np.int64)
         self._queue: deque[_Group] = deque()
-        self._returned = 0  # samples that go on, at the front of the queue
+        self._returned = 0  # continued samples, at the front of the queue
         self._open: dict[int, int] = {}  # samples of a group that have not ended
         # the spare's version, which waits for running samples to finish
         self._next: int | None = None
@@ -171,7 +171,7 @@ class TorchEngine:
         )
         self._open[group] = samples
 
-    def go_on(self, rest: Rest) -> None:
+    def go_on(self, rest: Continuation) -> None:
         text = self._checked(rest.group, rest.text, 1, rest.limit)
         one = _Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt)
         self._queue.insert(self._returned, one)

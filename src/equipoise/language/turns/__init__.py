@@ -1,1 +1,1 @@
-"""Turns: the partners of conversations, and the threads in which their steps run."""
+"""Partners of conversations, and the threads in which their steps run."""

@@ -4,8 +4,8 @@
 greater) and ``?`` (the guess is no number). The reward is 1 for the number itself.
 
 ``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
-and a value, or ``?``. A turn of another kind is the final answer, whose reward is the share of
-places that are right, the end being one.
+and a value, or ``?``. A turn without ``#`` is the final answer. The reward is the share of right
+characters, and the end counts as a character.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
     "-": operator.sub,
     "*": operator.mul,
 }
-_PRODUCT = re.compile(r"(\d{1,3})([-+*])(\d{1,3})")
+_CALCULATION = re.compile(r"(\d{1,3})([-+*])(\d{1,3})")
 
 
 class Guess:
-    """A number to be guessed by hints. The best policy halves what is left, and always finds it."""
+    """A number that is guessed by hints. Halving the numbers that are left always finds it."""
 
     def reset(self, row: Mapping[str, object]) -> str:
         self._number = NUMBERS.index(str(row["number"]))
@@ -42,7 +42,7 @@ class Guess:
 
 
 class _Tool:
-    """A question whose answer a tool knows."""
+    """A question that a tool can answer."""
 
     def reset(self, row: Mapping[str, object]) -> str:
         self._answer = str(row["answer"])
@@ -55,45 +55,45 @@ class _Tool:
         same = sum(a == b for a, b in zip(text, self._answer, strict=False))
         return None, (same + (len(text) == len(self._answer))) / places
 
-    def call(self, said: str) -> str:
-        """Return the tool's answer."""
+    def call(self, argument: str) -> str:
+        """Return the tool's answer to a call."""
         raise NotImplementedError
 
 
 class Calculator(_Tool):
     """A tool that computes a sum, a difference or a product of two numbers."""
 
-    def call(self, said: str) -> str:
-        found = _PRODUCT.fullmatch(said)
+    def call(self, argument: str) -> str:
+        found = _CALCULATION.fullmatch(argument)
         if found is None:
             return UNKNOWN
         return f"={_OPERATORS[found[2]](int(found[1]), int(found[3]))}"
 
 
 class Lookup(_Tool):
-    """A tool that finds a number in a table, which no prompt shows."""
+    """A tool that returns the number of a person from a table that no prompt shows."""
 
-    def call(self, said: str) -> str:
-        return f"={number(said)}" if said in PEOPLE else UNKNOWN
+    def call(self, argument: str) -> str:
+        return f"={number(argument)}" if argument in PEOPLE else UNKNOWN
 
 
 def number(name: str) -> int:
-    """The number of a person in the table of ``lookup``."""
+    """Return the number of a person in the table of ``lookup``."""
     return 11 + 37 * PEOPLE.index(name) % 89
 
 
 def guesses() -> list[dict[str, object]]:
-    """The rows of ``guess``."""
+    """Return the rows of ``guess``."""
     return [{"number": one} for one in NUMBERS]
 
 
 def products() -> list[dict[str, object]]:
-    """The rows of ``calculator``."""
+    """Return the rows of ``calculator``."""
     return [
         {"question": f"{a}*{b}", "answer": str(a * b)} for a in range(2, 32) for b in range(2, 32)
     ]
 
 
 def people() -> list[dict[str, object]]:
-    """The rows of ``lookup``."""
+    """Return the rows of ``lookup``."""
     return [{"question": name, "answer": str(number(name))} for name in PEOPLE]

@@ -19,9 +19,9 @@ from equipoise.language.messages import read_prompt
 from equipoise.naming import called
 from equipoise.types.packed import Prompt
 
-LARGEST = 3.4e38  # the range of the learner's float32
+LARGEST = 3.4e38  # reward, in the range of the learner's float32
 METHODS = ("reset", "step")
-Settle = Callable[[object], object]  # a value, or what an awaitable gives
+Settle = Callable[[object], object]  # returns the result of an awaitable, else the value itself
 
 
 class Partner(Protocol):
@@ -37,7 +37,7 @@ class Partner(Protocol):
 
 
 class WrongAnswer(ValueError):
-    """The error of a partner that returns something else than an answer and a reward."""
+    """The error of a partner whose ``reset`` or ``step`` returns a wrong value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def load(name: str) -> Callable[[], Partner]:
 
 
 class Dialogue:
-    """A conversation's side of its partner, which is made at the first turn."""
+    """The partner of one conversation, which is made at the first turn."""
 
     def __init__(
         self, make: Callable[[], Partner], row: Mapping[str, object], prompt: Prompt
@@ -69,8 +69,10 @@ class Dialogue:
         self._partner: Partner | None = None
 
     def step(self, text: str, settle: Settle) -> object:
-        """The partner's answer, unchecked. Raises whatever the partner raises, and ``WrongAnswer``
-        if the partner begins with another prompt than before.
+        """Return the partner's answer, unchecked.
+
+        Raise the partner's errors, and ``WrongAnswer`` if it begins with another prompt than
+        before.
         """
         if self._partner is None:
             partner = self._make()
@@ -83,7 +85,7 @@ class Dialogue:
 
 
 def opening(partner: Partner, row: Mapping[str, object], settle: Settle) -> Prompt:
-    """Return the prompt that a partner begins with; ``WrongAnswer`` if it is none."""
+    """Return the prompt that a partner begins with; ``WrongAnswer`` if it is no prompt."""
     said = settle(partner.reset(copy.deepcopy(dict(row))))
     try:
         return read_prompt(said, "reset")
@@ -92,9 +94,10 @@ def opening(partner: Partner, row: Mapping[str, object], settle: Settle) -> Prom
 
 
 def answer(value: object, *, chat: bool, most: int) -> Answer:
-    """Check what ``step`` returned; ``WrongAnswer`` in one sentence.
+    """Return the checked result of ``step``; ``WrongAnswer`` if it is wrong.
 
-    ``chat``: the prompt is messages, so a text becomes the user's message; ``most``: bytes.
+    ``chat``: the prompt is messages, so a text becomes the user's message; ``most``: bytes of the
+    answer.
     """
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise WrongAnswer(f"step: must return (answer, reward), got {_shown(value)}")
@@ -120,7 +123,7 @@ def answer(value: object, *, chat: bool, most: int) -> Answer:
 
 
 def _bytes(said: object, most: int) -> int:
-    """The bytes of the texts in an answer, counted until there are more than ``most``."""
+    """Return the bytes of the texts in an answer; stop to count above ``most``."""
     if isinstance(said, str):
         return len(said) if len(said) > most else len(said.encode(errors="replace"))
     total, left = 0, [said]
@@ -157,10 +160,10 @@ def _shown(value: object) -> str:
 
 
 def settled(value: object) -> object:
-    """Return what an awaitable gives, in a loop of its own; any other value as it is."""
+    """Return the result of an awaitable, run in a new event loop; any other value as it is."""
     return asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
 
 
 async def awaited(value: Awaitable[object]) -> object:
-    """Return what an awaitable gives, as a coroutine."""
+    """Wrap an awaitable as a coroutine, as event loops need it."""
     return await value

@@ -1,8 +1,8 @@
-"""Steps of partners in threads, next to the drawing of tokens: a step that hangs or raises costs
-its conversation alone.
+"""Steps of partners in threads, while tokens are drawn: a step that hangs or raises ends only its
+own conversation.
 
-A thread that is late is left behind, and another takes its place. Async steps share a loop in a
-thread of its own.
+A thread whose step is late is left behind, and another thread takes its place. Async steps share an
+event loop in a thread of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from equipoise.language.turns.partner import Settle, WrongAnswer, awaited
 
 THREADS = 64
 MOST_LEFT = 64  # threads left behind by steps that hang
-AWAKE_S = 0.5  # for a loop to answer, before another takes its place
+AWAKE_S = 0.5  # seconds for a loop to answer before another loop takes its place
 Call = Callable[[Settle], object]
 
 
 class PartnersFailed(Final, RuntimeError):
-    """The error of a run whose partners fail again and again."""
+    """The error of a run whose partners fail too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Steps:
     """Runs steps; ``poll`` returns the results in the order in which they come."""
 
     def __init__(self, deadline_s: float, threads: int = THREADS) -> None:
-        """``deadline_s``: of one step, from its begin in a thread."""
+        """``deadline_s``: seconds of one step, from its start in a thread."""
         self._deadline_s, self._most = deadline_s, threads
         self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Step, object]] = queue.SimpleQueue()
@@ -73,14 +73,14 @@ class Steps:
         return (self._read.fileno(),)
 
     def submit(self, key: int, call: Call) -> None:
-        """Run ``call`` in a thread. It gets a function that waits for an awaitable."""
+        """Run ``call`` in a thread; its argument is a function that waits for an awaitable."""
         step = self._running[key] = _Step(key, call)
         if self._threads < min(self._most, len(self._running)):
             self._start()
         self._steps.put(step)
 
     def poll(self) -> list[tuple[int, object]]:
-        """The results by key: the value that a step returned, or its ``Failure``."""
+        """Return the new results by key: the value that a step returned, or its ``Failure``."""
         with contextlib.suppress(BlockingIOError):
             while self._read.recv(4096):
                 pass
@@ -107,12 +107,12 @@ class Steps:
         if step.waits_for is not None:
             step.waits_for.cancel()
             self._wake_loop()
-            return  # its thread goes on
+            return  # the thread that waited is free for other steps
         self._left += 1
         if self._left > MOST_LEFT:
             raise PartnersFailed(
-                f"source.task: {MOST_LEFT} steps of its partner took more than "
-                f"{self._deadline_s:g} s each, and still hang; give each its own timeout"
+                f"source.task: must have a partner whose steps end, got {self._left} that still "
+                f"run after {self._deadline_s:g} s each; try a timeout in each step"
             )
         self._threads -= 1
         self._start()
@@ -122,7 +122,7 @@ class Steps:
         threading.Thread(target=self._work, name="equipoise turn", daemon=True).start()
 
     def _work(self) -> None:
-        """The body of a thread, which ends with its pool, or after a step that was left behind."""
+        """Run steps until the pool closes, or until a step of this thread is left behind."""
         while (step := self._steps.get()) is not None:
             step.began = time.monotonic()
             value: object
@@ -134,7 +134,7 @@ class Steps:
                 value = Failure(raised(error))
             hung = step.late and step.waits_for is None
             self._done.put((step, value))
-            # no reader is left, or the socket is full of bytes that wake it
+            # the reader has gone, or has unread bytes that wake it anyway
             with contextlib.suppress(OSError):
                 self._write.send(b"\0")
             if hung:
@@ -175,7 +175,7 @@ class Steps:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, and then cancel what it still has."""
+    """Run a loop until it is stopped, then cancel its open tasks."""
     loop.run_forever()
     for task in (left := asyncio.all_tasks(loop)):
         task.cancel()

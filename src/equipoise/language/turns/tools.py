@@ -2,8 +2,8 @@
 ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Qwen and Hermes write them.
 
 A call that cannot be run (no JSON, an unknown name, wrong arguments, a ValueError of the function)
-is answered with its error, from which the policy can learn. Another exception costs the
-conversation.
+is answered with its error, from which the policy can learn. After any other exception the
+conversation fails.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Experiment trackers that a run also reports to, each imported when a run asks for it."""
+"""Experiment trackers of a run; each package is imported only if a run reports to it."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
-from equipoise.record.trackers.tracker import Begin
+from equipoise.record.trackers.tracker import Begin, table
 
 ID = "equipoise.id"  # a tag, by which a resume finds its run
-LONGEST = 6_000  # characters of a parameter
-AT_ONCE = 100  # parameters of one request
+LONGEST = 6_000  # most characters of a parameter
+AT_ONCE = 100  # most parameters of one request
 
 
 class MlflowRun:
@@ -44,20 +44,20 @@ class MlflowRun:
         )
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        columns = list(samples[0]) if samples else []
-        # the layout of MLflow's tables, which its page shows
-        table = {"columns": columns, "data": [[one.get(key) for key in columns] for one in samples]}
-        self._client.log_dict(self._run, table, f"completions/step_{step}.json")
+        columns, rows = table(samples)
+        # the layout of tables that MLflow's page shows
+        shown = {"columns": columns, "data": rows}
+        self._client.log_dict(self._run, shown, f"completions/step_{step}.json")
 
     def finish(self, *, failed: bool) -> None:
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-def flat(config: Mapping[str, object], room: str = "") -> dict[str, str]:
+def flat(config: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Return the settings of a program by their dotted names."""
     found = dict[str, str]()
     for key, value in config.items():
-        name = f"{room}{key}"
+        name = f"{prefix}{key}"
         found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: str(value)}
     return found
 

@@ -13,11 +13,11 @@ from opentelemetry.sdk.resources import Resource
 from equipoise.record.trackers.tracker import Begin
 
 STEP = "equipoise.env_steps"
-SECONDS = 3_600.0  # between two exports that no report asks for
+SECONDS = 3_600.0  # between two exports on a timer; each report also exports
 
 
 class OtelRun:
-    """Gauges of a service; the newest report is their value, and its env steps are a gauge too."""
+    """Gauges of a service, with the values of the newest report; its env steps are also a gauge."""
 
     def __init__(self, begin: Begin) -> None:
         self._reader = PeriodicExportingMetricReader(

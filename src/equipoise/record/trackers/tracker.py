@@ -1,4 +1,4 @@
-"""Experiment trackers of a run: ``--report-to KIND:NAME``, which threads of their own talk to."""
+"""Experiment trackers of a run, ``--report-to KIND:NAME``: a thread reports to each of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from equipoise.hints import hint, install, said
 from equipoise.schema import Items, Schema, Text
 
-KINDS: Mapping[str, str] = {  # and the package that each needs
+KINDS: Mapping[str, str] = {  # the package of each kind
     "wandb": "wandb",
     "mlflow": "mlflow",
     "trackio": "trackio",
@@ -27,39 +27,39 @@ KINDS: Mapping[str, str] = {  # and the package that each needs
 MOST = 8  # trackers of a run
 LONGEST = 200  # characters of a name
 NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
-WAITING = 1_000  # reports that wait for a slow tracker
-BEGIN_S, END_S = 60.0, 30.0
-Known = Mapping[str, str]  # of run.json: kind, name of a project, id of the run there
+WAITING = 1_000  # most reports that wait for a slow tracker
+BEGIN_S, END_S = 60.0, 30.0  # most seconds of a wait at the beginning and at the end of a run
+Known = Mapping[str, str]  # in run.json: "to" (the kind), "name" (of a project), "id" (of the run)
 SCHEMA: Schema = Items(
     {"to": Text(among=tuple(KINDS)), "name": Text(LONGEST), "id": Text(16)}, MOST
 )
 
 
 class Tracker(Protocol):
-    """One run at a tracker. Each method may raise what it likes, and may wait for a network."""
+    """One run at a tracker. A method may raise any error, and may wait for a network."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Add the numbers of one report; ``step``: env steps."""
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        """Add a table of answers of an evaluation: prompt, completion, reward."""
+        """Add some answers of an evaluation as a table: prompt, completion, reward."""
 
     def finish(self, *, failed: bool) -> None:
-        """Send what is waiting, and end the run there."""
+        """Send all waiting reports, and end the run at the tracker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What a tracker begins a run with, or continues it."""
+    """The facts that a tracker begins or continues a run with."""
 
-    name: str  # of the project, or what the tracker calls it
-    id: str  # of the run there, the same after a resume
+    name: str  # of the project, experiment or service
+    id: str  # of the run at the tracker, the same after a resume
     directory: Path  # of the run
     config: Mapping[str, object]  # the program
 
 
 def read(text: str) -> dict[str, str]:
-    """Return the part of run.json of ``KIND:NAME``, with a new id; ValueError if it is none."""
+    """Return ``KIND:NAME`` as run.json has it, with a new id; ValueError if it is wrong."""
     kind, _, name = text.partition(":")
     if kind not in KINDS:
         wanted = ", ".join(f"{one}:NAME" for one in KINDS)
@@ -78,7 +78,7 @@ def read(text: str) -> dict[str, str]:
 
 
 def read_all(texts: str | Sequence[str]) -> list[dict[str, str]]:
-    """Return the part of run.json of several; each pair of kind and name once."""
+    """Return several ``KIND:NAME`` as run.json has them; ValueError if one comes twice."""
     asked = [texts] if isinstance(texts, str) else list(texts)
     if len(asked) > MOST:
         raise ValueError(f"report_to: must name at most {MOST} trackers, got {len(asked)}")
@@ -88,7 +88,7 @@ def read_all(texts: str | Sequence[str]) -> list[dict[str, str]]:
 
 
 def copied(known: Sequence[Known]) -> list[dict[str, str]]:
-    """Return the same for a copy of the run, which is another run at each tracker."""
+    """Return the trackers of a copied run: the same projects, with new ids."""
     return [{**one, "id": _new_id()} for one in known]
 
 
@@ -108,20 +108,26 @@ def _new_id() -> str:
 
 
 def _check_id(text: str) -> None:
-    """Raise ValueError for an id that no run of ours has: a tracker may take it for a query."""
+    """Raise ValueError for an id that ``read`` does not make: a tracker might run it as a query."""
     if not re.fullmatch("[0-9a-f]{8}", text):
         raise ValueError(f"report_to: must have an id of eight hexadecimal digits, got {text!r}")
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {said(error)[:300]}"
 
 
-class Trackers:
-    """The trackers of a run. A report that a tracker has is not sent again after a resume.
+def table(samples: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[object]]]:
+    """Return the columns and the rows of samples, which all have the same keys."""
+    columns = list(samples[0]) if samples else []
+    return columns, [[one.get(name) for name in columns] for one in samples]
 
-    No call waits for a network, but the first and the last. A tracker that fails costs its own
-    reports: the run goes on, and ``problems`` has a sentence.
+
+class Trackers:
+    """The trackers of a run. A resume does not send a report again.
+
+    Only the first and the last call wait for a network. If a tracker fails, its own reports are
+    lost: the run goes on, and ``problems`` has a sentence.
     """
 
     def __init__(
@@ -130,12 +136,12 @@ class Trackers:
         directory: Path,
         config: Mapping[str, object],
         *,
-        told: int = -1,
+        reported: int = -1,
     ) -> None:
-        """``told``: the last step that the trackers have already. ValueError if one of them does
+        """``reported``: the last step that the trackers already have. ValueError if a tracker does
         not begin.
         """
-        self._told, self._after = told, told
+        self._reported, self._after = reported, reported
         self._links = list[_Link]()
         try:
             for one in known:
@@ -148,7 +154,7 @@ class Trackers:
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if step > self._after:
-            self._told, sent = step, dict(values)
+            self._reported, sent = step, dict(values)
             for one in self._links:
                 one.send(lambda tracker: tracker.log(sent, step))
 
@@ -158,15 +164,15 @@ class Trackers:
             one.send(lambda tracker: tracker.completions(sent, step))
 
     def rewind(self) -> None:
-        """The run goes back: the trackers have its next steps, up to the last one."""
-        self._after = self._told
+        """Leave out the next steps, which the trackers already have, since the run goes back."""
+        self._after = self._reported
 
     def problems(self) -> list[str]:
-        """Return sentences on what was not sent, each once."""
+        """Return sentences on reports that were not sent, each once."""
         return [text for one in self._links for text in one.problems()]
 
     def close(self, *, failed: bool) -> list[str]:
-        """End the runs there; return sentences on what was not sent."""
+        """End the runs at the trackers; return sentences on reports that were not sent."""
         for one in self._links:
             one.end(failed=failed)
         for one in self._links:
@@ -181,7 +187,7 @@ class _Link:
         load(kind)
         self._where = f"{kind}:{begin.name}"
         self._jobs = queue.Queue[Callable[[Tracker], None] | None](WAITING)
-        self._failed = False  # what the run ended with
+        self._failed = False  # did the run fail?
         self._lost, self._causes = 0, list[str]()
         self._unsaid = list[str]()
         self._begun = Future[None]()
@@ -193,10 +199,13 @@ class _Link:
             self._begun.result(BEGIN_S)
         except TimeoutError:
             raise ValueError(
-                f"report_to {self._where}: no run began there within {BEGIN_S:.0f} s"
+                f"report_to {self._where}: must begin a run within {BEGIN_S:.0f} s, got none; "
+                "try again, or leave it out"
             ) from None
         except Exception as error:  # a package may raise anything
-            raise ValueError(f"report_to {self._where}: no run begins: {_told(error)}") from error
+            raise ValueError(
+                f"report_to {self._where}: must begin a run, got {_described(error)}"
+            ) from error
 
     def send(self, job: Callable[[Tracker], None]) -> None:
         try:
@@ -213,7 +222,7 @@ class _Link:
         while True:
             try:
                 self._jobs.put_nowait(None)
-            except queue.Full:  # the end has to find a place
+            except queue.Full:  # make room for the end
                 self._missed(f"{WAITING:,} reports still waited at the end of the run")
                 with suppress(queue.Empty):
                     self._jobs.get_nowait()
@@ -223,7 +232,7 @@ class _Link:
     def join(self) -> None:
         self._thread.join(END_S)
         if self._thread.is_alive():
-            self._missed(f"{END_S:.0f} s after the end of the run were not enough")
+            self._missed(f"it did not end within {END_S:.0f} s after the run")
 
     def _missed(self, cause: str) -> None:
         self._lost += 1
@@ -235,7 +244,7 @@ class _Link:
         try:
             module = importlib.import_module(f"{__package__}.{kind}_run")
             tracker = cast(Callable[[Begin], Tracker], module.begin)(begin)
-        except BaseException as error:  # raised where the thread was made
+        except BaseException as error:  # ``__init__`` raises it
             self._begun.set_exception(error)
             return
         self._begun.set_result(None)
@@ -247,6 +256,6 @@ class _Link:
                     return
                 job(tracker)
             except Exception as error:  # a package may raise anything; the run goes on without it
-                self._missed(_told(error))
+                self._missed(_described(error))
                 if job is None:
                     return

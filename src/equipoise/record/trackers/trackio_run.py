@@ -1,6 +1,4 @@
-"""Trackio (the extra ``trackio``), which keeps runs on this machine and shows them by
-``trackio show``.
-"""
+"""Trackio (the extra ``trackio``): runs on this machine, which ``trackio show`` shows."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import trackio
 import trackio.run
 import trackio.utils
 
-from equipoise.record.trackers.tracker import Begin
+from equipoise.record.trackers.tracker import Begin, table
 
 
 class TrackioRun:
@@ -18,10 +16,10 @@ class TrackioRun:
 
     def __init__(self, begin: Begin) -> None:
         for module in (trackio, trackio.run, trackio.utils):
-            vars(module)["print"] = _nothing  # the terminal is the live view's
+            vars(module)["print"] = _nothing  # the live view has the terminal
         self._run = trackio.init(
             project=begin.name,
-            # a name is all that Trackio knows a run by
+            # Trackio finds a run by its name alone
             name=f"{begin.directory.name}-{begin.id}",
             config=dict(begin.config),
             resume="allow",
@@ -34,8 +32,7 @@ class TrackioRun:
         self._run.log(dict(values), step=step)
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        columns = list(samples[0]) if samples else []
-        rows = [[one.get(name) for name in columns] for one in samples]
+        columns, rows = table(samples)
         self._run.log({"completions": trackio.Table(columns=columns, data=rows)}, step=step)
 
     def finish(self, *, failed: bool) -> None:

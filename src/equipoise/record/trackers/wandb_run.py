@@ -1,4 +1,4 @@
-"""Weights & Biases (the extra ``wandb``); ``WANDB_MODE=offline`` keeps all on disk."""
+"""Weights & Biases (the extra ``wandb``); ``WANDB_MODE=offline`` keeps the data on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import wandb
 
-from equipoise.record.trackers.tracker import Begin
+from equipoise.record.trackers.tracker import Begin, table
 
 
 class WandbRun:
@@ -20,7 +20,7 @@ class WandbRun:
             dir=str(begin.directory),
             config=dict(begin.config),
             resume="allow",
-            # the terminal is the live view's
+            # the live view has the terminal
             settings=wandb.Settings(console="off", silent=True),
         )
 
@@ -28,11 +28,10 @@ class WandbRun:
         self._run.log(dict(values), step=step)
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        names = list(samples[0]) if samples else []
-        rows = [[one.get(name) for name in names] for one in samples]
-        # the step of a table is one of its own: W&B drops what comes after a later step
-        table = wandb.Table(columns=["step", *names], data=[[step, *row] for row in rows])
-        self._run.log({"completions": table})
+        columns, rows = table(samples)
+        # no step of the run: W&B drops a table that comes after a later step
+        shown = wandb.Table(columns=["step", *columns], data=[[step, *row] for row in rows])
+        self._run.log({"completions": shown})
 
     def finish(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

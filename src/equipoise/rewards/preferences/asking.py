@@ -27,8 +27,8 @@ from equipoise.seeds import derive_seed
 from equipoise.types import Tree
 
 URGENT = 0.5  # share of queries about the newest segments after the verdict "ask" or worse
-SPREAD = 0.8  # share of the schedule in which the queries that are not about them are asked
-FALLING = 0.5  # power of that share by which they are asked: more of them come early
+SPREAD = 0.8  # share of the schedule in which the other queries are asked
+FALLING = 0.5  # (progress / SPREAD) ** FALLING of them are asked by then: more come early
 HASTE = 0.1  # share of the schedule by which such queries may come early
 LAST = 2  # looks whose queries are kept for the last round
 SPLIT = 0  # seed of the split by episode, the same for all runs that share a store
@@ -120,7 +120,7 @@ class Budget:
     labels: int  # queries in all
     round: int  # queries of a round
     newest: float  # share for the guard
-    spread: bool  # over the schedule; else each round has all of its queries
+    spread: bool  # spread the queries over the schedule; else each round asks all it can
     at_end: bool = False  # keep queries of that share for the last round, to check its version
 
     def counts(
@@ -159,8 +159,9 @@ class Budget:
 
 
 def is_last(progress: float, rounds: int) -> bool:
-    """Return whether no round follows in the schedule; ``progress``: share that is done, after
-    ``rounds`` rounds before this one.
+    """Return whether this round is the last one of the schedule.
+
+    ``progress``: share of the schedule that is done; ``rounds``: rounds before this one.
     """
     return progress + progress / (rounds + 1) > 1 + 1e-6
 

@@ -61,8 +61,8 @@ class Limits:
 class Signs:
     """The numbers of one look, of the answers since the look before it.
 
-    The model predicts new answers before it learns from them. ``compared`` are the
-    answers among them that compare the newest version with the best one.
+    The model predicts new answers before it learns from them. ``compared``: the number of them that
+    compare the newest version with the best one.
     """
 
     answers: int = 0  # new answers that prefer a side

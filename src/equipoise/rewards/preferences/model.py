@@ -200,11 +200,12 @@ class RewardModel(nn.Module):
 
 
 def principal_components(x: Tensor) -> Tensor:
-    """Return the directions [F, min(64, F)] of the largest variance of rows [N, F]; 0 for those of
-    nearly none.
+    """Return the directions [F, min(64, F)] of the largest variance of rows [N, F].
+
+    A direction of nearly no variance is 0.
     """
     x = x - x.mean(0)
-    # by the products of rows, which are fewer than pixels; on the CPU for the same bits
+    # from the products of rows, since rows are fewer than pixels; on the CPU for the same bits
     variance, vectors = torch.linalg.eigh((x @ x.T).cpu().double())
     count = min(COMPONENTS, *x.shape)
     variance, vectors = variance[-count:].flip(0), vectors[:, -count:].flip(1)

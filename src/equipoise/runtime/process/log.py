@@ -44,7 +44,7 @@ class Log:
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a worker ends without a flush
 
     def keep_small(self) -> None:
-        """Bound the log of this process (``keep_small``)."""
+        """Bound the size of this process's log."""
         _shorten(STDOUT, self.file)
 
 

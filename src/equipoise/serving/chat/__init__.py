@@ -1,1 +1,1 @@
-"""A language model behind the paths of OpenAI's API, written by the engine of the ring."""
+"""A language model behind the paths of OpenAI's API, on the engine that also draws in training."""

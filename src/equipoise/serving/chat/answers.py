@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's API: whole, or as the events of a stream."""
+"""Answers as JSON of OpenAI's API: whole, or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from equipoise.language.tokenizers import STRANGE
 from equipoise.serving.chat.wire import Asked
-from equipoise.serving.chat.writer import Mark, Piece, Reply
+from equipoise.serving.chat.writer import Piece, Reply, TokenLogp
 
 Json = dict[str, object]
 OBJECTS = {"chat": "chat.completion", "completions": "text_completion"}
@@ -17,25 +17,26 @@ encode = msgspec.json.Encoder().encode
 
 
 class Answers:
-    """The answers to one request."""
+    """The JSON of one answer."""
 
     def __init__(self, asked: Asked, reply: Reply, token: Callable[[int], str]) -> None:
-        """``token``: the text of one token."""
+        """``token`` returns the text of one token."""
         self._asked, self._reply, self._token = asked, reply, token
-        self._letters = [0] * reply.job.samples  # of the tokens with log-probabilities so far
+        # by choice: letters of the tokens with log-probabilities so far
+        self._letters = [0] * reply.job.samples
 
     def whole(self, pieces: Sequence[Piece]) -> bytes:
-        """Return the answer of all pieces."""
+        """Return the whole answer, of all pieces."""
         choices = list[Json]()
         for number in range(self._reply.job.samples):
             mine = [one for one in pieces if one.choice == number]
-            said = "".join(one.text for one in mine)
-            marks = [mark for one in mine for mark in one.marks]
-            content: Json = {"text": said}
+            text = "".join(one.text for one in mine)
+            logprobs = [token for one in mine for token in one.logprobs]
+            content: Json = {"text": text}
             if self._asked.kind == "chat":
-                content = {"message": {"role": "assistant", "content": said, "refusal": None}}
+                content = {"message": {"role": "assistant", "content": text, "refusal": None}}
             choices.append(
-                self._choice(number, content, marks)
+                self._choice(number, content, logprobs)
                 | {"finish_reason": next(one.finish for one in mine if one.finish)}
             )
         return encode(self._head(self._object) | {"choices": choices, "usage": self._usage()})
@@ -52,8 +53,8 @@ class Answers:
         for one in pieces:
             chat = self._asked.kind == "chat"
             content: Json = {"delta": {"content": one.text}} if chat else {"text": one.text}
-            if one.text or one.marks:
-                made = self._choice(one.choice, content, one.marks)
+            if one.text or one.logprobs:
+                made = self._choice(one.choice, content, one.logprobs)
                 yield self._event([made | {"finish_reason": None}])
             if one.finish:
                 last: Json = {"delta": {}} if chat else {"text": ""}
@@ -85,37 +86,38 @@ class Answers:
         more: Json = {"usage": usage} if self._asked.usage else {}
         return b"data: " + encode(head | {"choices": choices} | more) + b"\n\n"
 
-    def _choice(self, number: int, content: Json, marks: Sequence[Mark] = ()) -> Json:
+    def _choice(self, number: int, content: Json, logprobs: Sequence[TokenLogp] = ()) -> Json:
         found: Json | None = None
         if self._asked.logprobs is not None:
-            found = self._chat_marks(marks) if "text" not in content else self._marks(number, marks)
+            chat = self._asked.kind == "chat"
+            found = self._chat_logprobs(logprobs) if chat else self._logprobs(number, logprobs)
         return {"index": number} | content | {"logprobs": found}
 
-    def _chat_marks(self, marks: Sequence[Mark]) -> Json:
+    def _chat_logprobs(self, logprobs: Sequence[TokenLogp]) -> Json:
         return {
             "content": [
                 self._named(one.token, one.logp)
                 | {"top_logprobs": [self._named(*pair) for pair in one.likeliest]}
-                for one in marks
+                for one in logprobs
             ],
             "refusal": None,
         }
 
     def _named(self, token: int, logp: float) -> Json:
         text = self._token(token)
-        # a part of a character has no text of its own
+        # bytes of a token that is only a part of a character are unknown
         torn = STRANGE in text
         return {"token": text, "logprob": logp, "bytes": None if torn else list(text.encode())}
 
-    def _marks(self, number: int, marks: Sequence[Mark]) -> Json:
-        texts, offsets = [self._token(one.token) for one in marks], list[int]()
+    def _logprobs(self, number: int, logprobs: Sequence[TokenLogp]) -> Json:
+        texts, offsets = [self._token(one.token) for one in logprobs], list[int]()
         for text in texts:
             offsets.append(self._letters[number])
             self._letters[number] += len(text)
-        top = [{self._token(token): logp for token, logp in one.likeliest} for one in marks]
+        top = [{self._token(token): logp for token, logp in one.likeliest} for one in logprobs]
         return {
             "tokens": texts,
-            "token_logprobs": [one.logp for one in marks],
+            "token_logprobs": [one.logp for one in logprobs],
             "top_logprobs": top if self._asked.logprobs else None,
             "text_offset": offsets,
         }

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from equipoise.serving import bounds, messages
-from equipoise.serving.app import Exchange, Gone, Guarded
+from equipoise.serving.app import Exchange, Gone, GuardedApp
 from equipoise.serving.chat.answers import Answers, encode
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.wire import Denied, Kind, error, read
@@ -26,7 +26,7 @@ EVENTS = (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-contro
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
 
 
-class App(Guarded):
+class App(GuardedApp):
     """The paths of OpenAI's API for one model."""
 
     def __init__(self, service: Service, guard: Guard, *, most_body: int) -> None:
@@ -35,6 +35,7 @@ class App(Guarded):
         routes = [
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/v1/models/{name:path}", self._model, methods=["GET"]),
+            # ``posts`` answers these; other methods come here and are refused
             *(Route(path, self._models, methods=["POST"]) for path in PATHS[:2]),
         ]
         super().__init__(service, guard, routes, most_body=most_body, paths=PATHS)
@@ -55,11 +56,11 @@ class App(Guarded):
 
     async def _answer(self, kind: Kind, exchange: Exchange) -> None:
         if messages.codec(exchange.headers.get(b"content-type")) is not messages.json:
-            raise Refused(415, "Content-Type: expected application/json, got msgpack")
+            raise Refused(415, "Content-Type: must be application/json, got msgpack")
         body = await self.body(exchange.headers, exchange.receive)
         asked = read(kind, body, self.service.model.name)
         reply = await self.service.ask(asked)
-        leaving = asyncio.ensure_future(_left(exchange.receive, reply))
+        leaving = asyncio.ensure_future(_fail_when_left(exchange.receive, reply))
         answers = Answers(asked, reply, lambda token: self.service.model.tokenizer.decode([token]))
         try:
             if asked.stream:
@@ -73,8 +74,10 @@ class App(Guarded):
             self.service.end(reply)
 
     async def _stream(self, exchange: Exchange, reply: Reply, answers: Answers) -> None:
-        """Send events as text comes. The head waits for the first, so that a refusal has a status
-        and every event its version.
+        """Send an event for each part of the text.
+
+        The head of the answer waits for the first part, so that a refusal has its own status, and
+        every event the version.
         """
         begun = False
         try:
@@ -94,24 +97,24 @@ class App(Guarded):
         await exchange.send({"type": "http.response.body", "body": end})
 
     async def _models(self, request: Request) -> Response:
-        return self._said({"object": "list", "data": [self._about()]})
+        return self._json({"object": "list", "data": [self._description()]})
 
     async def _model(self, request: Request) -> Response:
         if (name := request.path_params["name"]) != (known := self.service.model.name):
             sentence = f"model: must be {known!r}, got {bounds.shown(name)}"
             raise Denied(404, sentence, "model", "model_not_found")
-        return self._said(self._about())
+        return self._json(self._description())
 
-    def _about(self) -> dict[str, object]:
+    def _description(self) -> dict[str, object]:
         name, began = self.service.model.name, self._began
         return {"id": name, "object": "model", "created": began, "owned_by": "equipoise"}
 
-    def _said(self, value: object) -> Response:
+    def _json(self, value: object) -> Response:
         return Response(encode(value), media_type="application/json")
 
 
-async def _left(receive: Receive, reply: Reply) -> None:
-    """Wait for the caller to leave; its reply then fails."""
+async def _fail_when_left(receive: Receive, reply: Reply) -> None:
+    """Wait until the caller leaves, and fail its reply."""
     while (await receive())["type"] != "http.disconnect":
         pass
     reply.fail(Gone())

@@ -1,6 +1,4 @@
-"""The server of a language model: one process that listens, writes, follows newer weights, and
-drains after a signal.
-"""
+"""The process of a server: it listens, answers, follows newer weights, and ends after a signal."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ from equipoise.serving.chat.model import Model
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.guard import Guard
-from equipoise.serving.server import SWITCH_S, Server, began, ended, exit_, guard_of, url_of
+from equipoise.serving.server import SWITCH_S, Server, began, ended, guard_of, shut_down, url_of
 from equipoise.serving.settings import Settings
 
 log = logging.getLogger("equipoise.serving")
-DEADLINE_S = 600.0  # as OpenAI's clients wait
+DEADLINE_S = 600.0  # of an answer: as long as OpenAI's clients wait
 
 
 def serve(
@@ -32,7 +30,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT. ``started`` gets the URL.
 
-    ValueError or OSError if that is impossible, as for policies.
+    ValueError or OSError if the settings, the address or the memory do not allow it.
     """
     guard = guard_of(settings)
     torch.set_num_threads(settings.threads)
@@ -78,7 +76,7 @@ async def _serve(
         service.draining = True
         for server in http.servers:
             server.close()
-        await exit_(http, serving, loop.time() + settings.drain_s)
+        await shut_down(http, serving, loop.time() + settings.drain_s)
     finally:
         listening.close()
         service.close()

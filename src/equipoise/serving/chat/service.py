@@ -1,5 +1,5 @@
-"""The service: checked requests in, replies out; it reads prompts, bounds what waits, and follows
-newer weights.
+"""The service: it turns checked requests into replies, bounds how many wait, and follows newer
+weights.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from equipoise.serving.metrics import Metrics
 from equipoise.types.packed import Prompt
 
 log = logging.getLogger("equipoise.serving")
-FOLLOW_S = 0.5  # between two looks for newer weights
-LETTERS = 32  # of a prompt, for each token of the context: a longer text is not even read
+FOLLOW_S = 0.5  # seconds between two looks for newer weights
+LETTERS = 32  # most letters of a prompt for each token of the context
 T = TypeVar("T")
 
 
@@ -34,8 +34,8 @@ class Service:
     def __init__(
         self, model: Model, settings: TextSettings, *, rows: int, seed: int, deadline_s: float
     ) -> None:
-        """``rows``: choices that are written side by side; ``deadline_s``: seconds that an answer
-        may take. Call it in a running event loop.
+        """``rows``: choices that are drawn at the same time; ``deadline_s``: seconds of an answer.
+        A running event loop is needed.
         """
         self.model, self.rows, self._queue = model, rows, settings.queue
         self._deadline_s = deadline_s
@@ -48,7 +48,7 @@ class Service:
             engine.make_room()
         self._loop = asyncio.get_running_loop()
         self.writer = Writer(engine, model.tokenizer.decode, model.version, self._loop)
-        # a thread for prompts, since a long one takes a while, and one for weights
+        # tokenizing a long prompt and loading weights take time: a thread for each
         self._reader, self._loader = (
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
         )
@@ -70,14 +70,17 @@ class Service:
     # ---------------------------------------------------------------------------------- the answers
 
     async def ask(self, asked: Asked) -> Reply:
-        """Begin an answer; ``Denied`` if it cannot be given. Call ``end`` when it is over."""
+        """Begin an answer; ``Denied`` if that is impossible. Call ``end`` when it is over."""
         samples = len(asked.prompts) * asked.n
         if asked.n > self.rows:
             raise Denied(400, f"n: must be at most {self.rows} (--batch), got {asked.n}", "n")
         self._check_room(samples)
         job = await self._run(self._reader, functools.partial(self._job, asked))
         self._check_room(samples)
-        late = f"deadline: expected an answer within {self._deadline_s:g} s, got none"
+        late = (
+            f"deadline: must have an answer within {self._deadline_s:g} s, got none; "
+            "try a smaller max_tokens"
+        )
         reply = Reply(job)
         reply.timer = self._loop.call_later(self._deadline_s, reply.fail, Denied(504, late))
         self.open += samples
@@ -85,7 +88,7 @@ class Service:
         return reply
 
     def end(self, reply: Reply) -> None:
-        """Count a reply as over; free its rows if it was left."""
+        """Count a reply as over; free its rows if it is not whole."""
         self.open -= reply.job.samples
         if reply.timer is not None:
             reply.timer.cancel()
@@ -96,7 +99,9 @@ class Service:
         most = self.rows + self._queue
         if samples > most:
             raise Denied(
-                400, f"n: must ask for at most {most:,} answers (--queue), got {samples:,}", "n"
+                400,
+                f"n: must ask for at most {most:,} answers (--batch and --queue), got {samples:,}",
+                "n",
             )
         if self.open + samples > most:
             raise Denied(
@@ -108,24 +113,27 @@ class Service:
         return self._loop.run_in_executor(pool, act)
 
     def _job(self, asked: Asked) -> Job:
-        """Read the prompts into tokens; in the thread for prompts."""
+        """Turn the prompts into tokens, in the thread for prompts."""
         param = "messages" if asked.kind == "chat" else "prompt"
         prompts = [self._tokens(one, param) for one in asked.prompts]
         longest = max(map(len, prompts))
         if longest >= self.context:
-            raise _too_long(param, f"at most {self.context - 1:,}", f"{longest:,}")
+            raise _too_long(
+                param, f"{self.context - 1:,} tokens, the context less one", f"{longest:,}"
+            )
         if asked.limit is not None and longest + asked.limit > self.context:
             raise _too_long(
-                "max_tokens", f"at most {self.context - longest:,} beside this prompt",
+                "max_tokens",
+                f"{self.context - longest:,} tokens, the rest of the context after this prompt",
                 f"{asked.limit:,}",
-            )  # fmt: skip
+            )
         limit = asked.limit or min(self.model.limit, self.context - longest)
         how = [asked.sampling(number, self.model.temperature) for number in range(len(prompts))]
         stop = self.model.stop if asked.stop is None else asked.stop
-        marked = asked.logprobs is not None
+        with_logprobs = asked.logprobs is not None
         return Job(
             prompts=prompts, sampling=how, n=asked.n, limit=limit, stop=stop, stream=asked.stream,
-            marked=marked,
+            with_logprobs=with_logprobs,
         )  # fmt: skip
 
     def _tokens(self, prompt: object, param: str) -> Sequence[int]:
@@ -142,7 +150,9 @@ class Service:
             letters = sum(map(len, _texts(asked)))
             if letters > LETTERS * self.context:
                 raise _too_long(
-                    param, f"at most {self.context - 1:,}", f"a text of {letters:,} letters"
+                    param,
+                    f"{self.context - 1:,} tokens, the context less one",
+                    f"a text of {letters:,} letters",
                 )
             tokens = tokenizer.prompt(asked, self.model.template)
         except ValueError as error:
@@ -155,7 +165,7 @@ class Service:
     # -------------------------------------------------------------------------------- newer weights
 
     async def follow(self) -> None:
-        """Offer newer weights to the writer, as long as the source has any."""
+        """Offer newer weights to the writer, if the model has a source of them."""
         while (source := self.model.source) is not None:
             await asyncio.sleep(FOLLOW_S)
             try:
@@ -177,10 +187,10 @@ class Service:
             log.warning("newer weights cannot be served", extra={"why": why})
         self._alarm = why
 
-    # -------------------------------------------------------------------------------------- a state
+    # ------------------------------------------------------------------------------------ the state
 
     def state(self) -> dict[str, object]:
-        """What ``/readyz`` answers."""
+        """Return the answer of ``/readyz``."""
         return {
             "ready": True,
             "model": self.model.name,
@@ -199,8 +209,8 @@ class Service:
         }
 
 
-def _too_long(param: str, wanted: str, got: str) -> Denied:
-    sentence = f"{param}: must be {wanted} tokens, the rest of the context, got {got}"
+def _too_long(param: str, most: str, got: str) -> Denied:
+    sentence = f"{param}: must be at most {most}, got {got}"
     return Denied(400, sentence, param, "context_length_exceeded")
 
 

@@ -1,4 +1,4 @@
-"""Settings of ``equipoise serve`` for a language model alone. Nothing here is slow to import."""
+"""Settings of ``equipoise serve`` for language models, without slow imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Count = Annotated[int, Range(1, 1e6)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSettings:
-    """The settings of a server of a language model."""
+    """Settings that only a language model has."""
 
     version: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The text of tokens as they are drawn: whole characters alone, up to the first stop string."""
+"""The text of drawn tokens: whole characters, up to the first stop string."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Callable, Sequence
 from equipoise.language.tokenizers import STRANGE
 
 TORN = 3  # most bytes of a character that is not whole, each shown as one STRANGE
-WINDOW, CONTEXT = 48, 8  # tokens that are decoded again, and those that stay when they are more
+WINDOW, CONTEXT = 48, 8  # most tokens that are decoded again; after more, only the last 8 stay
 
 
 class Text:
-    """A text that grows. A character of several tokens comes with its last one, and letters that
-    may begin a stop string come when they do not.
+    """A text that grows token by token.
+
+    A character of several tokens is returned with its last token. Letters that may begin a stop
+    string are held back until it is clear that they do not.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
         self._decode, self._stops = decode, stops
         self._tokens: list[int] = []
         self._given = 0  # letters of the decoded tokens that were passed on
-        self._held = ""
-        self.stopped = False  # is there a stop string?
+        self._held = ""  # letters that may begin a stop string
+        self.stopped = False  # has a stop string come?
 
     def add(self, tokens: Sequence[int], *, last: bool = False) -> str:
-        """Add tokens; return the further text, without the stop string. ``last``: no more come."""
+        """Add tokens; return the new text, without a stop string. ``last``: no more tokens come."""
         self._tokens += tokens
         text = self._decode(self._tokens)
         end = len(text) if last else len(text) - _torn(text)

@@ -1,4 +1,4 @@
-"""Requests and answers as OpenAI's clients write and read them: every field checked and bounded."""
+"""Requests and errors of OpenAI's API: every field is checked and bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPTS, SAMPLES = 128, 128  # most prompts of a request, and answers of a promp
 TOP, TOP_CHAT = 5, 20  # likeliest tokens of a completion, and of a chat
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 Stops = Annotated[list[Name], msgspec.Meta(max_length=4)]
-Half = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 PARAM = re.compile(r"at `\$\.(\w+)|unknown field `(\w+)`|^(\w+):")
 
@@ -53,7 +53,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of both kinds of requests; null counts as left out."""
+    """The fields that both kinds of requests have; null counts as left out."""
 
     model: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
     max_tokens: Count | None = None
@@ -64,7 +64,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    # without an effect on the answer
+    # accepted and not used
     user: object = None
     metadata: object = None
     store: object = None
@@ -72,9 +72,9 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     safety_identifier: object = None
     prompt_cache_key: object = None
     prompt_cache_retention: object = None
-    # taken only with the value that changes nothing
-    frequency_penalty: Half | None = None
-    presence_penalty: Half | None = None
+    # accepted only with a value that changes nothing
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
 
 
@@ -137,7 +137,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request that was checked."""
+    """A checked request."""
 
     kind: Kind
     prompts: Sequence[object]  # texts, tokens, or the one list of messages
@@ -166,7 +166,7 @@ class Asked:
 
 
 def read(kind: Kind, body: bytes, name: str) -> Asked:
-    """Read a request; ``Denied`` names the field that is wrong. ``name``: of the served model."""
+    """Return a checked request; ``Denied`` names the wrong field. ``name``: the served model's."""
     reader = READERS[kind]
     fields = (Chat if kind == "chat" else Completions).__struct_fields__
     one: Request
@@ -183,18 +183,18 @@ def read(kind: Kind, body: bytes, name: str) -> Asked:
             "model_not_found",
         )  # fmt: skip
     given = msgspec.structs.asdict(one)
-    for param, fine in NEUTRAL.items():
-        if (value := given.get(param)) is not None and value not in fine:
-            wanted = f"left out or {bounds.shown(fine[0])}" if fine else "left out"
+    for param, allowed in NEUTRAL.items():
+        if (value := given.get(param)) is not None and value not in allowed:
+            wanted = f"left out or {bounds.shown(allowed[0])}" if allowed else "left out"
             raise Denied(
                 400,
-                f"{param}: must be {wanted}, since the model writes text alone by its own chances, "
-                f"got {bounds.shown(value)}",
+                f"{param}: must be {wanted}, since the answer is plain text by the model's own "
+                f"probabilities, got {bounds.shown(value)}",
                 param,
             )
     if one.stream_options is not None and not one.stream:
         raise Denied(
-            400, "stream_options: must be left out without stream, got some", "stream_options"
+            400, "stream_options: must be left out without stream, got options", "stream_options"
         )
     if isinstance(one, Chat):
         return _chat(one, name)
@@ -210,8 +210,8 @@ def _chat(one: Chat, name: str) -> Asked:
     if len(limits) > 1:
         raise Denied(
             400,
-            f"max_tokens: must be left out beside max_completion_tokens, got {one.max_tokens} and "
-            f"{one.max_completion_tokens}",
+            "max_tokens: must be equal to max_completion_tokens if both are given, got "
+            f"{one.max_tokens} and {one.max_completion_tokens}; try one of them alone",
             "max_tokens",
         )
     if one.top_logprobs is not None and not one.logprobs:
@@ -258,7 +258,9 @@ def _prompts(value: object) -> Sequence[object]:
     ):
         got = "none" if value is None else bounds.shown(value)
         raise Denied(
-            400, f"prompt: must be a text, tokens, or a list of one of these, got {got}", "prompt"
+            400,
+            f"prompt: must be a text, a list of tokens, or a list of either, got {got}",
+            "prompt",
         )
     if len(some) > PROMPTS:
         raise Denied(400, f"prompt: must be at most {PROMPTS} prompts, got {len(some):,}", "prompt")

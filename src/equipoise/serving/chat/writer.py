@@ -1,7 +1,7 @@
-"""The writer: one thread that runs the engine, and passes text to the event loop as it is drawn.
+"""The writer: one thread that runs the engine, and passes new text to the event loop.
 
-New weights come into a second copy between two steps. Answers that were begun finish with the old
-weights, and new ones wait for the new weights, so that an answer is of one version.
+New weights are copied next to the old ones between two steps. Answers that were begun finish with
+the old weights, and new answers wait for the new weights, so each answer is of one version.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from equipoise.serving.messages import Refused
 from equipoise.types.packed import Stop
 
 log = logging.getLogger("equipoise.serving")
-HELD_S = 0.008  # of a step that new weights may hold running answers up
-# between two parts of a streamed text: a part costs as much as a few tokens of a small model
+HELD_S = 0.008  # seconds that running answers wait in a step while new weights are copied
+# seconds between two parts of a stream: a part costs as much as a few tokens of a small model
 FLUSH_S = 0.05
 Decode = Callable[[Sequence[int]], str]
 Failed = Callable[[str], None]
 
 
-class Mark(NamedTuple):
-    """A drawn token with its log-probability, and the likeliest tokens with theirs."""
+class TokenLogp(NamedTuple):
+    """A drawn token with its log-probability, and the likeliest tokens with their own."""
 
     token: int
     logp: float
@@ -45,12 +45,12 @@ class Piece(NamedTuple):
     choice: int
     text: str
     finish: str | None
-    marks: Sequence[Mark]
+    logprobs: Sequence[TokenLogp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to write: ``n`` choices of each prompt, numbered in the order of prompts."""
+    """The prompts of a request: ``n`` choices of each, numbered in the order of prompts."""
 
     prompts: Sequence[Sequence[int]]
     sampling: Sequence[Sampling]  # of each prompt
@@ -58,7 +58,7 @@ class Job:
     limit: int
     stop: tuple[str, ...]
     stream: bool
-    marked: bool  # are log-probabilities wanted?
+    with_logprobs: bool
 
     @property
     def samples(self) -> int:
@@ -77,14 +77,14 @@ class Reply:
         self._waiting: asyncio.Future[None] | None = None
 
     def add(self, piece: Piece, version: str, tokens: int) -> None:
-        """Call it in the loop's thread. ``tokens``: drawn since the last piece."""
+        """Add a piece, in the loop's thread. ``tokens``: drawn since the last piece."""
         self._pieces.append(piece)
         self.version, self.tokens = version, self.tokens + tokens
         self.left -= piece.finish is not None
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """End it with an error. Call it in the loop's thread."""
+        """End the reply with an error, in the loop's thread."""
         self._failed = error
         self._wake()
 
@@ -117,10 +117,10 @@ class _Choice:
     number: int
     text: Text
     version: str = ""
-    fresh: list[int] = field(default_factory=list)  # tokens that are no text yet
-    said: str = ""  # text that was not passed on
-    marks: list[Mark] = field(default_factory=list)
-    tokens: int = 0  # that were not passed on
+    fresh: list[int] = field(default_factory=list)  # tokens without a text yet
+    unsent: str = ""  # text that the loop does not have yet
+    logprobs: list[TokenLogp] = field(default_factory=list)
+    tokens: int = 0  # tokens that the loop does not count yet
     begun: bool = False
 
 
@@ -134,7 +134,7 @@ class Writer:
         self._engine, self._decode, self._loop = engine, decode, loop
         self._versions = [version]  # by the engine's number
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._coming: Iterator[None] | None = None
+        self._copying: Iterator[None] | None = None
         self._offers: deque[tuple[str, Mapping[str, Tensor], Failed]] = deque()
         self._pending: deque[Reply] = deque()
         self._open: dict[Reply, _Open] = {}
@@ -148,7 +148,7 @@ class Writer:
 
     @property
     def version(self) -> str:
-        """The version that answers now."""
+        """The version of the weights that draw now."""
         return self._versions[self._engine.version]
 
     @property
@@ -169,7 +169,7 @@ class Writer:
         self._inbox.put(lambda: self._pending.append(reply))
 
     def cancel(self, reply: Reply) -> None:
-        """Free the rows of a reply that has no reader any more."""
+        """Free the rows of a reply whose reader has left."""
         self._inbox.put(lambda: self._cancel(reply))
 
     def offer(self, version: str, params: Mapping[str, Tensor], failed: Failed) -> None:
@@ -192,14 +192,14 @@ class Writer:
         self._closed = True
 
     @property
-    def _turned(self) -> bool:
-        """Do the newest weights draw, or are they still copied?"""
-        return self._coming is not None or self._engine.version == len(self._versions) - 1
+    def _may_begin(self) -> bool:
+        """May answers begin? False while copied weights wait until the old ones' answers end."""
+        return self._copying is not None or self._engine.version == len(self._versions) - 1
 
     def _read(self) -> None:
-        """Do what the loop asked for; wait for it if there is nothing to do."""
+        """Do the jobs in the inbox; wait for one if the engine has nothing to do."""
         busy = self._engine.live or self._engine.waiting or self._pending or self._offers
-        if not busy and self._coming is None and self._turned:
+        if not busy and self._copying is None and self._may_begin:
             self._inbox.get()()
         try:
             while True:
@@ -210,12 +210,12 @@ class Writer:
     def _feed(self) -> None:
         """Give the engine the replies for which it has rows.
 
-        While new weights come, a reply of several prompts waits: it could begin with the old ones
-        and go on with the new ones.
+        While new weights are copied, a reply of several prompts waits: some of its prompts could
+        begin with the old ones, and the others with the new ones.
         """
-        while self._pending and self._engine.free > 0 and self._turned:
+        while self._pending and self._engine.free > 0 and self._may_begin:
             job = self._pending[0].job
-            if len(job.prompts) > 1 and (self._offers or self._coming is not None):
+            if len(job.prompts) > 1 and (self._offers or self._copying is not None):
                 return
             reply, groups = self._pending.popleft(), list[int]()
             for number, (prompt, how) in enumerate(zip(job.prompts, job.sampling, strict=True)):
@@ -237,19 +237,19 @@ class Writer:
                     self._choices.pop((group, index), None)
 
     def _take(self) -> None:
-        """Copy parts of new weights, for as long as running answers may wait."""
-        if self._coming is None and self._offers and self._turned and not self._engine.waiting:
+        """Copy parts of new weights for ``HELD_S``, or to the end if no answer is running."""
+        if self._copying is None and self._offers and self._may_begin and not self._engine.waiting:
             version, params, failed = self._offers.popleft()
             try:
-                self._coming = self._engine.take(len(self._versions), params, lambda: True)
+                self._copying = self._engine.take(len(self._versions), params, lambda: True)
             except ValueError as error:
                 self._loop.call_soon_threadsafe(failed, str(error))
                 return
             self._versions.append(version)
         until = perf_counter() + HELD_S
-        while self._coming is not None and (not self._engine.live or perf_counter() < until):
-            if next(self._coming, self) is self:
-                self._coming = None
+        while self._copying is not None and (not self._engine.live or perf_counter() < until):
+            if next(self._copying, self) is self:
+                self._copying = None
 
     def _step(self) -> None:
         engine = self._engine
@@ -268,23 +268,24 @@ class Writer:
             choice.version = choice.version or version
             if stop != Stop.EOS:
                 choice.fresh.append(token)
-                if job.marked:
+                if job.with_logprobs:
                     others = drawn.likeliest.get(key, ((), ()))
-                    choice.marks.append(Mark(token, logp, list(zip(*others, strict=True))))
-            if job.stop or stop is not None or (job.stream and (due or not choice.begun)):
-                self._say(key, choice, stop, pass_on=job.stream and (due or not choice.begun))
+                    choice.logprobs.append(TokenLogp(token, logp, list(zip(*others, strict=True))))
+            send = job.stream and (due or not choice.begun)
+            if job.stop or stop is not None or send:
+                self._write_text(key, choice, stop, send=send)
         if due:
             self._flushed = now
         if self._batch:
             batch, self._batch = self._batch, []
             self._loop.call_soon_threadsafe(_deliver, batch)
 
-    def _say(
-        self, key: tuple[int, int], choice: _Choice, stop: Stop | None, *, pass_on: bool
+    def _write_text(
+        self, key: tuple[int, int], choice: _Choice, stop: Stop | None, *, send: bool
     ) -> None:
-        """Turn a choice's tokens into text, and pass it on if it is time, or if the choice ends."""
+        """Turn a choice's tokens into text; pass it on if ``send``, or if the choice ends."""
         text = choice.text
-        choice.said += text.add(choice.fresh, last=stop is not None)
+        choice.unsent += text.add(choice.fresh, last=stop is not None)
         choice.fresh = []
         if text.stopped and stop is None:
             self._engine.cancel(*key)
@@ -297,19 +298,19 @@ class Writer:
             self._open[choice.reply].left -= 1
             if not self._open[choice.reply].left:
                 del self._open[choice.reply]
-        elif not pass_on or not (choice.said or choice.marks):
+        elif not send or not (choice.unsent or choice.logprobs):
             return
-        piece = Piece(choice.number, choice.said, finish, choice.marks)
+        piece = Piece(choice.number, choice.unsent, finish, choice.logprobs)
         self._batch.append((choice.reply, piece, choice.version, choice.tokens))
-        choice.said, choice.marks, choice.tokens, choice.begun = "", [], 0, True
+        choice.unsent, choice.logprobs, choice.tokens, choice.begun = "", [], 0, True
 
     def _fail(self, error: Exception) -> None:
         """Refuse all open answers, since the engine's state is unknown."""
         log.exception("the engine failed")
         self._engine.clear()
-        self._coming = None
+        self._copying = None
         del self._versions[self._engine.version + 1 :]
-        refused = Refused(500, f"engine: expected an answer, got {type(error).__name__}: {error}")
+        refused = Refused(500, f"engine: must draw an answer, got {type(error).__name__}: {error}")
         for reply in self._open:
             self._loop.call_soon_threadsafe(reply.fail, refused)
         self._open.clear()
