@@ -7,13 +7,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 
 from equipoise.actors.engine.request_engine import RequestEngine, Sampling
+from equipoise.types.packed import Prompt
 from tests.serving import chats
 from tests.serving.chats import Bytes, Chat, Versions, chatting
 
@@ -244,6 +245,9 @@ def test_a_long_prompt_is_refused_with_both_numbers(chat: Chat) -> None:
         status, found, _ = chat.ask(COMPLETIONS, {"prompt": prompt})
         assert status == 400 and found["error"]["code"] == "context_length_exceeded"
         assert "255" in found["error"]["message"] and got in found["error"]["message"]
+    message = {"role": "user", "content": "a", "name": ["a" * 40_000]}
+    status, found, _ = chat.ask(CHATS, {"messages": [message]})
+    assert status == 400 and "40,005 letters" in found["error"]["message"]
     status, found, _ = chat.ask(COMPLETIONS, {"prompt": "a" * 200, "max_tokens": 100})
     assert (
         status == 400 and "56" in found["error"]["message"] and "100" in found["error"]["message"]
@@ -285,10 +289,10 @@ def test_a_token_and_the_names_of_hosts_and_pages_are_asked_for() -> None:
 # ------------------------------------------------------------------------------------ many requests
 
 
-def stream(chat: Chat, body: dict[str, Any]) -> socket.socket:
+def stream(chat: Chat, body: dict[str, Any], path: str = COMPLETIONS) -> socket.socket:
     """A connection whose stream has begun."""
     data = json.dumps(body | {"stream": True}).encode()
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", chat.port), 60)
     connection.sendall(head.encode() + data)
     return connection
@@ -354,6 +358,43 @@ def test_an_answer_has_a_deadline(slow: None) -> None:
         assert got.startswith(b"HTTP/1.1 200") and b'data: {"error":' in got
         assert b"[DONE]" not in got
         chat.until(lambda: chat.service.writer.live == chat.service.open == 0)
+
+
+class Waits(Bytes):
+    """A tokenizer whose chat template takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = {}) -> list[int]:
+        if not isinstance(prompt, str):
+            self.free.wait(60)
+        return super().prompt(prompt, template)
+
+
+def test_prompts_that_take_long_are_within_the_deadline() -> None:
+    waits = Waits()
+    with chatting(chats.model(tokenizer=waits), deadline_s=0.5) as chat:
+        with stream(chat, CHAT, CHATS) as first:
+            chat.until(lambda: chat.service.open == 1)
+            status, found, _ = chat.ask(COMPLETIONS, ASK)  # it waits for the first one
+            assert status == 504 and "within 0.5 s" in found["error"]["message"]
+            assert first.recv(12) == b"HTTP/1.1 504"
+        assert chat.service.open == 0
+        waits.free.set()
+
+
+def test_prompts_that_take_long_are_within_the_queue() -> None:
+    waits = Waits()
+    with chatting(chats.model(tokenizer=waits), rows=1, queue=1) as chat:
+        some = [stream(chat, CHAT | {"max_tokens": 1}, CHATS) for _ in range(2)]
+        chat.until(lambda: chat.service.open == 2)
+        assert chat.ask(COMPLETIONS, ASK)[0] == 429
+        waits.free.set()
+        for one in some:
+            with one:
+                assert one.recv(12) == b"HTTP/1.1 200"
 
 
 def test_open_answers_end_before_the_server(slow: None) -> None:

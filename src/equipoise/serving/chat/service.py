@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
@@ -75,12 +75,17 @@ class Service:
         if asked.n > self.rows:
             raise Denied(400, f"n: must be at most {self.rows} (--batch), got {asked.n}", "n")
         self._check_room(samples)
-        job = await self._run(self._reader, functools.partial(self._job, asked))
-        self._check_room(samples)
-        late = f"deadline: expected an answer within {self._deadline_s:g} s, got none"
-        reply = Reply(job)
-        reply.timer = self._loop.call_later(self._deadline_s, reply.fail, Denied(504, late))
+        ends = self._loop.time() + self._deadline_s
+        late = Denied(504, f"deadline: expected an answer within {self._deadline_s:g} s, got none")
         self.open += samples
+        try:
+            async with asyncio.timeout_at(ends):
+                job = await self._run(self._reader, functools.partial(self._job, asked))
+        except BaseException as error:
+            self.open -= samples
+            raise late if isinstance(error, TimeoutError) else error from None
+        reply = Reply(job)
+        reply.timer = self._loop.call_at(ends, reply.fail, late)
         self.writer.write(reply)
         return reply
 
@@ -139,7 +144,7 @@ class Service:
             return tokens
         try:
             asked: Prompt = read_prompt(plain(prompt, param), param)
-            letters = sum(map(len, _texts(asked)))
+            letters = _letters(asked)
             if letters > LETTERS * self.context:
                 raise _too_long(
                     param, f"at most {self.context - 1:,}", f"a text of {letters:,} letters"
@@ -204,5 +209,9 @@ def _too_long(param: str, wanted: str, got: str) -> Denied:
     return Denied(400, sentence, param, "context_length_exceeded")
 
 
-def _texts(prompt: Prompt) -> list[str]:
-    return [prompt] if isinstance(prompt, str) else [str(one["content"]) for one in prompt]
+def _letters(value: object) -> int:
+    """Return the letters of all texts in a prompt, since a chat template may write any of them."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, Mapping) else value
+    return sum(map(_letters, inner)) if isinstance(inner, Iterable) else 0
