@@ -96,10 +96,10 @@ def load(kind: str) -> ModuleType:
     """Return the tracker's package; ImportError with the command that installs it."""
     try:
         return importlib.import_module(KINDS[kind])
-    except ImportError as error:
+    except Exception as error:  # a package that does not fit the others raises what it likes
         package = KINDS[kind].partition(".")[0]
         raise ImportError(
-            f"--report-to {kind}:NAME needs the package {package}: {install(kind)} ({error})"
+            f"--report-to {kind}:NAME needs the package {package}: {install(kind)} ({_told(error)})"
         ) from error
 
 
@@ -114,7 +114,9 @@ def _check_id(text: str) -> None:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {said(error)[:300]}"
+    # a package's message may have lines and colours
+    plain = "".join(one if one.isprintable() else " " for one in said(error))
+    return f"{type(error).__name__}: {' '.join(plain.split())[:300]}"
 
 
 class Trackers:
@@ -195,7 +197,7 @@ class _Link:
             raise ValueError(
                 f"report_to {self._where}: no run began there within {BEGIN_S:.0f} s"
             ) from None
-        except Exception as error:  # a package may raise anything
+        except (Exception, SystemExit) as error:  # a package may raise anything
             raise ValueError(f"report_to {self._where}: no run begins: {_told(error)}") from error
 
     def send(self, job: Callable[[Tracker], None]) -> None:
@@ -246,7 +248,8 @@ class _Link:
                     tracker.finish(failed=self._failed)
                     return
                 job(tracker)
-            except Exception as error:  # a package may raise anything; the run goes on without it
+            # a package may raise anything, or exit; the run goes on without it
+            except BaseException as error:
                 self._missed(_told(error))
                 if job is None:
                     return
