@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -521,9 +522,25 @@ def test_newer_weights_are_followed_and_bad_ones_are_an_alarm(
             word = {"v2": "finite", "v3": "expected [", "v4": "every parameter"}[name]
             alarmed(chat, word)
             assert state()["version"] == "v1"
-        source.error = OSError("the disk is gone")
-        alarmed(chat, "the disk is gone")
-        source.error, source.now = None, ("v5", dict(chats.net(2).named_parameters()))
+        for error in (OSError("the disk is gone"), RuntimeError("no memory")):
+            source.error = error
+            alarmed(chat, str(error))
+        source.error = None  # what is read again is no alarm, but the last version still is
+        chat.until(lambda: len(found := state()["alarms"]) == 1 and "every parameter" in found[0])
+        source.now = "v5", dict(chats.net(2).named_parameters())
         chat.until(lambda: state()["version"] == "v5" and not state()["alarms"])
         wanted = answers(2, "abc", 20)
         assert chat.text("abc", temperature=0, max_tokens=20) == wanted
+
+
+def test_only_the_newest_of_the_weights_that_wait_is_kept(slow: None) -> None:
+    with chatting(rows=1) as chat, stream(chat, LONG):
+        chat.until(lambda: chat.service.writer.live == 1)
+        kept = list[weakref.ref[torch.Tensor]]()
+        for number in range(1, 5):
+            params = dict(chats.net(number).named_parameters())
+            kept += [weakref.ref(one) for one in params.values()][:1]
+            chat.service.writer.offer(f"v{number}", params, lambda why: None)
+            del params
+        # the first ones are copied already, and the last ones wait
+        chat.until(lambda: sum(one() is not None for one in kept) <= 2)

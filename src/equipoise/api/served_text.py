@@ -34,22 +34,35 @@ class Following:
 
     def __init__(self, run: Path) -> None:
         self._run, self._seen = run, _listed(run)
+        self._damage = ""  # of the newest kept weights
 
     def newer(self, version: str) -> tuple[str, Mapping[str, Tensor]] | None:
         """As ``Newer.newer``."""
-        if (listed := _listed(self._run)) == self._seen:
-            return None
-        place = weights_of(self._run)
-        found = None if named(place) == version else (named(place), checkpoint.load(place)[0])
-        self._seen = listed
-        return found
+        if (listed := _listed(self._run)) != self._seen:
+            self._damage, place = _damage(self._run), weights_of(self._run)
+            if not self._damage and named(place) != version:
+                found = named(place), checkpoint.load(place)[0]
+                self._seen = listed
+                return found
+            self._seen = listed
+        if self._damage:
+            raise ValueError(self._damage)
+        return None
 
 
 def _listed(run: Path) -> object:
-    """Return what changes when a checkpoint is kept or removed."""
+    """Return what changes when a checkpoint is kept or removed, or the newest one is rewritten."""
     folder = run / "checkpoints"
-    rooms = [one for one in (folder, folder / "best", run / "summary.json") if one.exists()]
-    return [one.stat().st_mtime_ns for one in rooms]
+    newest = [file for _, path in checkpoint.steps(folder)[:1] for file in path.glob("*")]
+    rooms = (folder, folder / "best", run / "summary.json", *newest)
+    return [(one, one.stat().st_mtime_ns) for one in rooms if one.exists()]
+
+
+def _damage(run: Path) -> str:
+    """Return the damage of the newest checkpoint, which would be passed over for an older one."""
+    skipped = list[str]()
+    checkpoint.latest(run / "checkpoints", skipped=skipped)
+    return skipped[0] if skipped else ""
 
 
 def named(place: Path) -> str:

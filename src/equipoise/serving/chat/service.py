@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from equipoise.actors.engine.request_engine import RequestEngine
-from equipoise.hints import shortened
+from equipoise.hints import said, shortened
 from equipoise.language.messages import read_prompt
 from equipoise.language.task_files import plain
 from equipoise.serving.chat.model import Model, check_finite, context_of
@@ -53,7 +53,7 @@ class Service:
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
         )
         self.open = 0  # choices that were asked for and have not ended
-        self._alarm = ""
+        self._unread = self._unfit = ""  # why newer weights cannot be read, or served
         self._seen = model.version  # the newest version that was offered
         self.draining = False
         self.metrics = Metrics()
@@ -166,21 +166,32 @@ class Service:
             try:
                 find = functools.partial(source.newer, self._seen)
                 found = await self._run(self._loader, find)
-                if found is None:
-                    continue
-                version, params = found
-                check_finite(version, params)
-            except (OSError, ValueError) as error:
-                self._alarmed(str(error))
+            except Exception as error:  # also of torch, such as a lack of memory
+                if (why := said(error)) != self._unread:
+                    log.warning("newer weights cannot be read", extra={"why": why})
+                self._unread = why
                 continue
-            self._seen, self._alarm = version, ""
+            self._unread = ""
+            if found is None:
+                continue
+            version, params = found
+            try:
+                check_finite(version, params)
+            except ValueError as error:
+                self._refused(str(error))
+                continue
+            self._seen, self._unfit = version, ""
             log.info("newer weights", extra={"version": version})
-            self.writer.offer(version, params, self._alarmed)
+            self.writer.offer(version, params, self._refused)
 
-    def _alarmed(self, why: str) -> None:
-        if why != self._alarm:
+    def _refused(self, why: str) -> None:
+        if why != self._unfit:
             log.warning("newer weights cannot be served", extra={"why": why})
-        self._alarm = why
+        self._unfit = why
+
+    @property
+    def _alarms(self) -> list[str]:
+        return [one for one in (self._unread, self._unfit) if one]
 
     # -------------------------------------------------------------------------------------- a state
 
@@ -192,7 +203,7 @@ class Service:
             "version": self.writer.version,
             "live": self.writer.live,
             "open": self.open,
-            "alarms": [self._alarm] if self._alarm else [],
+            "alarms": self._alarms,
         }
 
     def _gauges(self) -> dict[str, tuple[str, float]]:
@@ -200,7 +211,7 @@ class Service:
             "equipoise_tokens_total": ("Tokens that were drawn.", self.writer.drawn),
             "equipoise_answers_live": ("Answers that are being written.", self.writer.live),
             "equipoise_answers_open": ("Answers that were asked for.", self.open),
-            "equipoise_alarms": ("Alarms.", bool(self._alarm)),
+            "equipoise_alarms": ("Alarms.", len(self._alarms)),
         }
 
 
