@@ -101,6 +101,23 @@ class Empty(Counts):
         return ""
 
 
+class Exits(Counts):
+    async def reset(self, row: Mapping[str, object]) -> Any:
+        sys.exit(3)
+
+
+class Endless(Counts):
+    @classmethod
+    def rows(cls, most: int = 20) -> Any:
+        return ({"most": one} for one in itertools.count())
+
+
+class Quits(Counts):
+    @classmethod
+    def rows(cls, most: int = 20) -> Any:
+        sys.exit(4)
+
+
 class Alike(Counts):
     """All conversations begin with the same words."""
 
@@ -130,9 +147,15 @@ def test_a_class_is_a_task_of_its_rows() -> None:
         ("Empty", {}, "row 1: must have a prompt, got .*reset: expected a text or messages"),
         ("Counts", {"most": 1}, "must have at least 2 rows, got 1"),
         ("Counts", {"mots": 1}, "unknown argument 'mots'; did you mean 'most'"),
+        ("Exits", {}, "row 1: must have a prompt, got SystemExit: 3"),
+        ("Quits", {}, "expected rows, got SystemExit: 4"),
+        ("Endless", {}, "must have at most 1,000 rows, got more"),
     ],
 )
-def test_a_class_that_is_no_task(name: str, arguments: dict[str, object], wrong: str) -> None:
+def test_a_class_that_is_no_task(
+    name: str, arguments: dict[str, object], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_ROWS", 1000)
     with pytest.raises(ValueError, match=wrong):
         tasks.make(f"{__name__}:{name}", seed=1, arguments=arguments)
 
