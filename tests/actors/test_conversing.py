@@ -269,6 +269,17 @@ def test_samples_that_go_on_begin_before_new_groups(net: Decoder) -> None:
     assert order == [0, 0, 1, 1, 2, 2] and engine.live == engine.waiting == 0
 
 
+class Halt(BaseException):
+    """An error that is no Exception, as that of a panic in a library."""
+
+
+class Unreadable(list[object]):
+    """A list that cannot be read."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("closed")
+
+
 class Bad(Echo):
     """Fails as the row asks, in the second turn."""
 
@@ -283,6 +294,8 @@ class Bad(Echo):
                 raise KeyError("nothing here")
             if self.kind == "exits":
                 raise SystemExit(3)
+            if self.kind == "halts":
+                raise Halt("panic")
             garbage: dict[str, Any] = {
                 "number": 3,
                 "nan": ("<", float("nan")),
@@ -291,6 +304,7 @@ class Bad(Echo):
                 "empty": ("", 0.0),
                 "megabytes": ("<" * 5_000_000, 0.0),
                 "big": ("<", 10**400),
+                "unreadable": Unreadable(),
             }
             if self.kind in garbage:
                 return garbage[self.kind]
@@ -310,6 +324,8 @@ class Bad(Echo):
         ("empty", "got an empty one"),
         ("megabytes", "at most 1,000 bytes, got 5,000,000"),
         ("big", "finite number, got int"),
+        ("halts", "Halt: panic"),
+        ("unreadable", "got RuntimeError: closed"),
     ],
 )
 def test_a_partner_that_fails_costs_its_conversation_alone(
@@ -342,6 +358,20 @@ def test_a_partner_that_always_fails_ends_the_run(
     monkeypatch.setattr(conversing, "FAILED_IN_A_ROW", 5)
     with pytest.raises(PartnersFailed, match="failed in 5 conversations .* OSError: no net"):
         told(engine_of(net, Never))
+
+
+def test_rewards_without_a_finite_sum_cost_their_conversation(net: Decoder) -> None:
+    class Rich(Echo):
+        def step(self, text: str) -> tuple[str | None, float]:
+            return super().step(text)[0], 3e38
+
+    done = [
+        one.conversation
+        for one in told(engine_of(net, Rich)).values()
+        if one.conversation is not None
+    ]
+    assert all("finite sum, got 6e+38" in one.failure for one in done if one.turns > 1)
+    assert any(one.turns > 1 for one in done)
 
 
 def test_conversations_end_at_their_bounds(net: Decoder) -> None:

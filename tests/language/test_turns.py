@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -99,6 +101,23 @@ class Empty(Counts):
         return ""
 
 
+class Exits(Counts):
+    async def reset(self, row: Mapping[str, object]) -> Any:  # type: ignore[override]
+        sys.exit(3)
+
+
+class Endless(Counts):
+    @classmethod
+    def rows(cls, most: int = 20) -> Any:
+        return ({"most": one} for one in itertools.count())
+
+
+class Quits(Counts):
+    @classmethod
+    def rows(cls, most: int = 20) -> Any:
+        sys.exit(4)
+
+
 class Alike(Counts):
     """All conversations begin with the same words."""
 
@@ -128,9 +147,15 @@ def test_a_class_is_a_task_of_its_rows() -> None:
         ("Empty", {}, "row 1: must have a prompt, got .*reset: expected a text or messages"),
         ("Counts", {"most": 1}, "must have at least 2 rows, got 1"),
         ("Counts", {"mots": 1}, "unknown argument 'mots'; did you mean 'most'"),
+        ("Exits", {}, "row 1: must have a prompt, got SystemExit: 3"),
+        ("Quits", {}, "expected rows, got SystemExit: 4"),
+        ("Endless", {}, "must have at most 1,000 rows, got more"),
     ],
 )
-def test_a_class_that_is_no_task(name: str, arguments: dict[str, object], wrong: str) -> None:
+def test_a_class_that_is_no_task(
+    name: str, arguments: dict[str, object], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_ROWS", 1000)
     with pytest.raises(ValueError, match=wrong):
         tasks.make(f"{__name__}:{name}", seed=1, arguments=arguments)
 
@@ -158,11 +183,22 @@ def test_a_partner_has_two_methods() -> None:
         (([{"role": "user", "content": "é" * 60}], 0), "at most 100 bytes"),
         ((["a"] * 10**6, 0), "at most 100 bytes"),
         (("é" * 51, 0), "at most 100 bytes, got 102"),
+        (("\ud800", 0), "expected whole characters, got half of one"),
+        (([{"role": "user", "content": "a", "more": object()}], 0), "got object"),
+        (([{"role": "user", "content": "a", "more": math.nan}], 0), "got nan"),
     ],
 )
 def test_answers_that_are_none(value: object, wrong: str) -> None:
     with pytest.raises(partner.WrongAnswer, match=wrong):
         partner.answer(value, chat=True, most=100)
+
+
+def test_an_answer_of_many_levels_is_none() -> None:
+    deep: object = "a"
+    for _ in range(3000):
+        deep = [deep]
+    with pytest.raises(partner.WrongAnswer, match="at most 64 levels"):
+        partner.answer(([{"role": "user", "content": deep}], 0), chat=True, most=10_000)
 
 
 def test_an_answer_of_text_is_the_users_message() -> None:
@@ -314,6 +350,36 @@ def test_async_steps_that_hang_or_block_cost_themselves() -> None:
     assert isinstance(results(pool, 1)[1], Failure)
     pool.submit(2, lambda settle: settle(answers(5)))
     assert results(pool, 1) == {2: 5}
+    pool.close()
+
+
+def test_an_async_step_that_exits_or_stops_the_loop_costs_itself() -> None:
+    async def exits() -> None:
+        sys.exit(3)
+
+    async def stops() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(WAIT_S)
+
+    async def answers(value: int) -> int:
+        await asyncio.sleep(0.05)
+        return value
+
+    pool = Steps(5.0)
+    pool.submit(0, lambda settle: settle(answers(5)))
+    pool.submit(1, lambda settle: settle(exits()))
+    found = results(pool, 2)
+    assert found[0] == 5
+    assert isinstance(found[1], Failure) and "SystemExit: 3" in found[1].error
+    pool.submit(2, lambda settle: settle(stops()))
+    assert isinstance(results(pool, 1)[2], Failure)
+    ends, key = time.monotonic() + WAIT_S, 3
+    while True:  # the stopped loop may still be closing
+        pool.submit(key, lambda settle: settle(answers(6)))
+        if (last := results(pool, 1)[key]) == 6:
+            break
+        assert time.monotonic() < ends, last
+        key += 1
     pool.close()
 
 

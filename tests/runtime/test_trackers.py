@@ -29,11 +29,14 @@ class Fake:
     runs: ClassVar[dict[str, list[Any]]] = {}
     begun: ClassVar[list[trackers.Begin]] = []
     fails: ClassVar[bool] = False
+    error: ClassVar[BaseException] = ConnectionError("the server is away")
     held: ClassVar[threading.Event | None] = None
 
     def __init__(self, begin: trackers.Begin) -> None:
         if begin.name == "refused":
             raise RuntimeError("api_key not configured")
+        if begin.name == "exits":
+            sys.exit(3)
         self.begun.append(begin)
         self.rows = self.runs.setdefault(begin.id, [])
 
@@ -41,7 +44,7 @@ class Fake:
         if self.held is not None:
             self.held.wait(60)
         if self.fails:
-            raise ConnectionError("the server is away")
+            raise self.error
         self.rows.append((step, dict(values)))
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
@@ -107,6 +110,18 @@ def test_a_tracker_that_fails_costs_its_own_reports(tmp_path: Path, fake: type[F
     with pytest.warns(RuntimeWarning, match="not all is reported to wandb:one: ConnectionError"):
         made.close()
     assert len(made.metrics()) == 2
+
+
+def test_a_tracker_that_exits_costs_its_own_reports(tmp_path: Path, fake: type[Fake]) -> None:
+    fake.fails, fake.error = True, SystemExit("\x1b[31mno\nkey\x1b[0m")
+    made = RunDirectory.create(tmp_path / "run", program(), report_to=["wandb:one"])
+    made.write_report(report(env_steps=1000))
+    with pytest.warns(RuntimeWarning, match=r"wandb:one: SystemExit: \[31mno key \[0m"):
+        made.close()
+    (rows,) = fake.runs.values()
+    assert rows == ["finished"]
+    with pytest.raises(ValueError, match="wandb:exits: no run begins: SystemExit: 3"):
+        RunDirectory.create(tmp_path / "other", program(), report_to=["wandb:exits"])
 
 
 def test_the_reports_of_a_run_say_what_a_tracker_did_not_get(
@@ -180,6 +195,16 @@ def test_a_missing_package_is_said_before_anything_starts(
     with pytest.raises(ImportError, match=f"--report-to {kind}:NAME needs .*install"):
         api.start("CartPole-v1", on="serial", out=tmp_path / "run", report_to=f"{kind}:ring")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_package_that_cannot_be_imported_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text("raise AttributeError('np.float_ was removed')")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="wandb:NAME needs .*AttributeError: np.float_ was"):
+        trackers.read("wandb:ring")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from equipoise import api
 from equipoise.actors.engine.conversing import Conversing
-from equipoise.actors.engine.engine import Sampled, Told
+from equipoise.actors.engine.engine import Sampled, Conversation
 from equipoise.errors import WorkerFailed, spoken
 from equipoise.language.turns.steps import PartnersFailed
 from tests.language.test_tokenizers import words
@@ -141,13 +141,17 @@ def test_messages_are_told_by_a_chat_template(tmp_path: Path, monkeypatch: Any) 
     model = api.export(tmp_path / "first", tmp_path / "model").path
     words(Path(model), template=CHAT)
     options: dict[str, Any] = {"task": f"{TALKING}:Chatting", "on": "serial", "model": str(model)}
-    seen: list[Told] = []
+    seen: list[Conversation] = []
     ended = Conversing._ended
 
     def looked(engine: Conversing, *given: Any) -> Sampled:
         sample = ended(engine, *given)
-        if sample.told is not None and sample.told.turns == 3 and sample.told.reward is not None:
-            seen.append(sample.told)
+        if (
+            sample.conversation is not None
+            and sample.conversation.turns == 3
+            and sample.conversation.reward is not None
+        ):
+            seen.append(sample.conversation)
         return sample
 
     monkeypatch.setattr(Conversing, "_ended", looked)

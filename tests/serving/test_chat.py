@@ -7,13 +7,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 
 from equipoise.actors.engine.request_engine import RequestEngine, Sampling
+from equipoise.types.packed import Prompt
 from tests.serving import chats
 from tests.serving.chats import Bytes, Chat, Versions, chatting
 
@@ -244,6 +246,9 @@ def test_a_long_prompt_is_refused_with_both_numbers(chat: Chat) -> None:
         status, found, _ = chat.ask(COMPLETIONS, {"prompt": prompt})
         assert status == 400 and found["error"]["code"] == "context_length_exceeded"
         assert "255" in found["error"]["message"] and got in found["error"]["message"]
+    message = {"role": "user", "content": "a", "name": ["a" * 40_000]}
+    status, found, _ = chat.ask(CHATS, {"messages": [message]})
+    assert status == 400 and "40,005 letters" in found["error"]["message"]
     status, found, _ = chat.ask(COMPLETIONS, {"prompt": "a" * 200, "max_tokens": 100})
     assert (
         status == 400 and "56" in found["error"]["message"] and "100" in found["error"]["message"]
@@ -285,10 +290,10 @@ def test_a_token_and_the_names_of_hosts_and_pages_are_asked_for() -> None:
 # ------------------------------------------------------------------------------------ many requests
 
 
-def stream(chat: Chat, body: dict[str, Any]) -> socket.socket:
+def stream(chat: Chat, body: dict[str, Any], path: str = COMPLETIONS) -> socket.socket:
     """A connection whose stream has begun."""
     data = json.dumps(body | {"stream": True}).encode()
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     connection = socket.create_connection(("127.0.0.1", chat.port), 60)
     connection.sendall(head.encode() + data)
     return connection
@@ -354,6 +359,43 @@ def test_an_answer_has_a_deadline(slow: None) -> None:
         assert got.startswith(b"HTTP/1.1 200") and b'data: {"error":' in got
         assert b"[DONE]" not in got
         chat.until(lambda: chat.service.writer.live == chat.service.open == 0)
+
+
+class Waits(Bytes):
+    """A tokenizer whose chat template takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = {}) -> list[int]:
+        if not isinstance(prompt, str):
+            self.free.wait(60)
+        return super().prompt(prompt, template)
+
+
+def test_prompts_that_take_long_are_within_the_deadline() -> None:
+    waits = Waits()
+    with chatting(chats.model(tokenizer=waits), deadline_s=0.5) as chat:
+        with stream(chat, CHAT, CHATS) as first:
+            chat.until(lambda: chat.service.open == 1)
+            status, found, _ = chat.ask(COMPLETIONS, ASK)  # it waits for the first one
+            assert status == 504 and "within 0.5 s" in found["error"]["message"]
+            assert first.recv(12) == b"HTTP/1.1 504"
+        assert chat.service.open == 0
+        waits.free.set()
+
+
+def test_prompts_that_take_long_are_within_the_queue() -> None:
+    waits = Waits()
+    with chatting(chats.model(tokenizer=waits), rows=1, queue=1) as chat:
+        some = [stream(chat, CHAT | {"max_tokens": 1}, CHATS) for _ in range(2)]
+        chat.until(lambda: chat.service.open == 2)
+        assert chat.ask(COMPLETIONS, ASK)[0] == 429
+        waits.free.set()
+        for one in some:
+            with one:
+                assert one.recv(12) == b"HTTP/1.1 200"
 
 
 def test_open_answers_end_before_the_server(slow: None) -> None:
@@ -480,9 +522,25 @@ def test_newer_weights_are_followed_and_bad_ones_are_an_alarm(
             word = {"v2": "finite", "v3": "expected [", "v4": "every parameter"}[name]
             alarmed(chat, word)
             assert state()["version"] == "v1"
-        source.error = OSError("the disk is gone")
-        alarmed(chat, "the disk is gone")
-        source.error, source.now = None, ("v5", dict(chats.net(2).named_parameters()))
+        for error in (OSError("the disk is gone"), RuntimeError("no memory")):
+            source.error = error
+            alarmed(chat, str(error))
+        source.error = None  # what is read again is no alarm, but the last version still is
+        chat.until(lambda: len(found := state()["alarms"]) == 1 and "every parameter" in found[0])
+        source.now = "v5", dict(chats.net(2).named_parameters())
         chat.until(lambda: state()["version"] == "v5" and not state()["alarms"])
         wanted = answers(2, "abc", 20)
         assert chat.text("abc", temperature=0, max_tokens=20) == wanted
+
+
+def test_only_the_newest_of_the_weights_that_wait_is_kept(slow: None) -> None:
+    with chatting(rows=1) as chat, stream(chat, LONG):
+        chat.until(lambda: chat.service.writer.live == 1)
+        kept = list[weakref.ref[torch.Tensor]]()
+        for number in range(1, 5):
+            params = dict(chats.net(number).named_parameters())
+            kept.append(weakref.ref(next(iter(params.values()))))
+            chat.service.writer.offer(f"v{number}", params, lambda why: None)
+            del params
+        # the first ones are copied already, and the last ones wait
+        chat.until(lambda: sum(one() is not None for one in kept) <= 2)

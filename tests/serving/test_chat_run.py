@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,25 @@ def test_newer_weights_are_found_once(run: Path) -> None:
     found = source.newer("any")
     assert found is not None and found[0] == version_of(later)
     assert source.newer(found[0]) is None
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "manifest.json"])
+def test_newer_weights_that_are_torn_are_an_alarm_until_they_are_whole(
+    run: Path, name: str
+) -> None:
+    model = of_run(run, "", "", ())
+    assert model.source is not None
+    file = newer(run, 1000) / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the older checkpoint that others take instead
+        for _ in range(2):
+            with pytest.raises(ValueError, match=f"step_1000.*{name}"):
+                model.source.newer(model.version)
+    file.write_bytes(whole)
+    found = model.source.newer(model.version)
+    assert found is not None and found[0] == version_of(file.parent)
 
 
 @pytest.mark.thorough

@@ -35,23 +35,35 @@ class Following:
 
     def __init__(self, run: Path) -> None:
         self._run, self._seen = run, _listed(run)
+        self._damage = ""  # of the newest kept weights
 
     def newer(self, version: str) -> tuple[str, Mapping[str, Tensor]] | None:
         """Return the newest version and its weights; None if ``version`` is the newest."""
-        if (listed := _listed(self._run)) == self._seen:
-            return None
-        place = weights_of(self._run)
-        newest = version_of(place)
-        found = None if newest == version else (newest, checkpoint.load(place)[0])
-        self._seen = listed
-        return found
+        if (listed := _listed(self._run)) != self._seen:
+            self._damage, place = _damage(self._run), weights_of(self._run)
+            if not self._damage and version_of(place) != version:
+                found = version_of(place), checkpoint.load(place)[0]
+                self._seen = listed
+                return found
+            self._seen = listed
+        if self._damage:
+            raise ValueError(self._damage)
+        return None
 
 
-def _listed(run: Path) -> list[int]:
-    """Return the times of the paths that change when a checkpoint is kept or removed."""
+def _listed(run: Path) -> object:
+    """Return what changes when a checkpoint is kept or removed, or the newest one is rewritten."""
     folder = run / CHECKPOINTS
-    places = [one for one in (folder, folder / BEST, run / SUMMARY) if one.exists()]
-    return [one.stat().st_mtime_ns for one in places]
+    newest = [file for _, path in checkpoint.steps(folder)[:1] for file in path.glob("*")]
+    rooms = (folder, folder / BEST, run / SUMMARY, *newest)
+    return [(one, one.stat().st_mtime_ns) for one in rooms if one.exists()]
+
+
+def _damage(run: Path) -> str:
+    """Return the damage of the newest checkpoint, which would be passed over for an older one."""
+    skipped = list[str]()
+    checkpoint.latest(run / CHECKPOINTS, skipped=skipped)
+    return skipped[0] if skipped else ""
 
 
 def version_of(place: Path) -> str:

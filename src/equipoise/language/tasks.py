@@ -12,7 +12,7 @@ import json
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from equipoise.types.packed import Example
 ANSWERED = "equipoise.language.scoring.own:answered"
 REASONING = "reasoning_gym:"
 HELD_OUT = 500  # the most held-out prompts of a file; a tenth of the file if that is less
+MOST_ROWS = 4_000_000  # of a user's function, which may be an endless generator
 TRAINED = 0.75  # of the inputs of a built-in task
 # tokens of a sample beyond the longest answer: the end, and one more
 SPARE = 2
@@ -222,8 +223,12 @@ def _called(
         ) from None
     try:
         made = function(**given)
-        rows = made if isinstance(made, TextTask) or not isinstance(made, Iterable) else list(made)
-    except Exception as error:  # whatever a user's function raises
+        rows = (
+            list(islice(made, MOST_ROWS + 1))
+            if isinstance(made, Iterable) and not isinstance(made, TextTask)
+            else made
+        )
+    except (Exception, SystemExit) as error:  # whatever a user's function raises
         raise ValueError(f"task {target!r}: expected rows, got {raised(error)}") from error
     if isinstance(rows, TextTask):
         return rows
@@ -232,6 +237,8 @@ def _called(
             f"task {target!r}: expected a TextTask or rows with a prompt, got "
             f"{type(made).__name__} {made!r:.80}"
         )
+    if len(rows) > MOST_ROWS:
+        raise ValueError(f"task {target!r}: must have at most {MOST_ROWS:,} rows, got more")
     if is_partner:
         return _of_partner(target, rows, seed)
     return _parted(target, read(enumerate(rows, 1), f"task {target!r}", "row"), seed)
@@ -246,7 +253,7 @@ def _of_partner(target: str, rows: Sequence[object], seed: int) -> TextTask:
             raise ValueError(f"{at}: must be a mapping with texts as keys, got {row!r:.80}")
         try:
             prompt = partner.opening(make(), row, partner.settled)
-        except Exception as error:  # whatever a user's partner raises
+        except (Exception, SystemExit) as error:  # whatever a user's partner raises
             raise ValueError(f"{at}: must have a prompt, got {raised(error)}") from error
         template = messages.template(row, at)
         examples.append(Example(prompt=prompt, columns=dict(row), template=template, at=at))

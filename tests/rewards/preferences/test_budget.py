@@ -77,3 +77,12 @@ def test_no_more_than_the_labels_are_asked(labels: int, newest: float) -> None:
             for urgent in (False, True):
                 count, mine = budget.counts(newest_asked, others, progress=1.0, urgent=urgent)
                 assert 0 <= mine <= count <= max(labels - newest_asked - others, 0)
+
+
+def test_rounds_with_more_queries_than_the_run_ask_them_all() -> None:
+    for labels in (10, 20):
+        budget, newest, others = Budget(labels=labels, round=50, newest=0.5, spread=True), 0, 0
+        for now in range(1, 11):
+            count, mine = budget.counts(newest, others, progress=now / 10, urgent=False)
+            newest, others = newest + mine, others + count - mine
+        assert (newest, others) == (labels // 2, labels // 2)

@@ -181,6 +181,8 @@ class Conversing:
         try:
             answer = partner.answer(result, chat=chat, most=bounds.answer_bytes)
             one.reward += answer.reward
+            if not abs(one.reward) <= partner.LARGEST:
+                raise WrongAnswer(f"step: the rewards must have a finite sum, got {one.reward:.3g}")
             if answer.messages is None:
                 cut = one.stop == Stop.LENGTH and len(one.token) >= one.limit
                 return [self._ended(one, Stop.LENGTH if cut else Stop.EOS)]

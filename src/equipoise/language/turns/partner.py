@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from equipoise import foreign
-from equipoise.hints import shortened
+from equipoise.hints import raised, shortened
 from equipoise.language.messages import read_prompt
+from equipoise.language.task_files import plain
 from equipoise.naming import called
 from equipoise.types.packed import Prompt
 
-LARGEST = 3.4e38  # reward, in the range of the learner's float32
+LARGEST = 3.4e38  # reward of a conversation, in the range of the learner's float32
 METHODS = ("reset", "step")
 Settle = Callable[[object], object]  # returns the result of an awaitable, else the value itself
 
@@ -99,6 +100,15 @@ def answer(value: object, *, chat: bool, most: int) -> Answer:
     ``chat``: the prompt is messages, so a text becomes the user's message; ``most``: bytes of the
     answer.
     """
+    try:
+        return _answer(value, chat, most)
+    except WrongAnswer:
+        raise
+    except Exception as error:  # objects of a user's class, which may raise anything when read
+        raise WrongAnswer(f"step: must return (answer, reward), got {raised(error)}") from error
+
+
+def _answer(value: object, chat: bool, most: int) -> Answer:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise WrongAnswer(f"step: must return (answer, reward), got {_shown(value)}")
     said, reward = value[0], foreign.listed(value[1])
@@ -114,7 +124,7 @@ def answer(value: object, *, chat: bool, most: int) -> Answer:
     if isinstance(said, str) and chat:
         said = [{"role": "user", "content": said}]
     try:
-        messages = read_prompt(said, "step")
+        messages = read_prompt(plain(said, "step"), "step")
     except ValueError as error:
         raise WrongAnswer(str(error)) from None
     if not isinstance(messages, str) and any(one["role"] == "assistant" for one in messages):

@@ -130,7 +130,7 @@ class Steps:
                 value = step.call(lambda one, step=step: self._settled(one, step))  # type: ignore[misc]
             except WrongAnswer as error:
                 value = Failure(str(error))
-            except (Exception, SystemExit, asyncio.CancelledError) as error:  # a user's code
+            except BaseException as error:  # a user's code may raise anything
                 value = Failure(raised(error))
             hung = step.late and step.waits_for is None
             self._done.put((step, value))
@@ -145,7 +145,7 @@ class Steps:
         if not inspect.isawaitable(value):
             return value
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(
                     target=_serve, args=[self._loop], name="equipoise turns", daemon=True
@@ -175,8 +175,13 @@ class Steps:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, then cancel its open tasks."""
-    loop.run_forever()
+    """Run a loop until it is stopped, and then cancel what it still has."""
+    while True:
+        try:
+            loop.run_forever()
+            break
+        except (SystemExit, KeyboardInterrupt):  # of a step, which has it as its result
+            pass
     for task in (left := asyncio.all_tasks(loop)):
         task.cancel()
     if left:

@@ -96,10 +96,11 @@ def load(kind: str) -> ModuleType:
     """Return the tracker's package; ImportError with the command that installs it."""
     try:
         return importlib.import_module(KINDS[kind])
-    except ImportError as error:
+    except Exception as error:  # a package that does not fit the others raises what it likes
         package = KINDS[kind].partition(".")[0]
         raise ImportError(
-            f"--report-to {kind}:NAME needs the package {package}: {install(kind)} ({error})"
+            f"--report-to {kind}:NAME needs the package {package}: {install(kind)} "
+            f"({_described(error)})"
         ) from error
 
 
@@ -114,7 +115,9 @@ def _check_id(text: str) -> None:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {said(error)[:300]}"
+    # a package's message may have lines and colours
+    plain = "".join(one if one.isprintable() else " " for one in said(error))
+    return f"{type(error).__name__}: {' '.join(plain.split())[:300]}"
 
 
 def table(samples: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[object]]]:
@@ -202,7 +205,7 @@ class _Link:
                 f"report_to {self._where}: must begin a run within {BEGIN_S:.0f} s, got none; "
                 "try again, or leave it out"
             ) from None
-        except Exception as error:  # a package may raise anything
+        except (Exception, SystemExit) as error:  # a package may raise anything
             raise ValueError(
                 f"report_to {self._where}: must begin a run, got {_described(error)}"
             ) from error
@@ -255,7 +258,8 @@ class _Link:
                     tracker.finish(failed=self._failed)
                     return
                 job(tracker)
-            except Exception as error:  # a package may raise anything; the run goes on without it
+            # a package may raise anything, or exit; the run goes on without it
+            except BaseException as error:
                 self._missed(_described(error))
                 if job is None:
                     return

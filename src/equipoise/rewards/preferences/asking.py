@@ -140,6 +140,7 @@ class Budget:
         if not self.spread:
             count = min(self.round, left)
             return count, min(wanted, count)
+        usual = min(usual, kept)  # a round may have more queries than the run
         due = math.ceil(kept * min(progress + HASTE * urgent, 1.0))
         due = max(min(due, kept - at_end) - newest, at_end * last)
         free = max(self.labels - kept - others, 0)  # not kept for the guard

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from equipoise.actors.engine.request_engine import RequestEngine
-from equipoise.hints import shortened
+from equipoise.hints import said, shortened
 from equipoise.language.messages import read_prompt
 from equipoise.language.task_files import plain
 from equipoise.serving.chat.model import Model, check_finite, context_of
@@ -53,7 +53,7 @@ class Service:
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
         )
         self.open = 0  # choices that were asked for and have not ended
-        self._alarm = ""
+        self._unread = self._unfit = ""  # why newer weights cannot be read, or served
         self._seen = model.version  # the newest version that was offered
         self.draining = False
         self.metrics = Metrics()
@@ -75,15 +75,21 @@ class Service:
         if asked.n > self.rows:
             raise Denied(400, f"n: must be at most {self.rows} (--batch), got {asked.n}", "n")
         self._check_room(samples)
-        job = await self._run(self._reader, functools.partial(self._job, asked))
-        self._check_room(samples)
-        late = (
+        ends = self._loop.time() + self._deadline_s
+        late = Denied(
+            504,
             f"deadline: must have an answer within {self._deadline_s:g} s, got none; "
-            "try a smaller max_tokens"
+            "try a smaller max_tokens",
         )
-        reply = Reply(job)
-        reply.timer = self._loop.call_later(self._deadline_s, reply.fail, Denied(504, late))
         self.open += samples
+        try:
+            async with asyncio.timeout_at(ends):
+                job = await self._run(self._reader, functools.partial(self._job, asked))
+        except BaseException as error:
+            self.open -= samples
+            raise late if isinstance(error, TimeoutError) else error from None
+        reply = Reply(job)
+        reply.timer = self._loop.call_at(ends, reply.fail, late)
         self.writer.write(reply)
         return reply
 
@@ -147,7 +153,7 @@ class Service:
             return tokens
         try:
             asked: Prompt = read_prompt(plain(prompt, param), param)
-            letters = sum(map(len, _texts(asked)))
+            letters = _letters(asked)
             if letters > LETTERS * self.context:
                 raise _too_long(
                     param,
@@ -171,21 +177,32 @@ class Service:
             try:
                 find = functools.partial(source.newer, self._seen)
                 found = await self._run(self._loader, find)
-                if found is None:
-                    continue
-                version, params = found
-                check_finite(version, params)
-            except (OSError, ValueError) as error:
-                self._alarmed(str(error))
+            except Exception as error:  # also of torch, such as a lack of memory
+                if (why := said(error)) != self._unread:
+                    log.warning("newer weights cannot be read", extra={"why": why})
+                self._unread = why
                 continue
-            self._seen, self._alarm = version, ""
+            self._unread = ""
+            if found is None:
+                continue
+            version, params = found
+            try:
+                check_finite(version, params)
+            except ValueError as error:
+                self._refused(str(error))
+                continue
+            self._seen, self._unfit = version, ""
             log.info("newer weights", extra={"version": version})
-            self.writer.offer(version, params, self._alarmed)
+            self.writer.offer(version, params, self._refused)
 
-    def _alarmed(self, why: str) -> None:
-        if why != self._alarm:
+    def _refused(self, why: str) -> None:
+        if why != self._unfit:
             log.warning("newer weights cannot be served", extra={"why": why})
-        self._alarm = why
+        self._unfit = why
+
+    @property
+    def _alarms(self) -> list[str]:
+        return [one for one in (self._unread, self._unfit) if one]
 
     # ------------------------------------------------------------------------------------ the state
 
@@ -197,7 +214,7 @@ class Service:
             "version": self.writer.version,
             "live": self.writer.live,
             "open": self.open,
-            "alarms": [self._alarm] if self._alarm else [],
+            "alarms": self._alarms,
         }
 
     def _gauges(self) -> dict[str, tuple[str, float]]:
@@ -205,7 +222,7 @@ class Service:
             "equipoise_tokens_total": ("Tokens that were drawn.", self.writer.drawn),
             "equipoise_answers_live": ("Answers that are being written.", self.writer.live),
             "equipoise_answers_open": ("Answers that were asked for.", self.open),
-            "equipoise_alarms": ("Alarms.", bool(self._alarm)),
+            "equipoise_alarms": ("Alarms.", len(self._alarms)),
         }
 
 
@@ -214,5 +231,9 @@ def _too_long(param: str, most: str, got: str) -> Denied:
     return Denied(400, sentence, param, "context_length_exceeded")
 
 
-def _texts(prompt: Prompt) -> list[str]:
-    return [prompt] if isinstance(prompt, str) else [str(one["content"]) for one in prompt]
+def _letters(value: object) -> int:
+    """Return the letters of all texts in a prompt, since a chat template may write any of them."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, Mapping) else value
+    return sum(map(_letters, inner)) if isinstance(inner, Iterable) else 0

@@ -135,7 +135,8 @@ class Writer:
         self._versions = [version]  # by the engine's number
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._copying: Iterator[None] | None = None
-        self._offers: deque[tuple[str, Mapping[str, Tensor], Failed]] = deque()
+        # the newest alone: each has all weights
+        self._offers: deque[tuple[str, Mapping[str, Tensor], Failed]] = deque(maxlen=1)
         self._pending: deque[Reply] = deque()
         self._open: dict[Reply, _Open] = {}
         self._choices: dict[tuple[int, int], _Choice] = {}  # by group and index
