@@ -102,7 +102,7 @@ class Empty(Counts):
 
 
 class Exits(Counts):
-    async def reset(self, row: Mapping[str, object]) -> Any:  # type: ignore[override]
+    def reset(self, row: Mapping[str, object]) -> Any:
         sys.exit(3)
 
 

@@ -120,7 +120,7 @@ def test_a_tracker_that_exits_costs_its_own_reports(tmp_path: Path, fake: type[F
         made.close()
     (rows,) = fake.runs.values()
     assert rows == ["finished"]
-    with pytest.raises(ValueError, match="wandb:exits: no run begins: SystemExit: 3"):
+    with pytest.raises(ValueError, match="wandb:exits: must begin a run, got SystemExit: 3"):
         RunDirectory.create(tmp_path / "other", program(), report_to=["wandb:exits"])
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from equipoise import api
 from equipoise.actors.engine.conversing import Conversing
-from equipoise.actors.engine.engine import Sampled, Conversation
+from equipoise.actors.engine.engine import Conversation, Sampled
 from equipoise.errors import WorkerFailed, spoken
 from equipoise.language.turns.steps import PartnersFailed
 from tests.language.test_tokenizers import words
