@@ -264,7 +264,7 @@ def read(example: dict[str, Any]) -> None:
 
 
 DOORS = [
-    Door(name="edge lines", examples=_lines(), attempt=say, quick=20, full=300),
+    Door(name="edge lines", examples=_lines(), attempt=say, quick=20, full=300, prepare=_policy),
     Door(name="recorded rows", examples=_files(), attempt=read, quick=60, full=600),
 ]
 

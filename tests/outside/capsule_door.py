@@ -246,6 +246,7 @@ DOORS = [
         examples=examples(),
         attempt=attempt,
         hang_s=10.0,
+        prepare=base,
         growth_mb=8.0,
         quick=20,
         full=300,

@@ -78,7 +78,8 @@ class Door:
     ``hang_s``: wall-clock seconds of one attempt, generous, for what never ends. ``cpu_s``: CPU
     seconds of the attempt's thread (the best of three tries), where the door promises one.
     ``growth_mb``: memory that each of three more tries of the same example may add. ``quick`` and
-    ``full``: examples in ``make test`` and in CI.
+    ``full``: examples in ``make test`` and in CI. ``prepare``: makes what all attempts share, and
+    is not in the time of an attempt.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Door:
     growth_mb: float = 4.0
     quick: int = 30
     full: int = 200
+    prepare: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,7 @@ def limited() -> Iterator[None]:
 
 def attempt(door: Door, example: Any) -> None:
     """Attempt with every bound of the door; raises what was wrong."""
+    door.prepare()
     with limited():
         _attempt(door, example)
 

@@ -373,7 +373,15 @@ def one_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 DOORS = [
-    Door(name="registry", examples=examples, attempt=attempt, hang_s=60.0, growth_mb=16.0, quick=4)
+    Door(
+        name="registry",
+        examples=examples,
+        attempt=attempt,
+        hang_s=60.0,
+        growth_mb=16.0,
+        quick=4,
+        prepare=template,
+    )
 ]
 PLANTED = [
     Planted("only some errors cost one alias", "registry", narrow_except, ("Fail in", "Error in")),

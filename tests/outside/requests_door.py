@@ -278,6 +278,7 @@ DOORS = [
         examples=shares((3, ASKED), (2, MOVES)),
         attempt=ask_the_page,
         hang_s=5.0,
+        prepare=registry,
         quick=40,
         full=200,
     ),

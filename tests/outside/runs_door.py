@@ -340,7 +340,15 @@ def no_plain_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 DOORS = [
-    Door(name="run directory", examples=EXAMPLES, attempt=attempt, hang_s=8.0, quick=10, full=200)
+    Door(
+        name="run directory",
+        examples=EXAMPLES,
+        attempt=attempt,
+        hang_s=8.0,
+        quick=10,
+        full=200,
+        prepare=base,
+    )
 ]
 PLANTED = [
     Planted(
