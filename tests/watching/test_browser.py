@@ -454,6 +454,7 @@ def test_the_keyboard_does_everything(place: Path, registry: Path, browser: Any)
         assert page.evaluate("() => document.documentElement.dataset.theme") == "dark", (
             "the choice stays"
         )
+        page.wait_for_selector("#runs a")  # the rows come after the page
         press("/")
         page.keyboard.type("going")
         press("Tab")
