@@ -33,7 +33,7 @@ def one_of(only: str | None) -> Part | None:
                                 an action a line, on numpy and onnxruntime alone
   equipoise export runs/NAME policy --recorded rows.npz      with no env at hand
   equipoise train sort --algorithm rloo --model model        of a run on text
-  equipoise export runs/NAME adapter --only adapter          its adapters, as peft loads them""",
+  equipoise export runs/NAME adapter --only adapter    its adapters, for peft""",
 )
 @plain_command("equipoise export")
 def export(

@@ -38,8 +38,8 @@ TOKEN = "EQUIPOISE_SERVE_TOKEN"
   equipoise serve registry --policy cartpole --uds /run/cartpole.sock
   equipoise serve registry --policy arm --deadline-ms 5 --safe-action '[0, 0]'
   equipoise serve registry --policy cartpole --host 0.0.0.0 --token-file token
-  equipoise serve runs/NAME --context 1024    a run on text, for OpenAI's clients
-  equipoise serve model                       a folder with config.json and safetensors
+  equipoise serve runs/NAME --context 1024    of a run on text: OpenAI's API
+  equipoise serve model                       a folder with a language model
 
 Ask it:
   curl -d '{"obs": [0, 0, 0, 0]}' http://127.0.0.1:8000/v1/act""",

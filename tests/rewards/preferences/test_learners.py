@@ -113,7 +113,10 @@ def test_two_learners_have_the_reward_of_one(tmp_path: Path) -> None:
     for path, wanted in tree.items(states[0]):
         for state in states[1:]:
             found = dict(tree.items(state))[path]
-            assert path == "run" or np.array_equal(np.asarray(found), np.asarray(wanted)), path
+            if path == "numbers/kl":  # of the policy, whose sums are in another order
+                np.testing.assert_allclose(found, wanted, rtol=1e-4)
+            elif path != "run":
+                assert np.array_equal(np.asarray(found), np.asarray(wanted)), path
     for name, wanted in one.params().items():
         assert torch.equal(two[0].params()[name], two[1].params()[name])
         torch.testing.assert_close(two[0].params()[name], wanted, rtol=1e-4, atol=1e-5)
