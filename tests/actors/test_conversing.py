@@ -24,10 +24,11 @@ from equipoise.algorithms.grpo import GRPO
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.language.turns.steps import PartnersFailed
 from equipoise.learners.pool import ALONE
-from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import pack
 from equipoise.nets.token_logp import token_logp
 from equipoise.types import Batch, Example, Stop, Trajectory
+from tests.actors.decoders import small_decoder
 
 TOKENS = CharTokenizer("abcdefgh<>")
 LENGTH, LIMIT, SEED = 64, 40, 7
@@ -45,21 +46,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def net() -> Decoder:
-    torch.manual_seed(0)
-    return Decoder(
-        DecoderConfig(
-            family="qwen3",
-            vocab_size=TOKENS.size,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            intermediate_size=24,
-            max_position_embeddings=LENGTH,
-            initializer_range=0.5,
-        )
-    )
+    return small_decoder(words=TOKENS.size, length=LENGTH)
 
 
 class Echo:

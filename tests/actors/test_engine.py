@@ -17,9 +17,10 @@ from equipoise.actors.engine import drawing, torch_engine
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.nets import decoding
-from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.nets.decoder import Decoder
 from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Packed, Stop
+from tests.actors.decoders import small_decoder
 
 EOS, SEED, LENGTH = 3, 5, 64
 Params = dict[str, torch.Tensor]
@@ -37,21 +38,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def net() -> Decoder:
-    torch.manual_seed(0)
-    return Decoder(
-        DecoderConfig(
-            family="qwen3",
-            vocab_size=12,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            intermediate_size=24,
-            max_position_embeddings=LENGTH,
-            initializer_range=0.5,
-        )
-    )
+    return small_decoder(words=12, length=LENGTH)
 
 
 def _prompt(group: int) -> list[int]:

@@ -11,7 +11,8 @@ import torch
 
 from equipoise.actors.engine.request_engine import RequestEngine, Sampling, nucleus
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
-from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.nets.decoder import Decoder
+from tests.actors.decoders import small_decoder
 
 EOS, LENGTH = 3, 48
 
@@ -26,21 +27,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def net() -> Decoder:
-    torch.manual_seed(0)
-    return Decoder(
-        DecoderConfig(
-            vocab_size=12,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            intermediate_size=24,
-            max_position_embeddings=LENGTH,
-            initializer_range=0.5,
-            family="qwen3",
-        )
-    )
+    return small_decoder(words=12, length=LENGTH)
 
 
 def engine_of(net: Decoder, rows: int = 8) -> RequestEngine:

@@ -15,7 +15,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.algorithms import PPO
-from equipoise.api.options import BOOLS, MAPPINGS, PLACES
+from equipoise.api.options import BOOLS, LISTS, MAPPINGS, PLACES
 from equipoise.device_envs.naming import make_device_env
 from equipoise.language.tasks import built_in
 from equipoise.types import learning
@@ -27,6 +27,11 @@ ODD: list[tuple[Mapping[Any, Any], str]] = [
     ({"out": 3}, "out: must be a path"),
     ({"trust": "os"}, "trust: must be a list of modules such as .*, got 'os'"),
     ({"trust": {"os"}}, "trust: must be a list of modules"),
+    *(({name: 5}, f"{name}: must be a list of .*, got 5") for name in LISTS),
+    *(({name: [None]}, f"{name}: must be a list of .*, got None in it") for name in LISTS),
+    *(({name: b"x"}, f"{name}: must be a list of .*, got b'x'") for name in LISTS),
+    ({"report_to": {"wandb": "x"}}, "report_to: must be a list of trackers"),
+    ({"policies": {"main": 5}}, "policies: main: must be .*, got 5"),
     ({"settings": {1: 2}}, "settings: keys must be texts such as 'algorithm.gamma', got 1"),
     ({"settings": [1]}, "settings: must hold texts such as 'algorithm.gamma=0.98', got 1"),
     ({"gama": 0.9}, r"unknown option 'gama'; did you mean settings=\{'algorithm.gamma': 0.9\}\?"),

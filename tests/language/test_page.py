@@ -16,6 +16,15 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.MULTILINE | r
 FILE = re.compile(r"^\$ cat (\S+)\n(.*?)(?=^\$|\Z)", re.MULTILINE | re.DOTALL)
 
 
+def check_printed(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
+    """Run the blocks of a page one after the other; each prints what the page shows."""
+    for code, printed in blocks:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, "a page", "exec"), names)
+        assert said.getvalue() == printed
+
+
 def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -26,11 +35,7 @@ def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name).write_text(inside)
     blocks, names = BLOCK.findall(text), dict[str, Any]()
     assert len(blocks) == 2
-    for code, printed in blocks:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            exec(compile(code, PAGE.name, "exec"), names)
-        assert said.getvalue() == printed
+    check_printed(blocks, names)
     sys.modules.pop("my_rewards")
 
 
@@ -45,9 +50,5 @@ def test_the_page_of_conversations_shows_what_happens(
     (tmp_path / name).write_text(inside)
     blocks = BLOCK.findall(text)
     assert len(blocks) == 2
-    for code, printed in blocks:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            exec(compile(code, page.name, "exec"), names)
-        assert said.getvalue() == printed
+    check_printed(blocks, names)
     sys.modules.pop("my_partner")

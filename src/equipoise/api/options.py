@@ -477,6 +477,11 @@ OWN_OF_TUNE: Mapping[str, str] = {
 BOOLS = ("progress", "tensorboard", "recipe", "or_resume")
 MAPPINGS = ("env_kwargs", "cluster")
 PLACES = ("out", "init_from", "resume")
+LISTS = {  # of texts
+    "trust": "modules such as ['my_envs']",
+    "report_to": "trackers such as ['wandb:PROJECT']",
+    "policies": "texts such as ['main=ppo'], or a dict of policies by name",
+}
 
 
 def check_shapes(options: Mapping[str, object]) -> None:
@@ -493,9 +498,17 @@ def check_shapes(options: Mapping[str, object]) -> None:
                 raise TypeError(f"{name}: must be {said}, got {options[name]!r}")
     for name in PLACES:
         check_place(options.get(name), name)
-    trust = options.get("trust", ())
-    if isinstance(trust, str | bytes) or not isinstance(trust, Sequence):
-        raise TypeError(f"trust: must be a list of modules such as ['my_envs'], got {trust!r}")
+    for name, said in LISTS.items():
+        value = options.get(name, ())
+        if name == "policies" and isinstance(value, Mapping):
+            continue
+        if name == "report_to" and isinstance(value, str):  # one tracker
+            continue
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise TypeError(f"{name}: must be a list of {said}, got {value!r}")
+        for one in value:
+            if not isinstance(one, str):
+                raise TypeError(f"{name}: must be a list of {said}, got {one!r} in it")
 
 
 def check_flags(**flags: object) -> None:

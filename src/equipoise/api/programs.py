@@ -82,7 +82,7 @@ def made_program(
         from_recipe(
             target,
             name,
-            {key: given_policy(one) for key, one in several.items()},
+            {key: given_policy(one, key) for key, one in several.items()},
             recipe=options.get("recipe", True),
             settings=settings,
             env_kwargs=env_kwargs,
@@ -120,9 +120,16 @@ def together(given: Mapping[str, object], settings: Settings, where: str) -> dic
     return {**given, **found}
 
 
-def given_policy(one: Given) -> str | Algorithm | Policy | Frozen:
-    """One of several policies; a class becomes the name of its algorithm."""
-    return algorithm_name(one) if isinstance(one, type) else one
+def given_policy(one: Given, name: str) -> str | Algorithm | Policy | Frozen:
+    """One of several policies, named ``name``; a class becomes the name of its algorithm."""
+    if isinstance(one, type) and issubclass(one, Learns):
+        return algorithm_name(one)
+    if isinstance(one, type) or not isinstance(one, str | Learns | Policy | Frozen):
+        raise TypeError(
+            f"policies: {name}: must be an algorithm, by name or as an object, a Policy or a "
+            f"Frozen, got {one!r}"
+        )
+    return one
 
 
 def _rewards(given: object) -> str | None:

@@ -34,9 +34,10 @@ class NonFiniteLogits(FloatingPointError):
 
 
 GROUP, INDEX, KEY, START, PLACE, END, TOKEN, SEAT, PROMPT = range(9)
-"""Of a live row: its group, index in it and key; where in its text its first drawn token stands, its last token (``TOKEN``,
-the next input) and the last one that it may have; its row of ``_text``; the length of its prompt, which is less than
-``START`` in a continued sample."""  # noqa: E501
+"""Of a live row: its group, index in it and key; the places of its first drawn token, of its last
+one (``TOKEN``, the next input) and of the last that it may have; its row of ``_text``; the length
+of its prompt, which is less than ``START`` in a continued sample.
+"""
 # most tokens, padding included, that are computed at once: bounds the memory of activations
 PREFILL = 16_384
 

@@ -41,7 +41,10 @@ class Tools:
 
     def score(self, text: str) -> float:
         """Return the reward of the final answer."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: must have a method score, which returns the reward of the "
+            "final answer, got none"
+        )
 
     def _message(self, call: str) -> dict[str, object]:
         try:
