@@ -62,6 +62,46 @@ def test_a_completion_is_no_column(tmp_path: Path) -> None:
     ]
 
 
+def test_a_conversation_is_parted_before_the_first_answer(tmp_path: Path) -> None:
+    said = [
+        {"role": "assistant", "content": "5"},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Yes"},
+    ]
+    both = [{"messages": [*MESSAGES, *said], "level": 1}, {"prompt": MESSAGES, "completion": said}]
+    one, two = task_files.read(jsonl(tmp_path / "a.jsonl", *both))
+    assert (one.prompt, one.turns, one.columns) == (MESSAGES, said, {"level": 1})
+    assert (two.prompt, two.turns, two.completion) == (MESSAGES, said, "")
+    single = {"messages": [*MESSAGES, said[0]]}
+    (single_read,) = task_files.read(jsonl(tmp_path / "b.jsonl", single))
+    assert (single_read.completion, single_read.turns) == ("5", ())
+
+
+ANSWER = {"role": "assistant", "content": "5"}
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ({"messages": []}, "expected a question and then an answer of the assistant, got none"),
+        ({"messages": [*MESSAGES]}, "expected a question and then an answer"),
+        ({"messages": [ANSWER]}, "and then an answer of the assistant, got assistant"),
+        ({"messages": [3, ANSWER]}, "message 1: expected texts 'role' and 'content', got 3"),
+        (
+            {"messages": [*MESSAGES, ANSWER, *MESSAGES]},
+            "the first and the last are the assistant's",
+        ),
+        ({"messages": [*MESSAGES, ANSWER], "completion": "5"}, "got messages with one"),
+        ({"prompt": "a", "completion": [ANSWER, ANSWER]}, "a prompt of messages, .* got a text"),
+        ({"prompt": [*MESSAGES, ANSWER], "completion": [ANSWER, ANSWER]}, "begins the assistant's"),
+        ({"prompt": MESSAGES, "completion": []}, "expected a text, or messages, got"),
+    ],
+)
+def test_conversations_that_are_none(row: dict[str, object], wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        task_files.read(jsonl(tmp_path / "a.jsonl", row))
+
+
 def test_verl_is_read_from_parquet_as_from_jsonl(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -125,7 +165,7 @@ def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"question": "a", "answer": 1}, "got question, answer; rename 'question'"),
         (
             {"messages": [{"role": "user", "content": "a"}]},
-            "got messages; 'prompt' is the messages up to the answer",
+            "got user; a question alone is a 'prompt'",
         ),
         ({}, "expected a column 'prompt', got none$"),
         ({"prompt": ""}, "line 2: prompt: expected a text or messages, got an empty one"),
@@ -141,7 +181,7 @@ def test_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"prompt": "a", "ended": 1}, "expected another name than 'ended'"),
         (
             {"prompt": "a", "completion": 5},
-            "completion: expected a text, or one message of the assistant, got 5",
+            "completion: expected a text, or messages, got 5",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.language.tokenizers import STRANGE, CharTokenizer, HubTokenizer, check_fits
+from equipoise.language.tokenizers import STRANGE, CharTokenizer, HubTokenizer, check_fits, with_end
 
 
 def test_text_comes_back() -> None:
@@ -154,3 +154,54 @@ def test_characters_as_hugging_face_reads_them(tmp_path: Path) -> None:
     assert theirs.decode([*own.encode(text), *own.eos]) == text
     with pytest.raises(Exception, match="WordLevel error"):  # no character is left out in silence
         theirs.encode("12")
+
+
+TURNS = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}<model> {{ m.content }} <end> {% else %}"
+    "<user> {{ m.content }} {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<model> {% endif %}"
+)
+ASKED = [{"role": "user", "content": "a"}]
+SAID = [
+    {"role": "assistant", "content": "b b"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "a"},
+]
+MARKED = TURNS.replace(
+    "<model> {{ m.content }} <end> ",
+    "<model> {% generation %}{{ m.content }} <end> {% endgeneration %}",
+)
+
+
+@pytest.mark.parametrize("template", [TURNS, MARKED, MARKED.replace("<end> {% e", "{% e")])
+def test_what_the_assistant_wrote_in_a_conversation(template: str, tmp_path: Path) -> None:
+    own = HubTokenizer(words(tmp_path, template=template))
+    tokens, chosen = own.conversation(ASKED, SAID)
+    end, user, model, a, b, c = own.encode("<end> <user> <model> a b c")
+    middle = [end] if "<end> {% e" in template or template == TURNS else []
+    assert tokens == [b, b, *middle, user, c, model, a, end]
+    assert chosen == [True] * (2 + len(middle)) + [False] * 3 + [True] * 2
+    # a single answer is what it is as a completion
+    assert own.conversation(ASKED, SAID[:1])[0] == with_end(own, own.encode("b b"))
+
+
+def test_conversations_that_a_template_cannot_tell(tmp_path: Path) -> None:
+    last = TURNS.replace("{{ m.content }} <end>", "{{ m.content if loop.last else 'a' }} <end>")
+    endless = TURNS.replace(" <end>", "")
+    silent = MARKED.replace("generation %}{{ m.content }}", "generation %}").replace(
+        "<end> {% e", "{% e"
+    )
+    for name, template, wrong in (
+        ("last", last, "must keep earlier turns .* by {% generation %}"),
+        ("endless", endless, "message 2: expected the assistant's turn to have one end, got 0"),
+        ("silent", silent, "got a conversation without a marked token"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            HubTokenizer(words(tmp_path / name, template=template)).conversation(ASKED, SAID)
+    spelled = [{"role": "assistant", "content": "b <end> b"}, *SAID[1:]]
+    with pytest.raises(
+        ValueError, match="message 2: expected the assistant's turn to have one end, got 2"
+    ):
+        HubTokenizer(words(tmp_path / "kept", template=TURNS)).conversation(ASKED, spelled)
+    with pytest.raises(ValueError, match="the tokenizer of characters has no chat template"):
+        CharTokenizer("ab").conversation(ASKED, SAID)

@@ -15,13 +15,14 @@ import torch
 from typer.testing import CliRunner
 
 from equipoise import api, cli
+from equipoise.algorithms.sft import SFT
 from equipoise.language import files, models
 from equipoise.language.task_files import read
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.nets.decoder import Decoder
 from equipoise.sources.text import Texts
 from tests.language.test_messages import CHAT
-from tests.language.test_tokenizers import words
+from tests.language.test_tokenizers import ASKED, SAID, TURNS, words
 
 SHAPE = "llama:hidden_size=16,num_hidden_layers=1,num_attention_heads=2,max_position_embeddings=64"
 REWARD = """
@@ -348,3 +349,36 @@ def test_a_spec_that_is_damaged_is_named(here: Path) -> None:
 
         with pytest.raises(ValueError, match=said.replace("policies.policy", f"policies.{name}")):
             playable.text_spec(damaged, name, "spec.json")
+
+
+def test_the_assistant_s_messages_of_a_conversation_are_imitated(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are read, and their gradient is 0."""
+    model = words(here / "model", template=TURNS)
+    config = models.from_scratch(SHAPE, 8)
+    files.write(model, config, dict(Decoder(config).named_parameters()), eos=(0,))
+    said = [[*ASKED, *SAID], [*ASKED, SAID[0]]] + [
+        [{"role": "user", "content": f"a {'b ' * i}"}, *SAID] for i in range(10)
+    ]
+    task = rows("chat.jsonl", *({"messages": one} for one in said))
+    options: dict[str, Any] = {"algorithm": "sft", "model": "model", "on": "serial"}
+    seen, loss = list[tuple[list[int], list[bool]]](), SFT.loss
+
+    def looked(self: SFT, net: Any, target: Any, batch: Any, **more: Any) -> Any:
+        data = batch.data
+        seen.extend(
+            (data.token[data.sample == n].tolist(), data.chosen[data.sample == n].tolist())
+            for n in range(len(data.prompt))
+        )
+        return loss(self, net, target, batch, **more)
+
+    monkeypatch.setattr(SFT, "loss", looked)
+    summary = trained(task, **options | {"max_completion_length": 10, "out": "sft"})
+    assert summary["updates"] == 2
+    end, user, assistant, a, b, c = HubTokenizer(model).encode("<end> <user> <model> a b c")
+    one = [b, b, end], [True] * 3
+    both = [*one[0], user, c, assistant, a, end], [*one[1], False, False, False, True, True]
+    assert one in seen and both in seen and all(found in (one, both) for found in seen)
+    with pytest.raises(ValueError, match="chat.jsonl, line .*: expected a completion of at most 4"):
+        trained(task, **options | {"max_completion_length": 4, "out": "short"})

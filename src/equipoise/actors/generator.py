@@ -233,7 +233,8 @@ class Generator:
         behaviour["chosen"][0, i] = np.arange(behaviour["chosen"].shape[2]) < length
         if (conversation := sample.conversation) is not None:
             behaviour["chosen"][0, i, :length] = conversation.chosen
-            data.context["retokenized"][i] = conversation.retokenized
+            if "retokenized" in data.context:  # not of a recited one
+                data.context["retokenized"][i] = conversation.retokenized
             if conversation.failure:
                 self._count_failure(conversation.failure)
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)

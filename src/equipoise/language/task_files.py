@@ -1,8 +1,10 @@
 """Task files: prompts with the arguments of their rewards, from JSONL and parquet.
 
 A row has a ``prompt``, as a text or as messages ``{"role", "content"}``. A ``completion``, if there
-is one, is what ``sft`` learns. All other columns go to the rewards by their names; if a row lacks a
-column of another row, its value is None. Next to messages the columns ``tools`` and
+is one, is what ``sft`` learns: a text, or the messages that follow, of which it learns the
+assistant's. ``messages`` in place of both are parted before the assistant's first one. All other
+columns go to the rewards by their names; if a row lacks a column of another row, its value is None.
+Next to messages the columns ``tools`` and
 ``chat_template_kwargs`` are also arguments of the chat template. verl's files are such rows: the
 ``ground_truth`` in their ``reward_model`` also becomes a column.
 """
@@ -14,14 +16,14 @@ import decimal
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from equipoise import foreign
 from equipoise.files import BOM, DEEPEST_JSON, LARGEST_JSON, MOST_DIGITS, parse_json
 from equipoise.hints import hint, install, nearest, shortened
 from equipoise.language import messages
-from equipoise.types.packed import Example
+from equipoise.types.packed import Example, Prompt
 
 SUFFIXES = (".jsonl", ".parquet")
 HALF = re.compile("[\ud800-\udfff]")  # of a character
@@ -161,6 +163,7 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
         if not isinstance(row, Mapping):
             raise ValueError(f"{at}: expected an object with a prompt, got {type(row).__name__}")
         row = {whole(str(name), at): plain(value, f"{at}: {name}") for name, value in row.items()}
+        row = _parted(row, at)
         if "prompt" not in row:
             raise ValueError(f"{at}: expected a column 'prompt', got {_listed(row)}")
         if taken := [name for name in RESERVED if name in row]:
@@ -177,9 +180,8 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
         names.update(dict.fromkeys(columns))
         prompt = messages.read_prompt(row["prompt"], f"{at}: prompt")
         template = {} if isinstance(prompt, str) else messages.template(row, at)
-        made.append(
-            (prompt, columns, _completion(row.get("completion"), f"{at}: completion"), template, at)
-        )
+        completion, turns = _completion(row.get("completion"), prompt, f"{at}: completion")
+        made.append((prompt, columns, completion, turns, template, at))
     if not made:
         raise ValueError(f"{where}: expected at least one {what} with a prompt, got none")
     return [
@@ -187,20 +189,36 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
             prompt=prompt,
             columns={name: columns.get(name) for name in names},
             completion=completion,
+            turns=turns,
             template=template,
             at=at,
         )
-        for prompt, columns, completion, template, at in made
+        for prompt, columns, completion, turns, template, at in made
     ]
 
 
-def _listed(row: Mapping[str, object]) -> str:
-    # a conversation that ends with an answer is no prompt
-    if isinstance(row.get("messages"), list):
-        return (
-            f"{shortened(', '.join(row))}; 'prompt' is the messages up to the answer, "
-            "'completion' a list of the answer alone"
+def _parted(row: dict[str, object], at: str) -> dict[str, object]:
+    """The row with the messages of a conversation as its prompt and its completion."""
+    said = row.get("messages")
+    if "prompt" in row or not isinstance(said, list):
+        return row
+    if "completion" in row:
+        raise ValueError(
+            f"{at}: expected 'messages', or a prompt and a completion, got messages with one"
         )
+    roles = [one.get("role") if isinstance(one, Mapping) else None for one in said]
+    if "assistant" not in roles[1:] or roles[0] == "assistant":
+        raise ValueError(
+            f"{at}: messages: expected a question and then an answer of the assistant, got "
+            f"{shortened(', '.join(str(one) for one in roles)) or 'none'}; a question alone is a "
+            "'prompt'"
+        )
+    first = roles.index("assistant")
+    others = {name: value for name, value in row.items() if name != "messages"}
+    return {"prompt": said[:first], "completion": said[first:]} | others
+
+
+def _listed(row: Mapping[str, object]) -> str:
     near = nearest("prompt", row) or next(
         (name for name in ("question", "problem", "input") if name in row), None
     )
@@ -209,14 +227,30 @@ def _listed(row: Mapping[str, object]) -> str:
     )
 
 
-def _completion(value: object, at: str) -> str:
-    """The wanted completion: a text, or the assistant's message alone."""
+def _completion(
+    value: object, prompt: Prompt, at: str
+) -> tuple[str, Sequence[Mapping[str, object]]]:
+    """The wanted completion: a text, or messages that begin and end with the assistant's."""
     if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-        one = messages.read_message(value[0], at)
-        if one["role"] == "assistant" and "tool_calls" not in one:
-            return str(one["content"])
-    raise ValueError(
-        f"{at}: expected a text, or one message of the assistant, got {shortened(repr(value))}"
-    )
+        return value or "", ()
+    if not (isinstance(value, list) and value):
+        raise ValueError(f"{at}: expected a text, or messages, got {shortened(repr(value))}")
+    said = [
+        messages.read_message(one, f"{at}, message {i + 1}" if len(value) > 1 else at)
+        for i, one in enumerate(value)
+    ]
+    roles = [str(one["role"]) for one in said]
+    if roles[0] != "assistant" or roles[-1] != "assistant":
+        raise ValueError(
+            f"{at}: expected messages of which the first and the last are the assistant's, got "
+            f"{shortened(', '.join(roles))}"
+        )
+    if len(said) == 1 and "tool_calls" not in said[0]:
+        return str(said[0]["content"]), ()
+    if isinstance(prompt, str) or prompt[-1]["role"] == "assistant":
+        got = "a text" if isinstance(prompt, str) else "one that begins the assistant's answer"
+        raise ValueError(
+            f"{at}: a conversation has a prompt of messages, of which the last is answered, got "
+            f"{got}"
+        )
+    return "", said

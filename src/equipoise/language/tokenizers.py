@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ UNKNOWN = "<unk>"
 NO_ARGUMENTS: Mapping[str, object] = {}  # of a chat template
 STRANGE = "\N{REPLACEMENT CHARACTER}"  # the text of a token that has no character
 SENTINEL = "equipoise-turn"  # stands for a turn in a rendered chat template
+# in a chat template, around what the assistant wrote
+MARKS = re.compile(r"\{%[-+]?\s*generation\b")
 END_WITHIN = 3  # a chat template writes the end of a turn within these tokens after it
 
 
@@ -95,6 +98,14 @@ class CharTokenizer:
     ) -> list[int]:
         if isinstance(answer, str):
             return self.encode(answer)
+        raise no_template("the tokenizer of characters")
+
+    def conversation(
+        self,
+        prompt: Prompt,
+        turns: Sequence[Mapping[str, object]],
+        template: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> tuple[list[int], list[bool]]:
         raise no_template("the tokenizer of characters")
 
     def check_appends(
@@ -280,6 +291,74 @@ class HubTokenizer:
             tokens = tokens[end + 1 :]
         return tokens
 
+    def conversation(
+        self,
+        prompt: Prompt,
+        turns: Sequence[Mapping[str, object]],
+        template: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> tuple[list[int], list[bool]]:
+        """What the assistant wrote is what a template puts between ``{% generation %}`` and
+        ``{% endgeneration %}``. Without these marks it is what each of its messages adds to the
+        text; ValueError if a later message changes an earlier one.
+        """
+        if isinstance(prompt, str):
+            raise ValueError("expected a text after a prompt that is a text, got messages")
+        if MARKS.search(str(self._read.chat_template or "")):
+            return self._marked(prompt, turns, template)
+        messages, tokens, chosen = [*prompt, *turns], list[int](), list[bool]()
+        own = [i for i, one in enumerate(turns, len(prompt)) if one["role"] == "assistant"]
+        for i, later in zip(own, [*own[1:], None], strict=True):
+            begins = self._rendered(messages[:i], template)
+            text = ends = self._rendered(messages[: i + 1], template, answering=False)
+            if later is not None:
+                text = self._rendered(messages[:later], template)
+            if not (ends.startswith(begins) and text.startswith(ends)):
+                raise changes_turns(
+                    self._directory, "marks what the assistant wrote by {% generation %}"
+                )
+            added = self.encode(text[len(begins) :])
+            ended = [n for n, one in enumerate(added) if one in self.eos]
+            if later is None and not ended:  # as after a completion
+                added.append(self.eos[0])
+                ended = [len(added) - 1]
+            within = sum(one in self.eos for one in self.encode(ends[len(begins) :]))
+            if not ended or within > 1:
+                raise ValueError(
+                    f"message {i + 1}: expected the assistant's turn to have one end, got "
+                    f"{within}, in {shortened(repr(ends[len(begins) :]))}; a text must not spell "
+                    "the end, and the chat template must write it"
+                )
+            if later is None:  # nothing after the last end is learned or read
+                added = added[: ended[0] + 1]
+            tokens += added
+            chosen += [n <= ended[0] for n in range(len(added))]
+        return tokens, chosen
+
+    def _marked(
+        self,
+        prompt: Sequence[Mapping[str, object]],
+        turns: Sequence[Mapping[str, object]],
+        template: Mapping[str, object],
+    ) -> tuple[list[int], list[bool]]:
+        """The tokens of a template with marks, to the end of the last marked text."""
+        begins = self.prompt(prompt, template)
+        how = {"return_dict": True, "return_assistant_tokens_mask": True}
+        whole = self._applied([*prompt, *turns], {**how, **template})
+        given = [*whole["input_ids"]]
+        chosen = [bool(one) for one in whole["assistant_masks"]][len(begins) :]
+        if given[: len(begins)] != begins:
+            raise changes_turns(self._directory)
+        if True not in chosen:
+            raise ValueError(
+                f"the chat template in {self._directory}: must mark what the assistant wrote by "
+                "{% generation %}, got a conversation without a marked token"
+            )
+        length = len(chosen) - chosen[::-1].index(True)
+        tokens, chosen = given[len(begins) :][:length], chosen[:length]
+        if tokens[-1] not in self.eos:
+            tokens, chosen = [*tokens, self.eos[0]], [*chosen, True]
+        return tokens, chosen
+
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> None:
         if isinstance(prompt, str):
             return
@@ -300,14 +379,23 @@ class HubTokenizer:
             )
 
     def _rendered(
-        self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
+        self,
+        messages: Sequence[Mapping[str, object]],
+        template: Mapping[str, object],
+        *,
+        answering: bool = True,
     ) -> str:
-        """Return the text of messages, with the assistant's turn begun."""
+        """Return the text of messages; if ``answering``, with the assistant's next turn begun."""
+        how = {"add_generation_prompt": answering, "tokenize": False}
+        return str(self._applied(messages, {**how, **template}))
+
+    def _applied(
+        self, messages: Sequence[Mapping[str, object]], options: Mapping[str, object]
+    ) -> Any:
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")
-        options = {"add_generation_prompt": True, "tokenize": False}
         try:
-            return str(self._read.apply_chat_template([*messages], **options, **template))
+            return self._read.apply_chat_template([*messages], **options)
         except Exception as error:  # a template may raise any error
             roles = ", ".join(str(one["role"]) for one in messages)
             raise ValueError(
@@ -316,11 +404,11 @@ class HubTokenizer:
             ) from error
 
 
-def changes_turns(directory: Path) -> ValueError:
-    """Return the error of a chat template that changes earlier turns."""
+def changes_turns(directory: Path, other: str = "keeps them") -> ValueError:
+    """Return the error of a chat template that changes earlier turns; ``other``: what to try."""
     return ValueError(
         f"the chat template in {directory}: must keep earlier turns as they were written, since a "
-        "conversation is appended to, got one that changes them; try a template that keeps them"
+        f"conversation is appended to, got one that changes them; try a template that {other}"
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from equipoise import phases
 from equipoise.actors.engine.engine import Sampled
-from equipoise.actors.engine.reciter import Reciter
+from equipoise.actors.engine.reciter import Recited, Reciter
 from equipoise.actors.examiner import spread
 from equipoise.algorithms._pairs import PairLearns, columns, right
 from equipoise.algorithms.reward_model import RewardModel
@@ -72,7 +72,7 @@ class Preferences(Texts):
         found = self.references(text)
         recited = [
             [
-                (
+                Recited(
                     np.asarray(token, np.int64),
                     np.zeros(len(token), np.float32)
                     if found is None

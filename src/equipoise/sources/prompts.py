@@ -179,6 +179,8 @@ def _digest(train: Prompts, held_out: Prompts, partner: str) -> str:
     for one in (train, held_out):
         for tokens, example in zip(one.tokens, one.examples, strict=True):
             said.append([tokens, example.completion, dict(example.columns)])
+            if example.turns:
+                said.append([*example.turns])
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -15,7 +15,7 @@ from equipoise import foreign, phases
 from equipoise.actors import generator
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Continuing, Engine, Sampled
-from equipoise.actors.engine.reciter import Reciter
+from equipoise.actors.engine.reciter import Recited, Reciter
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.actors.examiner import Examiner, spread
@@ -35,6 +35,7 @@ from equipoise.sums import MODELS
 from equipoise.tree import ArraySpec
 from equipoise.types import (
     Algorithm,
+    Example,
     Learns,
     Policy,
     Program,
@@ -384,23 +385,36 @@ class Texts(Source):
                 f"source.task={text.task.name}: must be a task of completions, since the algorithm "
                 "imitates them, got one of conversations; try --algorithm grpo"
             )
-        end, found = text.spec.eos[0], list[list[int]]()
+        recited = list[Recited]()
         for number, example in enumerate(text.train.examples):
-            where = f"source.task={text.task.name}, prompt {number}"
-            if not example.completion:
-                raise ValueError(
-                    f"{where}: expected a completion to imitate (a column of that name), got none"
-                )
-            found.append([*text.tokenizer.encode(example.completion), end])
-            if len(found[-1]) > text.spec.completion:
+            where = example.at or f"source.task={text.task.name}, prompt {number}"
+            try:
+                one = self._recited(text, example)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+            if (length := len(one.token)) > text.spec.completion:
                 raise ValueError(
                     f"{where}: expected a completion of at most {text.spec.completion} tokens, the "
-                    "end included, got "
-                    f"{len(found[-1])}; --max-completion-length {len(found[-1])} has room for it"
+                    f"end included, got {length}; --max-completion-length {length} has room for it"
                 )
+            recited.append(one)
         order = text.order(self.program.schedule.seed)
-        recited = [(np.asarray(one, np.int64), np.zeros(len(one), np.float32)) for one in found]
         return Reciter(lambda group, index: recited[order(group, 0)])
+
+    def _recited(self, text: Text, example: Example) -> Recited:
+        """The completion of an example, or the messages of a conversation, as tokens."""
+        if example.turns:
+            arguments = tasks.arguments(self.settings.chat_template_kwargs, "chat_template_kwargs")
+            tokens, own = text.tokenizer.conversation(
+                example.prompt, example.turns, {**arguments, **example.template}
+            )
+            chosen = np.asarray(own, bool)
+        elif example.completion:
+            tokens = [*text.tokenizer.encode(example.completion), text.spec.eos[0]]
+            chosen = None
+        else:
+            raise ValueError("expected a completion to imitate (a column of that name), got none")
+        return Recited(np.asarray(tokens, np.int64), np.zeros(len(tokens), np.float32), chosen)
 
     def ungraded(self, text: Text) -> generator.Grader:
         """The grader of samples that are recited."""

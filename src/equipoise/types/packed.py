@@ -109,6 +109,9 @@ class Example:
     prompt: Prompt
     columns: Mapping[str, object] = field(default_factory=dict)  # values that JSON has, by name
     completion: str = ""  # the wanted one, if the task knows it; ``sft`` learns it
+    # in its place: the messages of a conversation after the prompt. ``sft`` learns the assistant's,
+    # the first and the last of them
+    turns: Sequence[Mapping[str, object]] = ()
     # arguments of the chat template, such as tools
     template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors
@@ -146,6 +149,14 @@ class Tokenizer(Protocol):
         ended: bool,
         template: Mapping[str, object] = ...,
     ) -> list[int]: ...
+    # the tokens of a conversation's messages after the prompt, and which of them the assistant
+    # wrote, its ends among them
+    def conversation(
+        self,
+        prompt: Prompt,
+        turns: Sequence[Mapping[str, object]],
+        template: Mapping[str, object] = ...,
+    ) -> tuple[list[int], list[bool]]: ...
     # ValueError for a chat template that changes earlier turns
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = ...) -> None: ...
 

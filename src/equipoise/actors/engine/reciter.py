@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import Conversation, Sampled
 from equipoise.types import Stop
 
-Recited = tuple[NDArray[np.int64], NDArray[np.float32]]  # tokens, and a number for each as its logp
+
+@dataclass(frozen=True, slots=True)
+class Recited:
+    """A given sample of ``L`` tokens, the end included."""
+
+    token: NDArray[np.int64]  # [L]
+    logp: NDArray[np.float32]  # [L]: 0, since nothing drew them, or those of a reference
+    chosen: NDArray[np.bool_] | None = None  # [L], those to learn from; None: all
 
 
 class Reciter:
     """An ``Engine`` with given samples, which are whole after one step."""
 
     def __init__(self, completion: Callable[[int, int], Recited]) -> None:
-        """``completion`` of a group and a sample's index: its tokens, the end included, and their
-        log-probabilities: 0, since nothing drew them, or those of a reference.
-        """
+        """``completion`` of a group and a sample's index."""
         self._completion, self._groups = completion, deque[tuple[int, int]]()
         self.version = 0
 
@@ -38,7 +44,7 @@ class Reciter:
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         for index in range(samples):
-            if (length := len(self._completion(group, index)[0])) > limit:
+            if (length := len(self._completion(group, index).token)) > limit:
                 raise ValueError(
                     f"group {group}: expected a completion of at most {limit} tokens, got {length}"
                 )
@@ -50,9 +56,13 @@ class Reciter:
         while self._groups:
             group, samples = self._groups.popleft()
             for index in range(samples):
-                token, logp = self._completion(group, index)
-                version = np.full(len(token), self.version)
-                done.append(Sampled(group, index, token, logp, version, Stop.EOS))
+                one = self._completion(group, index)
+                version = np.full(len(one.token), self.version)
+                turns = None
+                if one.chosen is not None:
+                    version[~one.chosen] = -1
+                    turns = Conversation(one.chosen, None, (), 0, 0)
+                done.append(Sampled(group, index, one.token, one.logp, version, Stop.EOS, turns))
         return done
 
     def take(
