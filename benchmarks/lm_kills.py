@@ -115,7 +115,8 @@ class System(Protocol):
         there, and goes on as the system's documentation recommends."""
 
     def victims(self, role: str, tree: Mapping[int, str]) -> Sequence[int]:
-        """The processes of a role, of all processes below the driver by number and command line."""
+        """The processes of a role among the driver and all that it started, which come as numbers
+        and command lines."""
 
     def ids(self, line: Mapping[str, Any], out: Path) -> list[str]:
         """The ids of a line of the log, one for each sample."""
@@ -198,7 +199,7 @@ def judge(
 
 
 def below(root: int) -> dict[int, str]:
-    """All living processes that ``root`` started, and theirs: number and command line."""
+    """``root`` and all living processes that it started, and theirs: number and command line."""
     parents, found = dict[int, int](), dict[int, str]()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -327,7 +328,7 @@ class Killed:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        for pid in [*below(self._process.pid), self._process.pid]:
+        for pid in below(self._process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -401,14 +402,8 @@ class Ours:
 
     def roles(self, scenario: Scenario) -> Sequence[str]:
         # a partner of conversations runs in the generator
-        return [
-            DRIVER,
-            EVALUATOR,
-            "learner",
-            "generator",
-            *([] if scenario.turns else ["reward"]),
-            MACHINE,
-        ]
+        workers = ["generator", "learner"] if scenario.turns else ["reward", "generator", "learner"]
+        return [*workers, DRIVER, EVALUATOR, MACHINE]
 
     def __init__(self) -> None:
         self._held_out = set[str]()  # ids
