@@ -1,7 +1,7 @@
 """Kills of a run that trains a language model: what becomes of each prompt, and of the weights.
 
     .venv/bin/python benchmarks/lm_kills.py [ours] [--moments 20] [--scenarios lockstep,async,turns]
-        [--roles driver,learner] [--json FILE]
+        [--roles driver,learner] [--every 5] [--json FILE]
     .venv/bin/python benchmarks/lm_kills.py trl --python ~/.cache/equipoise-peers/trl/bin/python
 
 The scenario asks nothing of a system but what each has: a list of prompts with unique ids, a reward
@@ -20,7 +20,8 @@ it is started again at once as its documentation recommends. Afterwards the log 
 An update that was done again counts as it was done the last time, since what was learned before a
 rollback is not in the weights.
 
-lockstep  one turn, max_lag 0        async  one turn, max_lag 4        turns  three turns, max_lag 1
+lockstep  one turn, max_lag 0                    async  one turn, max_lag 4
+turns     at most three turns, max_lag 1         lockstep-turns  the same, max_lag 0
 
 To try another system, write a class with the methods of ``System``.
 """
@@ -86,6 +87,7 @@ SCENARIOS = {
         Scenario(name="lockstep", max_lag=0),
         Scenario(name="async", max_lag=4),
         Scenario(name="turns", max_lag=1, turns=True, completion=12),
+        Scenario(name="lockstep-turns", max_lag=0, turns=True, completion=12),
     )
 }
 
@@ -631,6 +633,7 @@ def main() -> int:
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))
     parser.add_argument("--roles", default="", help="empty: all")
     parser.add_argument("--moments", type=int, default=20)
+    parser.add_argument("--every", type=int, default=5, help="updates between two checkpoints")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     a = parser.parse_args()
@@ -638,7 +641,8 @@ def main() -> int:
         parser.error("trl: expected --python, the Python of TRL's environment (peers/setup.sh trl)")
     system: System = Trl(a.python) if a.system == "trl" else Ours()
     print(host(), flush=True)
-    rows = [row for name in a.scenarios.split(",") for row in campaign(system, SCENARIOS[name], a)]
+    scenarios = [replace(SCENARIOS[name], every=a.every) for name in a.scenarios.split(",")]
+    rows = [row for scenario in scenarios for row in campaign(system, scenario, a)]
     print(markdown(list(HEAD), [cells(row, SCENARIOS[row["scenario"]].max_lag) for row in rows]))
     if a.json:
         a.json.write_text(json.dumps(rows, indent=1))
