@@ -107,11 +107,10 @@ class Versions(ABC):
         self._version[i] = version
         publish(self._end, i, count)
         publish(self._latest, 0, count)
-        if count == 1:
-            self._prepare()
+        self._prepare()
 
     def _prepare(self) -> None:  # noqa: B027  # memory of a device needs nothing
-        """Make the buffers ready after the first publish, which a run waits for anyway."""
+        """Make all buffers ready after the first publish, which a run waits for anyway."""
 
     def fetch(self, newer_than: int = -1) -> tuple[int, Mapping[str, Tensor]] | None:
         """Return (version, tensors of this handle, rewritten by its next fetch), or None if there
@@ -150,7 +149,7 @@ class Weights(Versions):
         self._buffers = [torch.from_numpy(one) for one in views["buffers"].values()]
         self._params = [plan.over(one) for one in self._buffers]
         self._copied: Tensor | None = None
-        self._seen = False  # are all pages of the buffers mapped by this handle?
+        self._written = self._seen = False  # has this handle written to, or read, every page?
 
     def __getstate__(self) -> tuple[WeightPlan, Memory]:
         return self.plan, self._memory
@@ -193,11 +192,12 @@ class Weights(Versions):
         self.publish(version, self._mine)
 
     def _prepare(self) -> None:
-        # The first write to a page costs ten times a later one: 40 ms of 100 MB. It must not be a
-        # version's that actors wait for.
-        for buffer, begun in zip(self._buffers, self._begin, strict=True):
-            if not begun:
-                buffer.zero_()
+        # A process's first write to a page costs ten times a later one: 40 ms of 100 MB, which
+        # actors would wait for. No other process writes, so a byte may be written as it is.
+        if not self._written:
+            for buffer in self._buffers:
+                buffer[::PAGE].copy_(buffer[::PAGE].clone())
+            self._written = True
 
     def look(self, newer_than: int = -1) -> Look | None:
         count = int(self._latest[0])
