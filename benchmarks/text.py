@@ -5,7 +5,9 @@ beside one, and TRL.
     .venv/bin/python benchmarks/text.py serial [--turns 3]
     .venv/bin/python benchmarks/text.py trl [--turns 2] [--updates 40] [--settings 'fp32, 1 thread']
     .venv/bin/python benchmarks/text.py ragged --updates 4
+    .venv/bin/python benchmarks/text.py large|lora --updates 6
     .venv/bin/python benchmarks/text.py publish
+    .venv/bin/python benchmarks/text.py speed
     .venv/bin/python benchmarks/text.py reverse_add [--seeds 1-2]
     .venv/bin/python benchmarks/text.py reasoning
 
@@ -20,6 +22,11 @@ reverse_add, reasoning
          rloo from there: the share before and at the end. Of sums with the last digit first, and of
          reasoning-gym's "spell_backward" of 3 to 5 letters
 ragged   the same of a model of 1M parameters that nobody trained, with completions of up to 256 tokens: tokens/s
+large    "sort" with a model of 25M parameters, 64 samples an update
+lora     the same with adapters of rank 8 on all linear layers
+speed    trl, ragged, large and lora with the settings that were best for TRL, then publish, and the engine beside
+         transformers' generate (benchmarks/generate.py): a table with the bounds, in less than 15 minutes of two
+         quiet cores. It ends with 1 if a bound is missed
 publish  a version of 25M float32 weights to two processes that decode: ms from its beginning until
 an engine has it, and
          the longest time that a decode step was held up by it
@@ -36,6 +43,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -268,42 +276,62 @@ def theirs(model: Path, prompts: Path, updates: int, words: list[str]) -> dict[s
     return made
 
 
-SMALL_MODEL = "llama:" + ",".join(
-    f"{name}={value}" for name, value in SMALL.items() if name != "vocab_size"
-)
-# the task, its first model, options, and tokens of a completion
-BESIDE_TRL: dict[str, tuple[str, str, list[str], int]] = {
-    "trl": ("sort", "tiny", ["--set=optimizer.learning_rate=1e-3"], 7),
-    "ragged": ("outside.letters:task", SMALL_MODEL, ["--set=optimizer.learning_rate=1e-9"], 256),
+def shape(sizes: dict[str, int]) -> str:
+    """A model of these sizes, as an option of ``train``."""
+    return "llama:" + ",".join(f"{k}={v}" for k, v in sizes.items() if k != "vocab_size")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A case that runs next to TRL."""
+
+    task: str
+    model: str  # the first one
+    rate: float  # of learning
+    completion: int = 7  # tokens
+    groups: int = 32  # of 8 samples, of an update
+    lora: int = 0  # rank
+
+
+RANK = 8
+BESIDE_TRL = {
+    "trl": Beside("sort", "tiny", 1e-3),
+    "ragged": Beside("outside.letters:task", shape(SMALL), 1e-9, completion=256),
+    "large": Beside("sort", shape(LARGE), 1e-4, groups=8),
+    "lora": Beside("sort", shape(LARGE), 1e-4, groups=8, lora=RANK),
 }
+GROUP = 8
 
 
-def trl(a: argparse.Namespace) -> None:
+def trl(a: argparse.Namespace) -> dict[str, float]:
+    """Run a case next to TRL in turns -> by what is counted, ours over the best of TRL."""
     from equipoise import api
     from equipoise.language import tasks
 
-    task, first, options, completion = BESIDE_TRL[a.what]
+    case = BESIDE_TRL[a.what]
+    batch = GROUP * case.groups
     sys.path.insert(0, str(HERE))
     with tempfile.TemporaryDirectory(prefix="equipoise-bench-") as folder:
         place = Path(folder)
-        train(place / "first", "--model", first, "--steps", "256", "--batch", "256", task=task)
+        begin = ["--model", case.model, "--steps", "256", "--batch", "256"]
+        train(place / "first", *begin, task=case.task)
         model = api.export(place / "first", place / "model", trust=["outside.letters"]).path
         prompts = place / "prompts.jsonl"
         lines = [
             {"prompt": one.prompt, "answer": one.columns["answer"]}
-            for one in tasks.make(task, seed=1).train
+            for one in tasks.make(case.task, seed=1).train
         ]
         prompts.write_text("".join(json.dumps(one) + "\n" for one in lines))
-        words = [
-            "--model",
-            str(model),
-            "--batch",
-            "256",
-            "--steps",
-            str(256 * a.updates),
-            "--set=algorithm.entropy=0",
-        ]
-        words += ["--seed", "1", "--max-lag", "1", *options]
+        given = {
+            "--model": model,
+            "--batch": batch,
+            "--steps": batch * a.updates,
+            "--seed": 1,
+            "--max-lag": 1,
+        }
+        words = [str(word) for option in given.items() for word in option]
+        words += ["--set=algorithm.entropy=0", f"--set=optimizer.learning_rate={case.rate}"]
+        words += [f"--lora={case.lora}"] if case.lora else []
         found: dict[str, list[tuple[float, float, float]]] = {}
 
         def told(who: str, rate: float, length: float, reward: float) -> None:
@@ -313,27 +341,22 @@ def trl(a: argparse.Namespace) -> None:
                 flush=True,
             )
 
+        more = ["--completion", str(case.completion), "--rate", str(case.rate)]
+        more += ["--groups", str(case.groups), "--lora", str(case.lora)]
         for turn in range(a.turns):
-            train(place / f"ours {turn}", *words, task=task)
+            train(place / f"ours {turn}", *words, task=case.task)
             records, rate = recorded(place / f"ours {turn}")
             length = statistics.fmean(
                 one["metrics"]["completions/mean_length"] for one in records if one["metrics"]
             )
             told("ours", rate, length, records[-1]["metrics"]["reward"])
             for who in a.settings.split("|"):
-                more = [
-                    *SETTINGS[who],
-                    "--completion",
-                    str(completion),
-                    "--rate",
-                    options[0].rpartition("=")[2],
-                ]
                 try:
-                    made = theirs(model, prompts, a.updates, more)
+                    made = theirs(model, prompts, a.updates, [*SETTINGS[who], *more])
                 except (Failed, subprocess.TimeoutExpired) as error:
                     print(f"{who}: {error}", flush=True)
                     continue
-                rate = 256 * (len(made["at"]) - 1) / (made["at"][-1] - made["at"][0])
+                rate = batch * (len(made["at"]) - 1) / (made["at"][-1] - made["at"][0])
                 told(
                     f"TRL, {who}",
                     rate,
@@ -349,7 +372,58 @@ def trl(a: argparse.Namespace) -> None:
             for n in (0, 1)
         ]
         ratio = {"samples": medians["ours"][0] / best[0], "tokens": medians["ours"][1] / best[1]}
-        print(json.dumps(medians | {"ratio": ratio}))
+        print(json.dumps(medians | {"ratio": ratio}), flush=True)
+        return ratio
+
+
+# Cases of ``speed`` next to TRL: updates, what is counted, the least ratio, and settings of TRL
+SPEED = {
+    "trl": (40, "samples", 2.5, "fp32, 2 threads|fp32, 1 thread"),
+    "ragged": (3, "tokens", 5.0, "fp32, 2 threads"),
+    "large": (6, "samples", 1.5, "fp32, 2 threads"),
+    "lora": (6, "samples", 1.5, "fp32, 2 threads"),
+}
+PUBLISH_MS, HELD_MS, ENGINE = 150.0, 20.0, 2.0
+
+
+def speed(a: argparse.Namespace) -> bool:
+    """Run all cases of the speed of text -> is every bound met?"""
+    rows, began = list[tuple[str, float, str, float]](), time.monotonic()
+    for name, (updates, counted, least, settings) in SPEED.items():
+        print(f"-- {name}, {time.monotonic() - began:.0f} s", flush=True)
+        given = {"what": name, "updates": updates, "settings": settings}
+        try:
+            value = trl(argparse.Namespace(**vars(a) | given))[counted]
+        except Failed as error:
+            print(error, flush=True)
+            value = float("nan")
+        rows.append((f"{name}: {counted}/s over TRL's", value, ">=", least))
+    print(f"-- publish, {time.monotonic() - began:.0f} s", flush=True)
+    try:
+        said = publish(a)
+    except Failed as error:
+        print(error, flush=True)
+        said = dict.fromkeys(("p95_ms", "held_ms"), float("nan"))
+    rows.append(("publishing 25M: p95, ms", said["p95_ms"], "<=", PUBLISH_MS))
+    rows.append(("publishing 25M: longest hold of a step, ms", said["held_ms"], "<=", HELD_MS))
+    print(f"-- engine, {time.monotonic() - began:.0f} s", flush=True)
+    command = [sys.executable, str(HERE / "generate.py"), "--cases", "8x64", "--turns", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    line = done.stdout.strip() or f"generate.py: {done.stderr[-500:]}"
+    print(line, flush=True)
+    ratio = float(line.rpartition("ratio ")[2]) if done.returncode == 0 else float("nan")
+    rows.append(("engine, batch 8: tokens/s over generate's", ratio, ">=", ENGINE))
+    met = [value >= bound if sign == ">=" else value <= bound for _, value, sign, bound in rows]
+    shown = [
+        [name, f"{value:.2f}", f"{sign} {bound:g}", "met" if good else "missed"]
+        for (name, value, sign, bound), good in zip(rows, met, strict=True)
+    ]
+    print(markdown(["case", "measured", "bound", ""], shown))
+    print(f"took {time.monotonic() - began:.0f} s")
+    return all(met)
+
+
+START_S = 180.0  # for processes that decode to be ready
 
 
 def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
@@ -366,7 +440,7 @@ def _decodes(store: Any, ready: Any, results: Any, seconds: float) -> None:
     engine.make_room()
     handle, version, group = store.handle(), -1, 0
     there, held, taking = [], [], None
-    ready.wait()
+    ready.wait(START_S)  # of both, and the publisher's
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not engine.live:
@@ -396,7 +470,8 @@ def _net() -> Any:
     return Decoder(DecoderConfig(**sizes))
 
 
-def publish(a: argparse.Namespace) -> None:
+def publish(a: argparse.Namespace) -> dict[str, float]:
+    """Publish 20 versions to two processes that decode -> milliseconds that it took and held."""
     import torch
 
     from equipoise.runtime.ipc import Segment
@@ -407,15 +482,14 @@ def publish(a: argparse.Namespace) -> None:
     params = dict(_net().state_dict())
     plan = WeightPlan(params)
     store = Weights(plan, Segment("weights", plan.nbytes))
-    ready, results, seconds = context.Event(), context.Queue(), 25.0
+    ready, results, seconds = context.Barrier(3), context.Queue(), 25.0
     workers = [
         context.Process(target=_decodes, args=(store, ready, results, seconds), daemon=True)
         for _ in range(2)
     ]
     for worker in workers:
         worker.start()
-    time.sleep(10.0)
-    ready.set()
+    ready.wait(START_S)
     began = {}
     for version in range(20):
         began[version] = time.monotonic()
@@ -428,18 +502,22 @@ def publish(a: argparse.Namespace) -> None:
         held += waits[1:]
     for worker in workers:
         worker.join()
+    if not took:
+        raise Failed(f"publish: no version after the first arrived within {seconds:.0f} s")
     took.sort()
     count = sum(x.numel() for x in params.values())
     said = {"parameters": count, "fetches": len(took), "p50_ms": 1e3 * statistics.median(took)}
     said |= {"p95_ms": 1e3 * took[int(0.95 * len(took))], "held_ms": 1e3 * max(held)}
-    print(json.dumps(said | {"held_median_ms": 1e3 * statistics.median(held)}))
+    said |= {"held_median_ms": 1e3 * statistics.median(held)}
+    print(json.dumps(said), flush=True)
+    return said
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["lags", "serial", "publish", *BESIDE_TRL, *TUNED])
+    parser.add_argument("what", choices=["lags", "serial", "publish", "speed", *BESIDE_TRL, *TUNED])
     parser.add_argument("--seeds", default="1-2", metavar="A-B")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--updates", type=int, default=40)
@@ -452,6 +530,8 @@ def main() -> int:
     parser.add_argument("--page", type=Path)
     a = parser.parse_args()
     print(host(), flush=True)
+    if a.what == "speed":
+        return 0 if speed(a) else 1
     {"lags": lags, "serial": serial, "publish": publish}.get(
         a.what, tuned if a.what in TUNED else trl
     )(a)

@@ -3,7 +3,7 @@
     PYTHONPATH=src ~/.cache/equipoise-peers/trl/bin/python benchmarks/peers/run_trl.py MODEL_DIR
     PROMPTS.jsonl
         [--updates 40] [--threads 2] [--bf16] [--paged] [--completion 7] [--groups 32] [--group 8]
-        [--rate 1e-3]
+        [--rate 1e-3] [--lora RANK]
 
 A line of PROMPTS.jsonl has a prompt and the answer that it wants. The reward is that of our own
 tasks.
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--lora", type=int, default=0, help="rank; 0: the whole model learns")
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     import torch
@@ -67,6 +68,14 @@ def main() -> None:
                 tokens.append(logs["completions/mean_length"])
 
     with tempfile.TemporaryDirectory() as folder:
+        adapters = None
+        if a.lora:
+            from peft import LoraConfig
+
+            # scale and layers as ours
+            adapters = LoraConfig(
+                r=a.lora, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear"
+            )
         paged = {"use_transformers_continuous_batching": True} if a.paged else {}
         args = GRPOConfig(
             output_dir=folder,
@@ -96,6 +105,7 @@ def main() -> None:
             args=args,
             train_dataset=Dataset.from_list(rows),
             callbacks=[Clock()],
+            peft_config=adapters,
             processing_class=tokenizer,
         )
         began = time.perf_counter()

@@ -71,7 +71,7 @@ make_cpprb() { # a wheel for Python 3.11; for the replay alone
 
 make_trl() { # and what our own algorithms import, since the comparison of losses runs both in one process
   with_torch
-  pip install "$torch" trl==1.16.0 "gymnasium==1.4.0" safetensors jaxtyping numpy
+  pip install "$torch" trl==1.16.0 peft==0.21.2 "gymnasium==1.4.0" safetensors jaxtyping numpy
 }
 
 make_imitation() { # it pins a Stable-Baselines3 and a Gymnasium of its time, and imports pkg_resources

@@ -19,7 +19,7 @@ import pytest
 from equipoise.errors import RewardsFailed
 from equipoise.language.scoring import capsules
 from equipoise.language.scoring.functions import RewardFunction, Samples, functions
-from equipoise.language.scoring.pool import ProcessScorer
+from equipoise.language.scoring.pool import MOST_KILLED, ProcessScorer
 from equipoise.language.scoring.replay import replay
 from equipoise.language.scoring.scorer import Scored
 from equipoise.trust import Untrusted
@@ -119,6 +119,7 @@ def test_a_process_that_does_not_read_blocks_nobody(make: Make, scores: Any, dea
     ],
 )
 @pytest.mark.few(8)
+@pytest.mark.filterwarnings("ignore:a process of reward functions was killed:RuntimeWarning")
 def test_a_failure_costs_its_group_alone(
     bad: str, said: str, make: Make, scores: Any, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_failure_costs_its_group_alone(
     assert kept["reward"] == f"{HERE}:obeys" and said in kept["error"]
 
 
+@pytest.mark.filterwarnings("ignore:a process of reward functions was killed:RuntimeWarning")
 def test_the_next_group_is_scored_after_a_failure(make: Make, scores: Any) -> None:
     scorer = make("obeys")
     for key, text in enumerate(("raise", "raise", "fine", "raise", "kill", "fine")):
@@ -146,6 +148,43 @@ def test_the_next_group_is_scored_after_a_failure(make: Make, scores: Any) -> No
         (4, None),
         (5, [1.0]),
     ]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_process_that_is_killed_from_outside_costs_nothing(
+    idle: bool, make: Make, scores: Any, deadline: Any, tmp_path: Path
+) -> None:
+    scorer = make("obeys", capsules=tmp_path)
+    if not idle:
+        scorer.submit(7, group("sleep", "fine"))
+    first = scorer._processes[0]
+    deadline(
+        lambda: (scorer.poll(), first.ready and (idle or bool(first.at)))[1], WAIT_S, "the process"
+    )
+    os.kill(first._popen.pid, signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="a process of reward functions was killed"):
+        deadline(lambda: (scorer.poll(), scorer._processes[0] is not first)[1], WAIT_S, "another")
+    if idle:
+        scorer.submit(7, group("sleep", "fine"))
+    (one,) = scores(scorer, 1)
+    assert (one.key, one.reward, one.error) == (7, [1.0, 1.0], "")
+    assert scorer.waiting == 0 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:a process of reward functions was killed:RuntimeWarning")
+def test_processes_that_are_killed_before_any_group_end_the_run(make: Make, deadline: Any) -> None:
+    scorer, killed = make("obeys"), set[int]()
+
+    def kill() -> bool:
+        scorer.poll()
+        if (pid := scorer._processes[0]._popen.pid) not in killed:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    with pytest.raises(RewardsFailed, match="a process of reward functions ended"):
+        deadline(kill, WAIT_S, "the end")
+    assert len(killed) == MOST_KILLED + 1
 
 
 def test_a_function_that_reads_standard_input_gets_nothing(make: Make, scores: Any) -> None:

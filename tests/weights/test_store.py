@@ -5,8 +5,10 @@ a device.
 from __future__ import annotations
 
 import inspect
+import mmap
 import multiprocessing
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ import torch
 from torch.multiprocessing import reductions
 
 from equipoise import tree
+from equipoise.runtime.ipc import Segment
 from equipoise.runtime.process import forkserver
 from equipoise.weights.device import LONGEST, CudaIpc, DeviceWeights
 from equipoise.weights.store import BUFFERS, WeightPlan, Weights
@@ -377,3 +380,26 @@ def test_a_hundredth_of_the_parameters_is_a_hundredth_of_the_bytes(share: Any) -
         and set(got[1]) == {"layer7"}
         and bool((got[1]["layer7"] == 7).all())
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
+def test_no_version_but_the_first_pays_for_new_pages() -> None:
+    """A publish of 100 MB once took 40 ms in place of 6 ms, the first time in each buffer."""
+    params = {"x": torch.ones(4 << 20)}  # 16 MiB, 4,096 pages a buffer
+    plan = WeightPlan(params)
+    written = Segment("weights", plan.nbytes)
+    read = Segment.__new__(Segment)  # mapped once more, as in another process
+    read.name, read.size, read.fd = "weights", written.size, os.dup(written.fd)
+    read.buffer = mmap.mmap(read.fd, read.size)
+    store, other, mine = Weights(plan, written), Weights(plan, read), torch.ones(4 << 20)
+    faults = []
+    for version in range(plan.buffers):
+        began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        store.publish(version, params)
+        found = other.look(version - 1)
+        assert found is not None and found[0] == version
+        mine.copy_(found[1]["x"])
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - began)
+    assert max(faults[1:]) < 128, faults
+    read.close()
+    written.close()

@@ -2,7 +2,8 @@
 run.
 
 A process has one group at a time. The clock of the deadline starts again with each function. A
-process that is late is killed, with all that it started, and another takes its place.
+process that is late is killed, with all that it started, and another takes its place. A process
+that the system or a person killed costs nothing: its group is scored again, once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +29,10 @@ from equipoise.language.scoring.functions import RewardFunction, Samples
 from equipoise.language.scoring.scorer import Outcomes, Scored
 
 START_S = 300.0  # that the imports of reward functions may take
+MOST_KILLED = 3  # processes in a row that were killed from outside, without a group between
+ENDS_S = 1.0  # for a process whose socket has ended
+# A function does not raise these. SIGKILL is what the system sends if memory is short.
+OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 START = (
     "import sys; sys.path[:] = sys.argv[2:]; from equipoise.language.scoring.process import "
     "main; main(int(sys.argv[1]))"
@@ -56,6 +62,8 @@ class ProcessScorer:
         self._outcomes = Outcomes(functions, capsules, deadline_s, caution)
         self._queue: deque[tuple[int, Samples, bytes]] = deque()
         self._killed: list[_Process] = []
+        self._again = set[int]()  # keys of groups that are scored again
+        self._outside = 0  # processes that were killed from outside since a group was scored
         self._processes: list[_Process] = []
         try:
             for _ in range(processes):
@@ -87,12 +95,17 @@ class ProcessScorer:
                 group, process.group = process.group, None
                 process.kill()
                 self._killed.append(process)
-                if group is None:
+                outside = ended and self._spared(process, group)
+                if group is None and not outside:
                     raise RewardsFailed(
                         f"rewards {', '.join(self._names)}: a process of reward functions {wrong}"
                     )
                 self._processes[i] = _Process(self._names)
-                ready.append(self._outcomes.failed(*group, process.at, wrong))
+                if group is not None and outside:
+                    self._queue.appendleft((*group, process.line))
+                elif group is not None:
+                    self._again.discard(group[0])
+                    ready.append(self._outcomes.failed(*group, process.at, wrong))
         self._deal()
         return ready
 
@@ -106,10 +119,31 @@ class ProcessScorer:
             process.at = message["at"]
         elif process.group is not None:
             (key, samples), process.group = process.group, None
+            self._again.discard(key)
+            self._outside = 0
             if "parts" in message:
                 return [self._outcomes.scored(key, samples, message["parts"])]
             return [self._outcomes.failed(key, samples, message["failed"], message["error"])]
         return []
+
+    def _spared(self, process: _Process, group: tuple[int, Samples] | None) -> bool:
+        """Was an ended process killed from outside, so that another does its work? A group that
+        two processes died with is not given to a third.
+        """
+        if process.wait(ENDS_S) not in OUTSIDE:
+            return False
+        self._outside += 1
+        if self._outside > MOST_KILLED or (group is not None and group[0] in self._again):
+            return False
+        if group is not None:
+            self._again.add(group[0])
+        warnings.warn(
+            "a process of reward functions was killed"
+            + ("" if group is None else "; its group is scored again"),
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return True
 
     def _wrong(self, process: _Process, ended: bool) -> str:
         """Why the process is to be replaced; "" if it is well."""
@@ -126,7 +160,7 @@ class ProcessScorer:
         for process in self._processes:
             if self._queue and process.ready and process.group is None:
                 key, samples, line = self._queue.popleft()
-                process.group, process.at = (key, samples), self._names[0]
+                process.group, process.at, process.line = (key, samples), self._names[0], line
                 process.begins()
                 process.send(line)
 
@@ -145,6 +179,7 @@ class _Process:
 
     def __init__(self, names: list[str]) -> None:
         self.group: tuple[int, Samples] | None = None  # the group to score
+        self.line = b""  # the group as it was sent
         self.at, self.ready = "", False
         # when it last got work or answered, and its seconds of waiting for a core by then
         self._since, self._waited_s = time.monotonic(), 0.0
@@ -208,8 +243,11 @@ class _Process:
         if self._popen.stdin is not None:
             self._popen.stdin.close()
 
-    def wait(self) -> None:
-        self._popen.wait()
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Return the exit code, negative if a signal ended it; None if it lives after so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._popen.wait(seconds)
+        return None
 
 
 def _line(samples: Samples) -> bytes:
