@@ -59,7 +59,7 @@ def engine_of(net: Decoder, **settings: Any) -> TorchEngine:
 
 
 def run(engine: TorchEngine) -> list[Sampled]:
-    found = []
+    found = list[Sampled]()
     for _ in range(1_000):
         if not engine.live and not engine.waiting:
             return sorted(found, key=lambda one: (one.group, one.index))

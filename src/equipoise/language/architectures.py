@@ -13,6 +13,7 @@ from equipoise.hints import install, shortened
 from equipoise.language import files
 from equipoise.nets.decoder import FAMILIES, ROPE_TYPES, Decoder, DecoderConfig
 from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder, sketched
+from equipoise.nets.scored import SCORE, HubScored, ScoredDecoder, Scores
 from equipoise.types.packed import Fields
 
 OURS, THEIRS = "equipoise", "transformers"
@@ -101,16 +102,6 @@ def decoder_of(config: DecoderConfig | HubConfig) -> str:
     return THEIRS if isinstance(config, HubConfig) else OURS
 
 
-def own_config(model: Fields, what: str) -> DecoderConfig:
-    """Return the shape of a model for ``what``, which needs our decoder; ValueError for another."""
-    config = config_of(model)
-    if isinstance(config, HubConfig):
-        raise ValueError(
-            f"--model: must be one of {', '.join(FAMILIES)} for {what}, got {config.model_type}"
-        )
-    return config
-
-
 def build(model: Fields, weights: str) -> Decoder:
     """Return the network of a ``TextSpec``; ``weights``: their directory, or "" for random ones."""
     config, directory = config_of(model), Path(weights)
@@ -123,4 +114,21 @@ def build(model: Fields, weights: str) -> Decoder:
     net = Decoder(config)
     if weights:
         files.load(net, directory)
+    return net
+
+
+def build_scored(model: Fields, weights: str, *, fresh: bool = False) -> Scores:
+    """Return the network of a reward model; ``weights``: as ``build``; ``fresh``: the head may be
+    missing there.
+    """
+    config, directory = config_of(model), Path(weights)
+    if isinstance(config, HubConfig):
+        if weights:
+            files.check_whole(directory)
+        files.check_size(lambda: sketched(config, weights or "--model"), weights)
+        return HubScored(config, directory if weights else None, (SCORE,) if fresh else ())
+    files.check_size(lambda: ScoredDecoder(config), weights)
+    net = ScoredDecoder(config)
+    if weights:
+        files.load(net, directory, fresh=(SCORE,) if fresh else ())
     return net

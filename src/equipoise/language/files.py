@@ -62,6 +62,7 @@ SHAPE = {  # the numbers of config.json that are not sizes
 NONE: Mapping[str, int] = {}
 FLOAT32 = 4  # bytes
 SMALL = 1 << 24  # numbers
+SHARD = 5 << 30  # bytes of a file of weights that ``write`` writes; more are split
 IGNORED = ".rotary_emb.inv_freq"  # extra entries of old files, which are computed again
 
 
@@ -257,11 +258,31 @@ def write(
         {"architectures": [SCORERS[config.family]], "id2label": {"0": "score"}} if scored else {}
     )
     write_atomic(directory / CONFIG, json_bytes(about))
-    tensors = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, value in params.items()
-    }
-    write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    parts = shards({name: value.nbytes for name, value in params.items()})
+    named = dict[str, str]()
+    for number, names in enumerate(parts, 1):
+        file = f"model-{number:05}-of-{len(parts):05}.safetensors" if len(parts) > 1 else WEIGHTS
+        named |= dict.fromkeys(names, file)
+        tensors = {
+            name: params[name].detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name in names
+        }
+        write_atomic(directory / file, save(tensors, metadata={"format": "pt"}))
+    if len(parts) > 1:
+        size = sum(value.nbytes for value in params.values())
+        index = {"metadata": {"total_size": size}, "weight_map": named}
+        write_atomic(directory / INDEX, json_bytes(index))
+
+
+def shards(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Return the names of tensors in parts of at most ``SHARD`` bytes, or of one tensor each."""
+    parts, total = [list[str]()], 0
+    for name, size in sizes.items():
+        if parts[-1] and total + size > SHARD:
+            parts, total = [*parts, []], 0
+        parts[-1].append(name)
+        total += size
+    return parts
 
 
 def config_json(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -21,11 +21,11 @@ class Block(nn.Module):
     pairs: ClassVar[tuple[tuple[str, str], ...]] = ()
 
 
-@runtime_checkable
-class Layered(Protocol):
+class Layered(nn.Module):
     """A network of another library with layers that backward may compute again."""
 
-    def layers(self) -> list[nn.Module]: ...
+    def layers(self) -> list[nn.Module]:
+        raise NotImplementedError
 
 
 def blocks(net: nn.Module) -> list[Block]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from equipoise.foreign import Foreign
 from equipoise.hints import said, shortened
+from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
@@ -65,22 +67,27 @@ class HubConfig:
         _check_counts(self.fields)
 
 
-class HubDecoder(Decoder):
+class HubDecoder(Decoder, Layered):
     """A module of transformers as a decoder."""
 
     config: Foreign  # a HubConfig
+    auto = "AutoModelForCausalLM"  # of transformers: makes the module
 
-    def __init__(self, config: HubConfig, directory: Path | None = None) -> None:
-        """``directory``: where the weights are; None: at random. ValueError if files are damaged,
-        tensors are missing, or the module is no decoder of this kind.
+    def __init__(
+        self, config: HubConfig, directory: Path | None = None, fresh: Sequence[str] = ()
+    ) -> None:
+        """``directory``: where the weights are; None: at random; ``fresh``: tensors that may be
+        missing there. ValueError if files are damaged, tensors are missing, or the module is no
+        decoder of this kind.
         """
         nn.Module.__init__(self)
         self.config = config
-        self.module: Foreign = _module(config, directory)
-        self.eval()
-        if directory is not None:
-            self.check(str(directory))
-        self.packs = self._packs()
+        with _quiet():
+            self.module: Foreign = _module(config, directory, self.auto, fresh)
+            self.eval()
+            if directory is not None:
+                self.check(str(directory))
+            self.packs = self._packs()
 
     def train(self, mode: bool = True) -> HubDecoder:
         """Keep dropout off, since the engine has none."""
@@ -213,12 +220,17 @@ class HubDecoder(Decoder):
         wanted = self._each(data, layout)
         return float((found - wanted).abs().max()) <= CLOSE * float(wanted.abs().max())
 
+    def whole(self, token: Tensor) -> Tensor:
+        """The module's own logits [T, ...] of a text [1, T]."""
+        logits: Tensor = self.module(input_ids=token).logits[0]
+        return logits
+
     @torch.no_grad()
     def check(self, where: str) -> None:
         """ValueError unless logits by our head and cache are those of the module itself."""
         token = torch.arange(6, device=self.head.device)[None] % self.config.vocab_size
         try:
-            wanted = self.module(input_ids=token).logits[0].float()
+            wanted = self.whole(token).float()
             decoding = self.decoding(3, 6)
             one, two = (torch.tensor([n], device=token.device) for n in (1, 2))
             self.prefill(token[:, :1], one, decoding.cache, two)
@@ -242,7 +254,8 @@ class HubDecoder(Decoder):
         """Write config.json and the weights as transformers does, in files of at most ``SHARD``
         bytes.
         """
-        self.module.save_pretrained(str(directory), max_shard_size=SHARD)
+        with _quiet():
+            self.module.save_pretrained(str(directory), max_shard_size=SHARD)
 
 
 def _check_counts(fields: Fields) -> None:
@@ -273,8 +286,8 @@ def sketched(config: HubConfig, where: str) -> nn.Module:
     """The module of transformers without memory for its weights; ValueError if there is none."""
     hub: Foreign = importlib.import_module("transformers")  # whose types are its own
     try:
-        made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
-        with torch.device("meta"):
+        with _quiet(), torch.device("meta"):
+            made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
             net: nn.Module = hub.AutoModelForCausalLM.from_config(made)
     except Exception as error:  # the code of each architecture raises what it likes
         raise ValueError(
@@ -284,17 +297,24 @@ def sketched(config: HubConfig, where: str) -> nn.Module:
     return net
 
 
-def _module(config: HubConfig, directory: Path | None) -> Foreign:
+def _module(config: HubConfig, directory: Path | None, auto: str, fresh: Sequence[str]) -> Foreign:
     hub: Foreign = importlib.import_module("transformers")
-    hub.utils.logging.disable_progress_bar()
-    made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
+    scored = auto != HubDecoder.auto
+    labels = {"num_labels": 1} if scored else {}
+    made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields) | labels)
+    kind = getattr(hub, auto)
+    if scored and type(made) not in kind._model_mapping:
+        raise ValueError(
+            f"{directory or '--model'}: model_type {config.model_type!r}: must be a model that "
+            "transformers gives a head of scores (ForSequenceClassification), got one without"
+        )
     how: dict[str, object] = {"dtype": torch.float32}
     if _number(config, "attn_logit_softcapping"):  # other attention kernels ignore it
         how["attn_implementation"] = "eager"
     if directory is None:
-        return hub.AutoModelForCausalLM.from_config(made, **how)
+        return kind.from_config(made, **how)
     try:
-        module, report = hub.AutoModelForCausalLM.from_pretrained(
+        module, report = kind.from_pretrained(
             directory,
             config=made,
             use_safetensors=True,
@@ -308,12 +328,28 @@ def _module(config: HubConfig, directory: Path | None) -> Foreign:
         raise ValueError(
             f"{directory}: must be a model that transformers loads, got {shortened(said(error))}"
         ) from None
-    if missing := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+    lacking = {*map(str, report["missing_keys"])} - {*fresh}
+    if missing := sorted([*lacking, *map(str, report["mismatched_keys"])]):
         raise ValueError(
             f"{directory}: must have every tensor of its config.json, got all but {len(missing)}, "
             f"such as {missing[0]}"
         )
     return module
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the warnings of transformers back; what they tell of is checked here."""
+    logging: Foreign = importlib.import_module("transformers").utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _refusal(where: str, config: HubConfig, got: str) -> str:
@@ -410,7 +446,8 @@ def make_slots(slots: int, length: int) -> Foreign:
                 return key, value
             if self._position is None:
                 upto = self._longest + key.shape[2]
-                return tuple(x[self._slot : self._slot + 1, :, :upto] for x in (keys, values))
+                here = slice(self._slot, self._slot + 1)
+                return keys[here, :, :upto], values[here, :, :upto]
             n, upto = len(key), self._longest + 1
             return keys[:n, :, :upto], values[:n, :, :upto]
 
