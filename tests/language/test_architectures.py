@@ -67,12 +67,12 @@ RANK4: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 OURS = ("llama", "qwen2", "qwen3")
 
 
-def model_in(place: Path, kind: str, **changes: Any) -> Any:
+def model_in(place: Path, kind: str, max_shard_size: str = "5GB", **changes: Any) -> Any:
     """A model of random weights, written by transformers, with the tokenizer of ``sort``."""
     torch.manual_seed(4)
     config = transformers.AutoConfig.for_model(kind, **COMMON | KINDS[kind] | changes)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    model.save_pretrained(place)
+    model.save_pretrained(place, max_shard_size=max_shard_size)
     TOKENIZER.save(place)
     return model
 
@@ -118,6 +118,15 @@ def agrees(place: Path, kind: str) -> None:
         for one in done
     ]
     np.testing.assert_allclose(np.concatenate(wanted), learner, atol=1e-5)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("shard", ["5GB", "8KB"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_engine_learner_and_transformers_agree(kind: str, shard: str, tmp_path: Path) -> None:
+    model_in(tmp_path, kind, max_shard_size=shard)
+    assert len([*tmp_path.glob("*.safetensors")]) == 1 or shard == "8KB"
+    agrees(tmp_path, kind)
 
 
 @pytest.mark.thorough
@@ -472,9 +481,7 @@ def test_a_head_of_scores_is_new_only_if_it_may_be(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got all but 1, such as score.weight"):
         architectures.build_scored(config, str(tmp_path))
     with pytest.raises(ValueError, match="a head of scores .* got one without"):
-        architectures.build_scored(
-            config | {"model_type": "cohere", "fields": {"vocab_size": 6}}, ""
-        )
+        architectures.build_scored(config | {"model_type": "olmoe", "fields": COMMON}, "")
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from equipoise.files import check_plain, json_bytes, read_json, write_atomic
 from equipoise.hints import shortened
+from equipoise.language.models import COMMIT
 from equipoise.nets import lora
 from equipoise.schema import Anything, Flag, Items, Number, Text, check
 from equipoise.types import TaskSource, TextSpec
@@ -72,10 +73,13 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     first = next(iter(layers.values()))
     rank = len(first.lora_A)
+    # of the hub's names alone: a folder's may have an @
+    name, _, revision = base.partition("@") if COMMIT.fullmatch(base) else (base, "", "")
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": name,
+        "revision": revision or None,
         "r": rank,
         "lora_alpha": first.scale * rank,
         "target_modules": [one.removeprefix("module.") for one in _targets(net, list(layers))],

@@ -47,6 +47,7 @@ IGNORED = (
     "dtype",
     "torch_dtype",
 )
+HEAD = "lm_head.weight"  # which a reward model's files may still have
 QUANTISED = "quantization_config"
 MOST_LAYERS, MOST_PARTS = 1024, 1 << 14  # of layers, and of what else is counted (num_...)
 SHARD = 5 << 30  # bytes of a file of weights; more are split
@@ -64,7 +65,7 @@ class HubConfig:
     fields: Fields = field(default_factory=dict)  # of config.json
 
     def __post_init__(self) -> None:
-        _check_counts(self.fields)
+        check_counts(self.fields)
 
 
 class HubDecoder(Decoder, Layered):
@@ -258,21 +259,25 @@ class HubDecoder(Decoder, Layered):
             self.module.save_pretrained(str(directory), max_shard_size=SHARD)
 
 
-def _check_counts(fields: Fields) -> None:
-    """ValueError for quantised weights, and for more parts than a model has."""
+def check_counts(fields: Fields, where: str = "") -> None:
+    """ValueError, which begins with ``where``, for quantised weights, and for more parts than a
+    model has.
+    """
     for name, value in fields.items():
         if name == QUANTISED and value is not None:
             raise ValueError(
-                f"{QUANTISED}: must be left out, since quantised weights are not read, got one; "
-                "try the model in float"
+                f"{where}{QUANTISED}: must be left out, since quantised weights are not read, got "
+                "one; try the model in float"
             )
         if isinstance(value, Mapping):
-            _check_counts(value)
+            check_counts(value, where)
         layers = "layer" in name
         if isinstance(value, int) and (layers or name.startswith("num_")):
             most = MOST_LAYERS if layers else MOST_PARTS
             if value > most:
-                raise ValueError(f"{name}: must be at most {most:,}, got {shortened(str(value))}")
+                raise ValueError(
+                    f"{where}{name}: must be at most {most:,}, got {shortened(str(value))}"
+                )
 
 
 def _plain(value: object) -> Foreign:
@@ -324,17 +329,39 @@ def _module(config: HubConfig, directory: Path | None, auto: str, fresh: Sequenc
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **how,
         )
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except Exception as error:  # the code of each architecture raises what it likes
         raise ValueError(
-            f"{directory}: must be a model that transformers loads, got {shortened(said(error))}"
-        ) from None
-    lacking = {*map(str, report["missing_keys"])} - {*fresh}
-    if missing := sorted([*lacking, *map(str, report["mismatched_keys"])]):
+            f"{directory}: must be a model that transformers loads, got "
+            f"{type(error).__name__}: {shortened(' '.join(said(error).split()), 200)}"
+        ) from error
+    _check_loaded(module, report, fresh, directory)
+    return module
+
+
+def _check_loaded(
+    module: nn.Module, report: Foreign, fresh: Sequence[str], directory: Path
+) -> None:
+    """ValueError unless the files have the tensors of the module and no others, all finite;
+    ``fresh``: tensors that may be missing.
+    """
+    for name, got, wanted in sorted(report["mismatched_keys"], key=str):
+        raise ValueError(
+            f"{directory}: {name}: must have the shape {[*wanted]} that config.json gives, got "
+            f"{[*got]}"
+        )
+    if missing := sorted({*map(str, report["missing_keys"])} - {*fresh}):
         raise ValueError(
             f"{directory}: must have every tensor of its config.json, got all but {len(missing)}, "
             f"such as {missing[0]}"
         )
-    return module
+    if besides := sorted({*map(str, report["unexpected_keys"])} - ({HEAD} if fresh else set())):
+        raise ValueError(
+            f"{directory}: must have the tensors of its config.json, got {len(besides)} besides, "
+            f"such as {shortened(besides[0])}; is the config.json of another model?"
+        )
+    for name, x in module.named_parameters():
+        if not x.isfinite().all():
+            raise ValueError(f"{directory}: {name}: must be finite numbers, got nan or inf")
 
 
 @contextmanager

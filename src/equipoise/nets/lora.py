@@ -144,8 +144,10 @@ def add_adapters(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net
         )
     net.add_module("base", Base(net, learned))
     for name, layer in layers.items():
-        linear = isinstance(layer, nn.Linear)
-        made = (LoraLinear if linear else LoraConv1D)(layer, lora.rank, lora.alpha)
+        if isinstance(layer, nn.Linear):
+            made = LoraLinear(layer, lora.rank, lora.alpha)
+        else:
+            made = LoraConv1D(layer, lora.rank, lora.alpha)
         net.set_submodule(name, made)
     for name, module in net.named_modules():
         if name not in learned and not isinstance(module, LoraLinear):
