@@ -43,6 +43,7 @@ def test_the_files_are_pefts(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft with a newer transformers
 def test_peft_says_the_same(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
@@ -61,7 +62,13 @@ def test_peft_says_the_same(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"use_dora": True}, "use_dora: must be false or empty, got True"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        (
+            {"modules_to_save": ["lm_head"]},
+            "modules_to_save: must be false or empty, got",
+        ),
+        ({"lora_bias": True}, "lora_bias: must be false"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices: must be false or empty"),
+        ({"init_lora_weights": "pissa_niter_4"}, "must leave the base as it is, got 'pissa_niter"),
         ({"peft_type": "IA3"}, "peft_type"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
         ({"r": 0}, "r: "),

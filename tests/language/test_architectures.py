@@ -15,11 +15,13 @@ import torch
 
 from equipoise import api, tree
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
-from equipoise.language import architectures, files, models
+from equipoise.language import adapters, architectures, files, models
 from equipoise.language.tokenizers import CharTokenizer
-from equipoise.nets import lora
+from equipoise.nets import hub_decoder, lora, precision
+from equipoise.nets.block import recomputable, recompute
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.hub_decoder import HubConfig, HubDecoder
+from equipoise.nets.layout import Layout
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.token_logp import token_logp
 from tests.runtime.test_text import SMALL, finished, shown
@@ -61,15 +63,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.25},
     "phi": {},
 }
+RANK4: dict[str, Any] = {"rank": 4, "alpha": 8.0}
 OURS = ("llama", "qwen2", "qwen3")
 
 
-def model_in(place: Path, kind: str, **changes: Any) -> Any:
+def model_in(place: Path, kind: str, max_shard_size: str = "5GB", **changes: Any) -> Any:
     """A model of random weights, written by transformers, with the tokenizer of ``sort``."""
     torch.manual_seed(4)
     config = transformers.AutoConfig.for_model(kind, **COMMON | KINDS[kind] | changes)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    model.save_pretrained(place)
+    model.save_pretrained(place, max_shard_size=max_shard_size)
     TOKENIZER.save(place)
     return model
 
@@ -117,6 +120,15 @@ def agrees(place: Path, kind: str) -> None:
     np.testing.assert_allclose(np.concatenate(wanted), learner, atol=1e-5)
 
 
+@pytest.mark.few(3)
+@pytest.mark.parametrize("shard", ["5GB", "8KB"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_engine_learner_and_transformers_agree(kind: str, shard: str, tmp_path: Path) -> None:
+    model_in(tmp_path, kind, max_shard_size=shard)
+    assert len([*tmp_path.glob("*.safetensors")]) == 1 or shard == "8KB"
+    agrees(tmp_path, kind)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_is_loaded_drawn_from_learned_and_saved(kind: str, tmp_path: Path) -> None:
@@ -139,17 +151,127 @@ def test_a_model_is_loaded_drawn_from_learned_and_saved(kind: str, tmp_path: Pat
 
 
 @pytest.mark.thorough
-def test_adapters_on_a_module_of_transformers(tmp_path: Path) -> None:
-    model_in(tmp_path / "model", "mixtral")
-    given = SMALL | {"steps": 128, "model": str(tmp_path / "model"), "lora": 4}
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft with a newer transformers
+@pytest.mark.parametrize("kind", ["mixtral", "gpt2", "gemma2", "phi3"])
+def test_adapters_on_a_module_of_transformers(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    model_in(place, kind)
+    before = (place / files.WEIGHTS).read_bytes()
+    given = SMALL | {"steps": 128, "model": str(place), "lora": 4}
     given["settings"] = ["optimizer.learning_rate=0.05", "source.samples_at_once=64"]
     finished(api.start("sort", out=tmp_path / "run", on="serial", **given))
     assert abs(shown(tmp_path / "run", "token_mult_prob_error") - 1.0) < 1e-4
+    assert shown(tmp_path / "run", "grad_norm/all") > 0.0
+    assert (place / files.WEIGHTS).read_bytes() == before
     api.export(tmp_path / "run", tmp_path / "saved")
-    agrees(tmp_path / "saved", "mixtral")
-    net = network(tmp_path / "model")
-    found = lora.layers_of(lora.add_adapters(net, {"rank": 4, "alpha": 8.0}))
-    assert "module.model.layers.1.self_attn.q_proj" in found
+    agrees(tmp_path / "saved", kind)
+    api.export(tmp_path / "run", tmp_path / "apart", only="adapter")
+    net = lora.add_adapters(network(place), adapters.read_settings(tmp_path / "apart"))
+    adapters.load(net, tmp_path / "apart")
+    assert (
+        lora.layers_of(net).keys()
+        == lora.layers_of(lora.add_adapters(network(place), RANK4)).keys()
+    )
+    data = packed_texts([([0, 1, 2], [[2, 2, 1, 4], [1, 4]])])
+    found, wanted = (token_logp(one, data)[0] for one in (net, network(tmp_path / "saved")))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    peft = pytest.importorskip("peft")
+    theirs = peft.PeftModel.from_pretrained(loaded(place, {"kind": kind}), tmp_path / "apart")
+    torch.testing.assert_close(
+        logp_of(theirs, [0, 1, 2, 2, 2, 1, 4])[2:], found.detach()[3:7], atol=1e-5, rtol=0
+    )
+
+
+def test_adapters_on_layers_of_gpt2(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    data = packed_texts([([0, 1], [[2, 2, 1, 0], [1]]), ([3], [[0, 0]])])
+    base = token_logp(network(tmp_path), data)[0].detach()
+    net = lora.add_adapters(network(tmp_path), RANK4)
+    assert torch.equal(token_logp(net, data)[0].detach(), base)  # off: the base, to the bit
+    ends = {name.rpartition(".")[2] for name in lora.layers_of(net)}
+    assert ends == {"c_attn", "c_proj", "c_fc"}
+    (-token_logp(net, data)[0].sum()).backward()
+    for one in lora.layers_of(net).values():
+        assert one.lora_B.grad is not None and one.lora_B.grad.abs().max() > 0
+        torch.nn.init.normal_(one.lora_B, std=0.1)
+    apart, merged = token_logp(net, data)[0].detach(), lora.merged(net)
+    assert (apart - base).abs().max() > 1e-3
+    torch.testing.assert_close(token_logp(merged, data)[0].detach(), apart, atol=1e-5, rtol=0)
+    layer = lora.layers_of(net)["module.transformer.h.0.attn.c_attn"]
+    assert torch.equal(layer.merged(slice(3, 9)), layer.merged()[3:9])
+    assert lora.layers_of(merged) == {}
+    adapters.write(tmp_path / "apart", net, "BASE")
+    again = lora.add_adapters(network(tmp_path), adapters.read_settings(tmp_path / "apart"))
+    adapters.load(again, tmp_path / "apart")
+    assert torch.equal(token_logp(again, data)[0].detach(), apart)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mixtral"])
+def test_layers_are_computed_again_with_the_same_gradients(kind: str, tmp_path: Path) -> None:
+    model_in(tmp_path, kind)
+    data = packed_texts([([0, 1, 2, 3], [[2, 2, 1, 0], [1]]), ([3], [[0, 0]])])
+    plain, again = network(tmp_path), network(tmp_path)
+    recompute(again)
+    assert len(recomputable(again)) == 2
+    kept = list[int]()
+    for net in (plain, again):
+        sizes = list[int]()
+
+        def noted(x: torch.Tensor) -> torch.Tensor:
+            sizes.append(x.nbytes)  # noqa: B023
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(noted, lambda x: x):
+            loss = -token_logp(net, data)[0].sum()
+        loss.backward()
+        kept.append(sum(sizes))
+    assert kept[1] < 0.5 * kept[0]
+    for (name, x), y in zip(plain.named_parameters(), again.parameters(), strict=True):
+        assert x.grad is None or (y.grad is not None and torch.equal(x.grad, y.grad)), name
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])
+def test_a_group_in_one_row_is_as_its_samples_apart(kind: str, tmp_path: Path) -> None:
+    model_in(tmp_path, kind)
+    net = network(tmp_path)
+    assert isinstance(net, HubDecoder) and net.packs
+    data = packed_texts([([0, 1, 2, 3], [[2, 2, 1, 0], [1], [3, 3]]), ([3], [[0, 0]])])
+    layout = Layout.of(data)
+    assert hub_decoder._worth_a_mask(layout, 32)
+    together, apart = net._groups(data, layout), net._each(data, layout)
+    torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
+    assert torch.equal(net.hidden(data), together)
+
+
+def test_a_module_without_positions_takes_each_sample_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_in(tmp_path, "gpt2")
+    run = HubDecoder.run
+
+    def deaf(self: HubDecoder, token: Any, position: Any = None, *more: Any) -> Any:
+        return run(self, token, None if len(more) < 2 else position, *more)
+
+    monkeypatch.setattr(HubDecoder, "run", deaf)
+    net = network(tmp_path)
+    assert isinstance(net, HubDecoder) and not net.packs
+    monkeypatch.undo()
+    data = packed_texts([([0, 1, 2, 3], [[2, 2, 1, 0], [1]])])
+    wanted = token_logp(network(tmp_path), data)[0]
+    torch.testing.assert_close(token_logp(net, data)[0], wanted, atol=1e-5, rtol=0)
+
+
+def test_bf16_is_near(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    net, data = network(tmp_path), packed_texts([([0, 1, 2, 3], [[2, 2, 1, 0], [1]])])
+    exact = token_logp(net, data)[0]
+    with precision.autocast("bf16"):
+        rounded = token_logp(net, data)[0]
+        each = net._each(data, Layout.of(data)) if isinstance(net, HubDecoder) else None
+    assert each is not None and torch.isfinite(each).all()
+    assert 0 < (rounded - exact).abs().max() < 0.2
+    (-rounded.sum()).backward()
+    assert all(x.grad is None or x.grad.dtype == torch.float32 for x in net.parameters())
 
 
 def test_the_module_sees_nothing_of_another_sample(tmp_path: Path) -> None:
@@ -317,3 +439,69 @@ def test_a_wrong_head_is_found(tmp_path: Path) -> None:
 def test_texts_are_as_long_as_a_sliding_window(tmp_path: Path) -> None:
     model_in(tmp_path, "gemma2")
     assert models.find(str(tmp_path)).config.max_position_embeddings == 16
+
+
+# ------------------------------------------------------------------------------- a head of scores
+
+PAIRS = """{"prompt": "01>", "chosen": "01", "rejected": "10"}
+{"prompt": "10>", "chosen": "01", "rejected": "10"}
+{"prompt": "20>", "chosen": "02", "rejected": "20"}
+{"prompt": "21>", "chosen": "12", "rejected": "21"}
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["gpt2", "phi3", "qwen3_moe"])
+@pytest.mark.parametrize("rank", [None, 4])
+def test_a_reward_model_of_transformers(kind: str, rank: int | None, tmp_path: Path) -> None:
+    place, pairs = tmp_path / "model", tmp_path / "pairs.jsonl"
+    model_in(place, kind)
+    pairs.write_text(PAIRS)
+    given: Any = {"model": str(place), "batch": 8, "actors": 1, "max_lag": 0, "lora": rank}
+    given |= {"evaluate_episodes": 0, "steps": 160, "tensorboard": False}
+    rate = ["optimizer.learning_rate=2e-2"]
+    run = tmp_path / "run"
+    finished(api.start(str(pairs), algorithm="reward_model", out=run, settings=rate, **given))
+    found = api.score(run, ["01>", "01>"], ["01", "10"], raw=True)
+    assert found[0] > found[1] + 0.5
+    api.export(run, tmp_path / "saved")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
+    for text, score in zip(("01>01", "01>10"), found, strict=True):
+        token = torch.tensor([[*TOKENIZER.encode(text), *TOKENIZER.eos]])
+        said = theirs.score(theirs.base_model(token).last_hidden_state)[0, -1]
+        assert float(said.detach()) == pytest.approx(score, abs=1e-4)
+
+
+def test_a_head_of_scores_is_new_only_if_it_may_be(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    config = asdict(models.find(str(tmp_path)).config)
+    net = architectures.build_scored(config, str(tmp_path), fresh=True)
+    data = packed_texts([([0, 1, 2], [[2, 1, 4], [3, 4]])])
+    assert net.scores(data).shape == (2,)
+    with pytest.raises(ValueError, match="got all but 1, such as score.weight"):
+        architectures.build_scored(config, str(tmp_path))
+    with pytest.raises(ValueError, match="a head of scores .* got one without"):
+        architectures.build_scored(config | {"model_type": "olmoe", "fields": COMMON}, "")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
+def test_large_models_are_written_in_parts(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_in(tmp_path / "model", kind)
+    net = network(tmp_path / "model")
+    monkeypatch.setattr(hub_decoder, "SHARD", 10_000)
+    monkeypatch.setattr(files, "SHARD", 10_000)
+    saved = tmp_path / "saved"
+    if isinstance(net, HubDecoder):
+        net.write(saved)
+    else:
+        files.write(saved, net.config, dict(net.named_parameters()))
+    shards = [file.stat().st_size for file in saved.glob("model-*.safetensors")]
+    assert len(shards) > 1 and max(shards) < 14_000
+    again = network(saved)
+    for (name, x), y in zip(net.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(x, y), name
+    logp = logp_of(loaded(saved, {"kind": kind}), [0, 1, 2, 3])
+    data = packed_texts([([0], [[1, 2, 3]])])
+    torch.testing.assert_close(token_logp(net, data)[0][1:].detach(), logp, atol=1e-5, rtol=0)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import torch
@@ -30,8 +29,8 @@ from equipoise.algorithms._pairs import (
     right,
 )
 from equipoise.facts import Help
-from equipoise.language import adapters, architectures, files
-from equipoise.nets.scored import SCORE, ScoredDecoder
+from equipoise.language import adapters, architectures
+from equipoise.nets.scored import Scores
 from equipoise.types import Batch, LossOutput, NonNegativeFloat, Packed, TextSpec
 
 
@@ -47,21 +46,17 @@ class RewardModel(PairLearns):
         Help("Coefficient of the penalty that centres the rewards"),
     ] = 0.0
 
-    def network(self, spec: TextSpec) -> ScoredDecoder:
+    def network(self, spec: TextSpec) -> Scores:
         """The model with a head of one number, which is new unless the directory has one."""
-        config = architectures.own_config(spec.model, "a reward model")
-        files.check_size(lambda: ScoredDecoder(config), spec.weights)
-        net = ScoredDecoder(config)
-        if spec.weights:
-            files.load(net, Path(spec.weights), fresh=(SCORE,))
-        return adapters.add_adapters(net, spec, learned=("score",))
+        net = architectures.build_scored(spec.model, spec.weights, fresh=True)
+        return adapters.add_adapters(net, spec, learned=(net.head_name,))
 
-    def score(self, net: ScoredDecoder, data: Packed) -> Tensor:
+    def score(self, net: Scores, data: Packed) -> Tensor:
         return net.scores(data)
 
     def loss(
         self,
-        net: ScoredDecoder,
+        net: Scores,
         target_net: object,
         batch: Batch,
         *,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from equipoise.api.reward_of_run import FOLDER
 from equipoise.facts import values_of
+from equipoise.language.models import COMMIT, revision_of
 from equipoise.language.stores import UPTO, is_store, last_row
 from equipoise.programs.settings import apply_settings
 from equipoise.registry import ALIASES
@@ -39,6 +40,16 @@ def pinned(made: Program, found: Callable[[str], Path]) -> Program:
         given = [f"{UPTO}={last_row(task)}"]
         made = apply_settings(made, {"source.arguments": given})
     return _with_models(made, fixed)
+
+
+def with_commit(made: Program, revision: Callable[[str], str] = revision_of) -> Program:
+    """Return the program with the commit of its model, if that is of the hub; ``revision``: gives
+    the commit of a name, or "".
+    """
+    name = str(values_of(made.source).get("model", ""))
+    if commit := revision(name):
+        made = apply_settings(made, {"source.model": f"{name.partition('@')[0]}@{commit}"})
+    return made
 
 
 def _task(made: Program) -> str:
@@ -76,6 +87,13 @@ def pinned_like(made: Program, was: Program) -> Program:
 
     A version replaces an alias or a run; a version that the program names itself stays.
     """
+    named = str(values_of(was.source).get("model", ""))
+    if COMMIT.fullmatch(named):
+        hub, _, commit = named.partition("@")
+        same = re.compile(
+            rf"{re.escape(hub)}(@(?![0-9a-f]{{40}}$).*)?"
+        )  # of no commit, or a branch
+        made = with_commit(made, lambda name: commit if same.fullmatch(name) else "")
     if is_store(task := _task(made)) and task == _task(was) and not _row_of(made):
         made = apply_settings(made, {"source.arguments": _row_of(was)})
     table = {PINNED.sub("", name): name for name in was.reward_models}

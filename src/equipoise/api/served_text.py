@@ -15,7 +15,7 @@ from equipoise.api.writing import writer
 from equipoise.files import files_sha256
 from equipoise.language import architectures, files, models, tasks
 from equipoise.language.tokenizers import HubTokenizer, check_fits
-from equipoise.nets.scored import ScoredDecoder
+from equipoise.nets.scored import Scores
 from equipoise.record import checkpoint
 from equipoise.record.directory import BEST, CHECKPOINTS, RunDirectory
 from equipoise.record.summary import SUMMARY
@@ -77,7 +77,7 @@ def of_run(directory: Path, version: str, name: str, trust: Sequence[str]) -> Mo
     source = None if version else Following(run)
     place = _kept(run, version) if version else weights_of(run)
     program, text, net = writer(run, source=place, trust=trust)
-    if isinstance(net, ScoredDecoder):
+    if isinstance(net, Scores):
         raise ValueError(
             f"{directory}: must be a run whose model writes, got a reward model; eq.score scores "
             "completions with it"

@@ -23,7 +23,7 @@ from equipoise.language import adapters, files, messages, models, reward_models,
 from equipoise.language.task_files import plain, whole
 from equipoise.nets import lora
 from equipoise.nets.hub_decoder import HubDecoder
-from equipoise.nets.scored import ScoredDecoder
+from equipoise.nets.scored import Scores
 from equipoise.plans.roles import network
 from equipoise.record import checkpoint, playable
 from equipoise.record.directory import RunDirectory
@@ -155,7 +155,7 @@ def generate(
         raise ValueError("prompts: expected a list of prompts, got one text; put it into a list")
     program, text, net = writer(directory, best=best, trust=trust)
     policy, *_ = learning(program).values()
-    if isinstance(net, ScoredDecoder):
+    if isinstance(net, Scores):
         raise ValueError(
             f"{directory}: must be a run whose model writes, got a reward model; eq.score scores "
             "completions with it"
@@ -215,7 +215,7 @@ def export_model(
     """
     program, text, net = writer(directory, best=best, trust=trust)
     if adapter:
-        if isinstance(net, ScoredDecoder):
+        if isinstance(net, Scores):
             raise ValueError(
                 f"{directory}: must be a run whose model writes to give adapters alone, got a "
                 "reward model, whose head learns whole; leave out --only"
@@ -224,7 +224,7 @@ def export_model(
         text.tokenizer.save(to)
         return to
     net = lora.merged(net)
-    if isinstance(net, ScoredDecoder):
+    if isinstance(net, Scores):
         whole = RunDirectory.open(directory, trusted=trust).program
         reward_models.write(
             to,
@@ -248,7 +248,7 @@ def export_model(
     return to
 
 
-def calibration(program: Program, net: ScoredDecoder) -> reward_models.Calibration:
+def calibration(program: Program, net: Scores) -> reward_models.Calibration:
     """The calibration of a reward model on the held-out pairs of its run."""
     source = Preferences(program)
     algorithm, prompts = source.algorithm, source.text().held_out
@@ -277,7 +277,7 @@ def reward_model(directory: str | os.PathLike[str], *, trust: Sequence[str] = ()
     if (place / reward_models.FILE).is_file():
         return place
     _, _, net = writer(here, trust=trust)
-    if not isinstance(net, ScoredDecoder):
+    if not isinstance(net, Scores):
         raise ValueError(f"{directory}: must be a run of reward_model, got one whose model writes")
     with new_folder(place, present=reward_models.FILE) as aside:
         export_model(here, aside, trust=trust)

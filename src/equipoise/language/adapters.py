@@ -17,35 +17,45 @@ from torch import Tensor, nn
 
 from equipoise.files import check_plain, json_bytes, read_json, write_atomic
 from equipoise.hints import shortened
+from equipoise.language.models import COMMIT
 from equipoise.nets import lora
-from equipoise.schema import Anything, Flag, Items, Maybe, Number, Text, check
+from equipoise.schema import Anything, Flag, Items, Number, Text, check
 from equipoise.types import TaskSource, TextSpec
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # begins the names of peft's tensors
-NONE = Maybe(Items(Anything(), 0))
 SCHEMA = {  # plain LoRA; peft's variants are refused
     "peft_type": Text(among=("LORA",)),
     "r": Number(1, 1 << 20, whole=True),
     "lora_alpha": Number(0, lora.MOST_ALPHA),
     "target_modules": Items(Text()),
     "bias?": Text(among=("none",)),
-    "use_dora?": Flag(),
-    "use_rslora?": Flag(),
-    "fan_in_fan_out?": Flag(),
-    "modules_to_save?": NONE,
-    "layers_to_transform?": NONE,
+    "fan_in_fan_out?": Flag(),  # follows from the kind of layer
+    "init_lora_weights?": Anything(),
     "*": Anything(),
 }
-VARIANTS = (
+VARIANTS = (  # of peft 0.21: each computes something else, or learns more
     "use_dora",
     "use_rslora",
     "use_qalora",
-    "fan_in_fan_out",
+    "use_bdlora",
+    "lora_bias",
     "rank_pattern",
     "alpha_pattern",
     "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "velora_config",
+    "modules_to_save",
+    "layers_to_transform",
+    "layer_replication",
+    "exclude_modules",
+    "target_parameters",
+    "trainable_token_indices",
 )
+# first values of adapters that change the base as well, until peft converts them
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -63,15 +73,19 @@ def write(directory: Path, net: nn.Module, base: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     first = next(iter(layers.values()))
     rank = len(first.lora_A)
+    # of the hub's names alone: a folder's may have an @
+    name, _, revision = base.partition("@") if COMMIT.fullmatch(base) else (base, "", "")
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": name,
+        "revision": revision or None,
         "r": rank,
         "lora_alpha": first.scale * rank,
         "target_modules": [one.removeprefix("module.") for one in _targets(net, list(layers))],
         "lora_dropout": 0.0,
         "bias": "none",
+        "fan_in_fan_out": any(isinstance(one, lora.LoraConv1D) for one in layers.values()),
         "inference_mode": True,
     }
     write_atomic(directory / CONFIG, json_bytes(config))
@@ -109,6 +123,13 @@ def read_settings(directory: Path) -> dict[str, object]:
                 f"{file}: {name}: must be false or empty, got {config[name]!r}; only plain LoRA is "
                 "read, so merge the adapter with peft (merge_and_unload) and name the model"
             )
+    first = config.get("init_lora_weights")
+    if isinstance(first, str) and first.lower().startswith(CHANGES_BASE):
+        raise ValueError(
+            f"{file}: init_lora_weights: must leave the base as it is, got "
+            f"{shortened(repr(first))}, which changes it; convert the adapter with peft "
+            "(save_pretrained with path_initial_model_for_weight_conversion)"
+        )
     targets = tuple(config["target_modules"])
     return {"rank": config["r"], "alpha": float(config["lora_alpha"]), "targets": targets}
 
@@ -169,6 +190,6 @@ def _targets(net: nn.Module, layers: list[str]) -> list[str]:
     meant = [
         name
         for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in ends
+        if (lora.adaptable(module) or name in layers) and name.rpartition(".")[2] in ends
     ]
     return ends if sorted(meant) == sorted(layers) else sorted(layers)

@@ -9,10 +9,11 @@ import json
 from pathlib import Path
 
 from equipoise.files import read_json
-from equipoise.hints import install, shortened
+from equipoise.hints import hint, install, shortened
 from equipoise.language import files
 from equipoise.nets.decoder import FAMILIES, ROPE_TYPES, Decoder, DecoderConfig
-from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder, sketched
+from equipoise.nets.hub_decoder import FAMILY, HubConfig, HubDecoder, check_counts, sketched
+from equipoise.nets.scored import SCORE, HubScored, ScoredDecoder, Scores
 from equipoise.types.packed import Fields
 
 OURS, THEIRS = "equipoise", "transformers"
@@ -21,12 +22,22 @@ NAMES = {  # of config.json: a size, and its other names
     "max_position_embeddings": ("n_positions", "max_seq_len", "n_ctx"),
     "vocab_size": (),
 }
+ADAPTER = "adapter_config.json"
 POSITIONS = 2048  # if config.json has none
 
 
 def read_config(directory: Path) -> DecoderConfig | HubConfig:
     """Return the shape of the model in a directory; ValueError if neither decoder computes it."""
+    if (found := directory / ADAPTER).is_file() and not (directory / files.CONFIG).exists():
+        said = read_json(found)
+        base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
+        raise ValueError(
+            f"{directory}: must be a model, got an adapter of {shortened(str(base))!r}; name that "
+            f"model and --set source.adapter={directory}"
+        )
     data = read_json(directory / files.CONFIG)
+    if isinstance(data, dict):
+        check_counts(data, f"{directory / files.CONFIG}: ")
     if not isinstance(data, dict) or is_own(data):
         return files.read_config(directory)
     return hub_config(data, directory / files.CONFIG)
@@ -61,7 +72,7 @@ def hub_config(data: Fields, file: Path) -> HubConfig:
         own = "; code of the model's folder is not run" if "auto_map" in data else ""
         raise ValueError(
             f"{file}: model_type: must be a causal language model of transformers, got "
-            f"{shortened(str(kind))!r}{own}"
+            f"{shortened(str(kind))!r}{hint(str(kind), named)}{own}"
         )
     sizes = {name: _size(data, name, file) for name in NAMES}
     window = data.get("sliding_window")
@@ -101,16 +112,6 @@ def decoder_of(config: DecoderConfig | HubConfig) -> str:
     return THEIRS if isinstance(config, HubConfig) else OURS
 
 
-def own_config(model: Fields, what: str) -> DecoderConfig:
-    """Return the shape of a model for ``what``, which needs our decoder; ValueError for another."""
-    config = config_of(model)
-    if isinstance(config, HubConfig):
-        raise ValueError(
-            f"--model: must be one of {', '.join(FAMILIES)} for {what}, got {config.model_type}"
-        )
-    return config
-
-
 def build(model: Fields, weights: str) -> Decoder:
     """Return the network of a ``TextSpec``; ``weights``: their directory, or "" for random ones."""
     config, directory = config_of(model), Path(weights)
@@ -123,4 +124,21 @@ def build(model: Fields, weights: str) -> Decoder:
     net = Decoder(config)
     if weights:
         files.load(net, directory)
+    return net
+
+
+def build_scored(model: Fields, weights: str, *, fresh: bool = False) -> Scores:
+    """Return the network of a reward model; ``weights``: as ``build``; ``fresh``: the head may be
+    missing there.
+    """
+    config, directory = config_of(model), Path(weights)
+    if isinstance(config, HubConfig):
+        if weights:
+            files.check_whole(directory)
+        files.check_size(lambda: sketched(config, weights or "--model"), weights)
+        return HubScored(config, directory if weights else None, (SCORE,) if fresh else ())
+    files.check_size(lambda: ScoredDecoder(config), weights)
+    net = ScoredDecoder(config)
+    if weights:
+        files.load(net, directory, fresh=(SCORE,) if fresh else ())
     return net

@@ -61,7 +61,11 @@ SHAPE = {  # the numbers of config.json that are not sizes
 }
 NONE: Mapping[str, int] = {}
 FLOAT32 = 4  # bytes
+KINDS = ("F64", "F32", "F16", "BF16")  # of numbers of a weight
+COUNTS = ("U8", "BOOL", "I32", "I64")  # of buffers, such as masks of old files
 SMALL = 1 << 24  # numbers
+SHARD = 5 << 30  # bytes of a file of weights that ``write`` writes; more are split
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 IGNORED = ".rotary_emb.inv_freq"  # extra entries of old files, which are computed again
 
 
@@ -128,12 +132,13 @@ def load(net: Decoder, directory: Path, fresh: Collection[str] = ()) -> None:
     ``fresh`` may be missing.
     """
     params = dict(net.named_parameters())
-    missing = set(params) - set(fresh)
+    missing, head = set(params) - set(fresh), None
     for file in weight_files(directory):
         try:
             with safe_open(file, "pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  it is no dict
                     if _unneeded(name, params):
+                        head = (file, tensors.get_tensor(name)) if name == HEAD else head
                         continue
                     _check(name, tensors.get_slice(name), params, file)
                     if not (read := tensors.get_tensor(name)).isfinite().all():
@@ -150,11 +155,16 @@ def load(net: Decoder, directory: Path, fresh: Collection[str] = ()) -> None:
             f"{directory}: expected {len(params)} tensors, got all but {len(missing)}, such as "
             f"{min(missing)!r}"
         )
+    if head is not None and not fresh and not torch.equal(params[EMBEDDING], head[1].float()):
+        raise ValueError(
+            f"{head[0]}: {HEAD}: must be the embedding, since {CONFIG} has tie_word_embeddings, "
+            "got another; if the head was trained, set tie_word_embeddings to false"
+        )
 
 
 def _unneeded(name: str, params: Mapping[str, Tensor]) -> bool:
     # the head of a vocabulary is the embedding, or one of scores takes its place
-    return name.endswith(IGNORED) or (name == "lm_head.weight" and name not in params)
+    return name.endswith(IGNORED) or (name == HEAD and name not in params)
 
 
 def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> None:
@@ -167,10 +177,14 @@ def _check(name: str, tensor: Any, params: Mapping[str, Tensor], file: Path) -> 
         raise ValueError(
             f"{file}: {name}: expected the shape {wanted} that {CONFIG} gives, got {shape}"
         )
-    if tensor.get_dtype() not in ("F64", "F32", "F16", "BF16"):
+    _check_kind(name, tensor.get_dtype(), file)
+
+
+def _check_kind(name: str, kind: str, file: Path) -> None:
+    if kind not in KINDS:
         raise ValueError(
-            f"{file}: {name}: expected F64, F32, F16 or BF16, got {tensor.get_dtype()}; quantised "
-            "files are not read"
+            f"{file}: {name}: expected {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind}; "
+            "quantised files are not read"
         )
 
 
@@ -186,6 +200,11 @@ def weight_files(directory: Path) -> list[Path]:
             raise ValueError(f"{index}: expected a weight_map from tensors to files, got none")
         files = [directory / str(name) for name in sorted(set(map(str, names.values())))]
         for file in files:
+            if file.suffix != ".safetensors":
+                raise ValueError(
+                    f"{index}: must name safetensors, got {shortened(repr(file.name))}; another "
+                    "kind of file may run code when it is read"
+                )
             if file.parent != directory or not file.is_file():
                 raise ValueError(
                     f"{index}: expected files next to it, got {file.name!r}, which is not there"
@@ -229,11 +248,14 @@ def check_size(make: Callable[[], nn.Module], directory: Path | str = "") -> Non
 
 
 def check_whole(directory: Path) -> None:
-    """ValueError unless every file of weights is there and whole."""
+    """ValueError unless every file of weights is there and whole, and has no quantised weights."""
     for file in weight_files(directory):
         try:
-            with safe_open(file, "pt"):
-                pass
+            with safe_open(file, "pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  it is no dict
+                    kind = tensors.get_slice(name).get_dtype()
+                    if name.endswith("weight") or kind not in COUNTS:
+                        _check_kind(name, kind, file)
         except SafetensorError as error:
             raise ValueError(
                 f"{file}: expected whole safetensors, got a torn or foreign file ({error})"
@@ -257,11 +279,31 @@ def write(
         {"architectures": [SCORERS[config.family]], "id2label": {"0": "score"}} if scored else {}
     )
     write_atomic(directory / CONFIG, json_bytes(about))
-    tensors = {
-        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, value in params.items()
-    }
-    write_atomic(directory / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+    parts = shards({name: value.nbytes for name, value in params.items()})
+    named = dict[str, str]()
+    for number, names in enumerate(parts, 1):
+        file = f"model-{number:05}-of-{len(parts):05}.safetensors" if len(parts) > 1 else WEIGHTS
+        named |= dict.fromkeys(names, file)
+        tensors = {
+            name: params[name].detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name in names
+        }
+        write_atomic(directory / file, save(tensors, metadata={"format": "pt"}))
+    if len(parts) > 1:
+        size = sum(value.nbytes for value in params.values())
+        index = {"metadata": {"total_size": size}, "weight_map": named}
+        write_atomic(directory / INDEX, json_bytes(index))
+
+
+def shards(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Return the names of tensors in parts of at most ``SHARD`` bytes, or of one tensor each."""
+    parts, total = [list[str]()], 0
+    for name, size in sizes.items():
+        if parts[-1] and total + size > SHARD:
+            parts, total = [*parts, []], 0
+        parts[-1].append(name)
+        total += size
+    return parts
 
 
 def config_json(

@@ -28,6 +28,7 @@ TINY = (
     "max_position_embeddings=512"
 )
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")  # and its revision
+COMMIT = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # and no pickle
 FIELDS = {
     one.name: one for one in fields(DecoderConfig) if one.name not in ("family", "rope_scaling")
@@ -87,6 +88,13 @@ def find(name: str, vocabulary: int | None = None) -> Model:
             f"{found.config.vocab_size}"
         )
     return found
+
+
+def revision_of(name: str) -> str:
+    """Return the commit of a model of the hub, which is fetched if not cached; "" for another."""
+    if is_shape(name) or Path(name).expanduser().is_dir() or COMMIT.fullmatch(name):
+        return ""
+    return from_hub(name).name if HUB_ID.fullmatch(name) and not name.startswith(".") else ""
 
 
 def from_scratch(text: str, vocabulary: int | None = None) -> DecoderConfig:

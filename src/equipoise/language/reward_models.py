@@ -18,10 +18,11 @@ from torch import Tensor
 
 from equipoise import schema
 from equipoise.files import json_bytes, read_json, write_atomic
-from equipoise.language import files, tasks
+from equipoise.language import architectures, files, tasks
 from equipoise.language.tokenizers import CharTokenizer, HubTokenizer, fingerprint, with_end
+from equipoise.nets.hub_decoder import HubDecoder
 from equipoise.nets.packing import in_parts, packed_texts
-from equipoise.nets.scored import ScoredDecoder
+from equipoise.nets.scored import Scores
 from equipoise.nets.threads import one_thread
 from equipoise.registry.artifacts import MANIFEST, REWARD, write_manifest
 from equipoise.registry.reward_models import place
@@ -103,7 +104,7 @@ class RewardModel:
 
     def __init__(
         self,
-        net: ScoredDecoder,
+        net: Scores,
         tokenizer: Tokenizer,
         calibration: Calibration,
         template: Mapping[str, object],
@@ -116,10 +117,8 @@ class RewardModel:
     def read(cls, directory: Path) -> RewardModel:
         """The model in a folder; ValueError if there is none, or a file is damaged."""
         said, tokenizer = facts(directory), tokenizer_of(directory)
-        config = files.read_config(directory)
-        files.check_size(lambda: ScoredDecoder(config), directory)
-        net = ScoredDecoder(config)
-        files.load(net, directory)
+        config = architectures.read_config(directory)
+        net = architectures.build_scored(asdict(config), str(directory))
         template = tasks.arguments(said["template"], "chat_template_kwargs")
         return cls(net, tokenizer, Calibration(**said["calibration"]), template)
 
@@ -175,7 +174,7 @@ class RewardModel:
 
 def write(
     directory: Path,
-    net: ScoredDecoder,
+    net: Scores,
     tokenizer: Tokenizer,
     calibration: Calibration,
     *,
@@ -186,14 +185,17 @@ def write(
     """Write a reward model's folder. ``template``: KEY=VALUE arguments of the chat template;
     ``weights``: the identity of the weights, for a later look; ``lineage``: its origin.
     """
-    files.write(
-        directory,
-        net.config,
-        dict(net.named_parameters()),
-        eos=tokenizer.eos,
-        special=tokenizer.special,
-        scored=True,
-    )
+    if isinstance(net, HubDecoder):
+        net.write(directory)
+    else:
+        files.write(
+            directory,
+            net.config,
+            dict(net.named_parameters()),
+            eos=tokenizer.eos,
+            special=tokenizer.special,
+            scored=True,
+        )
     tokenizer.save(directory)
     alphabet = tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else ""
     said = {"format": FORMAT, "alphabet": alphabet, "template": list(template), "weights": weights}
@@ -235,7 +237,7 @@ def check(name: str, tokenizer: Tokenizer, longest: int) -> None:
             f"reward {name!r}: must be a reward model with the tokenizer of the model that learns, "
             "got one with another; train it from the same model"
         )
-    if longest > (most := files.read_config(directory).max_position_embeddings):
+    if longest > (most := architectures.read_config(directory).max_position_embeddings):
         raise ValueError(
             f"reward {name!r}: must have positions for {longest:,} tokens of prompt and "
             f"completion, got {most:,}; --max-completion-length {most // 2} is shorter"

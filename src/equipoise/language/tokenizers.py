@@ -433,9 +433,11 @@ def _auto(directory: Path) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # the library of its fast tokenizers raises a plain Exception
+        got = shortened(" ".join(said(error).split()), 200)
+        if "custom code" in got:
+            got = f"one with code of its own, which is not run; try a folder with {TOKENIZER}"
         raise ValueError(
-            f"{directory}: expected a tokenizer that transformers reads, got "
-            f"{shortened(' '.join(said(error).split()), 200)}"
+            f"{directory}: expected a tokenizer that transformers reads, got {got}"
         ) from error
 
 
@@ -497,4 +499,9 @@ def check_fits(tokenizer: Tokenizer, vocabulary: int, where: str = "model") -> N
             f"{where}: expected an embedding with a row for each of the tokenizer's "
             f"{tokenizer.size:,} tokens, "
             f"got {vocabulary:,}; the nearest that fits is vocab_size={tokenizer.size}"
+        )
+    if max(tokenizer.eos) >= vocabulary:
+        raise ValueError(
+            f"{where}: must have ends below {vocabulary:,}, its vocabulary, got "
+            f"{max(tokenizer.eos):,} in {GENERATION} or {CONFIG}"
         )

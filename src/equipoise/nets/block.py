@@ -21,9 +21,24 @@ class Block(nn.Module):
     pairs: ClassVar[tuple[tuple[str, str], ...]] = ()
 
 
+class Layered(nn.Module):
+    """A network of another library with layers that backward may compute again."""
+
+    def layers(self) -> list[nn.Module]:
+        raise NotImplementedError
+
+
 def blocks(net: nn.Module) -> list[Block]:
     """The blocks of a network, each before its inner blocks."""
     return [module for module in net.modules() if isinstance(module, Block)]
+
+
+def recomputable(net: nn.Module) -> list[nn.Module]:
+    """The parts of a network that ``recompute`` changes: blocks, and layers of another library."""
+    theirs = [
+        one for module in net.modules() if isinstance(module, Layered) for one in module.layers()
+    ]
+    return [*blocks(net), *theirs]
 
 
 def recompute(net: nn.Module) -> None:
@@ -32,7 +47,7 @@ def recompute(net: nn.Module) -> None:
     Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). The gradients are the same bits.
     Blocks draw no random numbers.
     """
-    for block in blocks(net):
+    for block in recomputable(net):
         block.forward = partial(
             checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
         )

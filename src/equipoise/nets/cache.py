@@ -18,6 +18,9 @@ SMALL = 1024  # keys of padding that cost less than another batch
 class Written(Protocol):
     """The memory for the keys and values of ``Decoder.prefill``."""
 
+    key: Tensor  # [layers, slots, K, length, D]
+    value: Tensor
+
     def places(self, slots: Tensor, position: Tensor) -> Tensor: ...
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None: ...
 

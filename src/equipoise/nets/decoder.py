@@ -270,6 +270,30 @@ class Decoder(nn.Module):
         return self._layers(token[real], position, stored)[lengths.cumsum(0) - 1]
 
     @torch.no_grad()
+    def extend(self, token: Tensor, begin: int, cache: Written, slot: int) -> Tensor:
+        """token [n], the next ones of the text in ``slot``, at places from ``begin`` on -> the last
+        one's hidden state [hidden].
+
+        A long prompt is computed in parts, so that its activations have a bound.
+        """
+        position = torch.arange(begin, begin + len(token), device=token.device)
+        places = cache.places(torch.full_like(position, slot), position)
+        seen = position.unsqueeze(1) >= torch.arange(begin + len(token), device=token.device)
+
+        def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            cache.write(layer, places, k, v)
+            keys, values = (
+                x[layer, slot, :, : seen.shape[1]].unsqueeze(0).to(q.dtype)
+                for x in (cache.key, cache.value)
+            )
+            out = F.scaled_dot_product_attention(
+                q.transpose(0, 1).unsqueeze(0), keys, values, seen, enable_gqa=True
+            )
+            return out.squeeze(0).transpose(0, 1)
+
+        return self._layers(token, position, stored)[-1]
+
+    @torch.no_grad()
     def decode(self, token: Tensor, position: Tensor, cache: Cache, slots: Tensor) -> Tensor:
         """token [B], the next one of the texts in ``slots`` [B], at ``position`` [B] -> its hidden
         state [B, hidden].

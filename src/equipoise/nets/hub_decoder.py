@@ -1,15 +1,18 @@
 """A ``Decoder`` whose logits a causal language model of transformers computes.
 
-The learner runs each sample with its prompt as a separate row, so no sample sees another one. The
-engine's keys and values are in slots (``Slots``), which the module uses as its cache. Both give
-explicit positions. Texts are at most as long as a sliding window, so the window hides nothing.
+The learner runs a group's prompt once, with all its samples behind it and a mask by which no sample
+sees another one. If groups are so long that the mask costs more than it saves, each sample with its
+prompt is a row. The engine's keys and values are in slots (``Slots``), which the module uses as its
+cache. All give explicit positions. Texts are at most as long as a sliding window, so the window
+hides nothing.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,8 +23,10 @@ from torch import Tensor, nn
 
 from equipoise.foreign import Foreign
 from equipoise.hints import said, shortened
+from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
-from equipoise.nets.layout import Layout, alike
+from equipoise.nets.layout import SHORT, Layout, alike
+from equipoise.nets.packing import packed_texts
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -42,8 +47,10 @@ IGNORED = (
     "dtype",
     "torch_dtype",
 )
+HEAD = "lm_head.weight"  # which a reward model's files may still have
 QUANTISED = "quantization_config"
 MOST_LAYERS, MOST_PARTS = 1024, 1 << 14  # of layers, and of what else is counted (num_...)
+SHARD = 5 << 30  # bytes of a file of weights; more are split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +65,30 @@ class HubConfig:
     fields: Fields = field(default_factory=dict)  # of config.json
 
     def __post_init__(self) -> None:
-        _check_counts(self.fields)
+        check_counts(self.fields)
 
 
-class HubDecoder(Decoder):
+class HubDecoder(Decoder, Layered):
     """A module of transformers as a decoder."""
 
     config: Foreign  # a HubConfig
+    auto = "AutoModelForCausalLM"  # of transformers: makes the module
 
-    def __init__(self, config: HubConfig, directory: Path | None = None) -> None:
-        """``directory``: where the weights are; None: at random. ValueError if files are damaged,
-        tensors are missing, or the module is no decoder of this kind.
+    def __init__(
+        self, config: HubConfig, directory: Path | None = None, fresh: Sequence[str] = ()
+    ) -> None:
+        """``directory``: where the weights are; None: at random; ``fresh``: tensors that may be
+        missing there. ValueError if files are damaged, tensors are missing, or the module is no
+        decoder of this kind.
         """
         nn.Module.__init__(self)
         self.config = config
-        self.module: Foreign = _module(config, directory)
-        self.eval()
-        if directory is not None:
-            self.check(str(directory))
+        with _quiet():
+            self.module: Foreign = _module(config, directory, self.auto, fresh)
+            self.eval()
+            if directory is not None:
+                self.check(str(directory))
+            self.packs = self._packs()
 
     def train(self, mode: bool = True) -> HubDecoder:
         """Keep dropout off, since the engine has none."""
@@ -105,8 +118,30 @@ class HubDecoder(Decoder):
             logits = torch.tanh(logits / cap) * cap
         return logits
 
+    def layers(self) -> list[nn.Module]:
+        """Return the layers whose inputs are all that ``recompute`` keeps."""
+        kind = importlib.import_module("transformers.modeling_layers").GradientCheckpointingLayer
+        return [module for module in self.modules() if isinstance(module, kind)]
+
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
         layout = Layout.of(data) if layout is None else layout
+        if self.packs and _worth_a_mask(layout, self.config.hidden_size):
+            return self._groups(data, layout)
+        return self._each(data, layout)
+
+    def _groups(self, data: Packed, layout: Layout) -> Tensor:
+        """The hidden states [N, hidden], with a row for each group."""
+        device, found = self.head.device, list[Tensor]()
+        token, position = (torch.as_tensor(x, device=device) for x in (data.token, data.position))
+        whole = layout.whole
+        for batch, mask in zip(whole.groups, whole.masks, strict=True):
+            index = batch.rows.view(batch.count, batch.length)
+            seen = mask.unsqueeze(1).expand(batch.count, -1, -1, -1).to(self.head.dtype)
+            found.append(self.run(token[index], position[index], seen).flatten(0, 1))
+        return torch.cat(found).index_select(0, whole.place)
+
+    def _each(self, data: Packed, layout: Layout) -> Tensor:
+        """The hidden states [N, hidden], with a row for each sample, behind its prompt."""
         device = self.head.device
         token = torch.as_tensor(data.token, device=device)
         rows = _rows(layout)
@@ -162,18 +197,52 @@ class HubDecoder(Decoder):
         return hidden[torch.arange(len(token), device=token.device), lengths - 1]
 
     @torch.no_grad()
+    def extend(self, token: Tensor, begin: int, cache: Foreign, slot: int) -> Tensor:
+        position = torch.arange(begin, begin + len(token), device=token.device)
+        seen = position.unsqueeze(1) >= torch.arange(begin + len(token), device=token.device)
+        mask = torch.zeros(seen.shape, dtype=self.head.dtype, device=token.device)
+        cache.extend(slot, begin)
+        mask = mask.masked_fill_(~seen, -torch.inf)[None, None]
+        return self.run(token[None], position[None], mask, cache)[0, -1]
+
+    @torch.no_grad()
+    def _packs(self) -> bool:
+        """Return whether the module computes a group in one row as it does each sample.
+
+        A module that takes positions from the order of tokens does not.
+        """
+        text = [n % self.config.vocab_size for n in range(6)]
+        data = packed_texts([(text[:2], [text[2:4], text[3:6]])])
+        layout = Layout.of(data)
+        try:
+            found = self._groups(data, layout)
+        except (RuntimeError, TypeError, ValueError):
+            return False
+        wanted = self._each(data, layout)
+        return float((found - wanted).abs().max()) <= CLOSE * float(wanted.abs().max())
+
+    def whole(self, token: Tensor) -> Tensor:
+        """The module's own logits [T, ...] of a text [1, T]."""
+        logits: Tensor = self.module(input_ids=token).logits[0]
+        return logits
+
+    @torch.no_grad()
     def check(self, where: str) -> None:
         """ValueError unless logits by our head and cache are those of the module itself."""
         token = torch.arange(6, device=self.head.device)[None] % self.config.vocab_size
         try:
-            wanted = self.module(input_ids=token).logits[0].float()
+            wanted = self.whole(token).float()
             decoding = self.decoding(3, 6)
-            first = self.prefill(token[:, :3], torch.tensor([3]), decoding.cache, torch.tensor([0]))
-            decoding.copy(torch.tensor([0]), torch.tensor([1]), 3)
+            one, two = (torch.tensor([n], device=token.device) for n in (1, 2))
+            self.prefill(token[:, :1], one, decoding.cache, two)
+            first = self.extend(token[0, 1:3], 1, decoding.cache, 2)
+            decoding.copy(two, one, 3)
+            decoding.copy(two, one - 1, 3)
             steps = [
-                decoding.decode(token[0, [n, n]], torch.tensor([n, n]), n, n)[1:] for n in (3, 4, 5)
+                decoding.decode(token[0, [n, n]], torch.full_like(token[0, :2], n), n, n)[1:]
+                for n in (3, 4, 5)
             ]
-            found = self.logits(torch.cat([first, *steps]))
+            found = self.logits(torch.cat([first[None], *steps]))
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ValueError(
                 _refusal(where, self.config, f"{type(error).__name__}: {error}")
@@ -183,25 +252,32 @@ class HubDecoder(Decoder):
             raise ValueError(_refusal(where, self.config, f"logits that differ by {gap:.2g}"))
 
     def write(self, directory: Path) -> None:
-        """Write config.json and the weights as transformers does."""
-        self.module.save_pretrained(str(directory))
+        """Write config.json and the weights as transformers does, in files of at most ``SHARD``
+        bytes.
+        """
+        with _quiet():
+            self.module.save_pretrained(str(directory), max_shard_size=SHARD)
 
 
-def _check_counts(fields: Fields) -> None:
-    """ValueError for quantised weights, and for more parts than a model has."""
+def check_counts(fields: Fields, where: str = "") -> None:
+    """ValueError, which begins with ``where``, for quantised weights, and for more parts than a
+    model has.
+    """
     for name, value in fields.items():
         if name == QUANTISED and value is not None:
             raise ValueError(
-                f"{QUANTISED}: must be left out, since quantised weights are not read, got one; "
-                "try the model in float"
+                f"{where}{QUANTISED}: must be left out, since quantised weights are not read, got "
+                "one; try the model in float"
             )
         if isinstance(value, Mapping):
-            _check_counts(value)
+            check_counts(value, where)
         layers = "layer" in name
         if isinstance(value, int) and (layers or name.startswith("num_")):
             most = MOST_LAYERS if layers else MOST_PARTS
             if value > most:
-                raise ValueError(f"{name}: must be at most {most:,}, got {shortened(str(value))}")
+                raise ValueError(
+                    f"{where}{name}: must be at most {most:,}, got {shortened(str(value))}"
+                )
 
 
 def _plain(value: object) -> Foreign:
@@ -215,8 +291,8 @@ def sketched(config: HubConfig, where: str) -> nn.Module:
     """The module of transformers without memory for its weights; ValueError if there is none."""
     hub: Foreign = importlib.import_module("transformers")  # whose types are its own
     try:
-        made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
-        with torch.device("meta"):
+        with _quiet(), torch.device("meta"):
+            made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
             net: nn.Module = hub.AutoModelForCausalLM.from_config(made)
     except Exception as error:  # the code of each architecture raises what it likes
         raise ValueError(
@@ -226,17 +302,24 @@ def sketched(config: HubConfig, where: str) -> nn.Module:
     return net
 
 
-def _module(config: HubConfig, directory: Path | None) -> Foreign:
+def _module(config: HubConfig, directory: Path | None, auto: str, fresh: Sequence[str]) -> Foreign:
     hub: Foreign = importlib.import_module("transformers")
-    hub.utils.logging.disable_progress_bar()
-    made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields))
+    scored = auto != HubDecoder.auto
+    labels = {"num_labels": 1} if scored else {}
+    made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields) | labels)
+    kind = getattr(hub, auto)
+    if scored and type(made) not in kind._model_mapping:
+        raise ValueError(
+            f"{directory or '--model'}: model_type {config.model_type!r}: must be a model that "
+            "transformers gives a head of scores (ForSequenceClassification), got one without"
+        )
     how: dict[str, object] = {"dtype": torch.float32}
     if _number(config, "attn_logit_softcapping"):  # other attention kernels ignore it
         how["attn_implementation"] = "eager"
     if directory is None:
-        return hub.AutoModelForCausalLM.from_config(made, **how)
+        return kind.from_config(made, **how)
     try:
-        module, report = hub.AutoModelForCausalLM.from_pretrained(
+        module, report = kind.from_pretrained(
             directory,
             config=made,
             use_safetensors=True,
@@ -246,16 +329,54 @@ def _module(config: HubConfig, directory: Path | None) -> Foreign:
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **how,
         )
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
+    except Exception as error:  # the code of each architecture raises what it likes
         raise ValueError(
-            f"{directory}: must be a model that transformers loads, got {shortened(said(error))}"
-        ) from None
-    if missing := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+            f"{directory}: must be a model that transformers loads, got "
+            f"{type(error).__name__}: {shortened(' '.join(said(error).split()), 200)}"
+        ) from error
+    _check_loaded(module, report, fresh, directory)
+    return module
+
+
+def _check_loaded(
+    module: nn.Module, report: Foreign, fresh: Sequence[str], directory: Path
+) -> None:
+    """ValueError unless the files have the tensors of the module and no others, all finite;
+    ``fresh``: tensors that may be missing.
+    """
+    for name, got, wanted in sorted(report["mismatched_keys"], key=str):
+        raise ValueError(
+            f"{directory}: {name}: must have the shape {[*wanted]} that config.json gives, got "
+            f"{[*got]}"
+        )
+    if missing := sorted({*map(str, report["missing_keys"])} - {*fresh}):
         raise ValueError(
             f"{directory}: must have every tensor of its config.json, got all but {len(missing)}, "
             f"such as {missing[0]}"
         )
-    return module
+    if besides := sorted({*map(str, report["unexpected_keys"])} - ({HEAD} if fresh else set())):
+        raise ValueError(
+            f"{directory}: must have the tensors of its config.json, got {len(besides)} besides, "
+            f"such as {shortened(besides[0])}; is the config.json of another model?"
+        )
+    for name, x in module.named_parameters():
+        if not x.isfinite().all():
+            raise ValueError(f"{directory}: {name}: must be finite numbers, got nan or inf")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the warnings of transformers back; what they tell of is checked here."""
+    logging: Foreign = importlib.import_module("transformers").utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _refusal(where: str, config: HubConfig, got: str) -> str:
@@ -273,6 +394,19 @@ def _number(config: HubConfig, name: str) -> float:
 def _cache_name(body: nn.Module) -> str:
     """Return the name of the cache argument, which differs between versions of transformers."""
     return "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
+
+
+def _worth_a_mask(layout: Layout, width: int) -> bool:
+    """Return whether groups as rows with a mask cost less than samples as rows.
+
+    A token costs a layer about 24 width^2 products, and 4 width for each key that it sees.
+    """
+    groups = (layout.prompts + layout.tokens).astype(np.float64)
+    each = (layout.prompts[layout.group] + layout.lengths).astype(np.float64)
+    if not len(each) or int(groups.max()) > max(width, SHORT):  # a mask above the activations
+        return False
+    masked, alone = ((x * (6 * width + x)).sum() for x in (groups, each))
+    return bool(masked < alone)
 
 
 def _rows(layout: Layout) -> list[np.ndarray]:
@@ -300,11 +434,16 @@ def make_slots(slots: int, length: int) -> Foreign:
             self.stored: dict[int, tuple[Tensor, Tensor]] = {}
             self._slots: Tensor | None = None  # of a prefill
             self._position: Tensor | None = None  # of a step
+            self._slot = 0  # of a part of a prompt; it begins at ``_longest``
             self._longest = 0
 
         def begin(self, at: Tensor) -> None:
             """Let the next pass write whole prompts into the slots ``at`` [B]."""
             self._slots, self._position = at, None
+
+        def extend(self, slot: int, begin: int) -> None:
+            """Let the next pass write a part of a text into ``slot``, from ``begin`` on."""
+            self._slots, self._position, self._slot, self._longest = None, None, slot, begin
 
         def go_on(self, position: Tensor, longest: int) -> None:
             """Let the next pass write a token at ``position`` [B] of the first slots."""
@@ -328,8 +467,14 @@ def make_slots(slots: int, length: int) -> Foreign:
                 elif self._position is not None:
                     row = torch.arange(len(x), device=x.device)
                     store[row, :, self._position] = x[:, :, 0]
+                else:
+                    store[self._slot, :, self._longest : self._longest + x.shape[2]] = x[0]
             if self._slots is not None:
                 return key, value
+            if self._position is None:
+                upto = self._longest + key.shape[2]
+                here = slice(self._slot, self._slot + 1)
+                return keys[here, :, :upto], values[here, :, :upto]
             n, upto = len(key), self._longest + 1
             return keys[:n, :, :upto], values[:n, :, :upto]
 

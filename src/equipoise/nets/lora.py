@@ -14,6 +14,7 @@ import copy
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -77,6 +78,43 @@ class LoraLinear(nn.Linear):
         """Return rows of W + alpha / rank B A."""
         return torch.addmm(self.weight[piece], self.lora_B[piece], self.lora_A, alpha=self.scale)
 
+    def plain(self) -> nn.Module:
+        """Return a layer without the adapter whose weight includes it; the bias is shared."""
+        with torch.no_grad(), torch.device("meta"):
+            made: nn.Module = self._like()
+        with torch.no_grad():
+            made.weight = nn.Parameter(self.merged())
+        if self.bias is not None:
+            made.bias = nn.Parameter(self.bias.detach())
+        return made
+
+    def _like(self) -> nn.Module:
+        return nn.Linear(self.in_features, self.out_features, self.bias is not None)
+
+
+class LoraConv1D(LoraLinear):
+    """A layer of GPT-2, whose frozen weight [in, out] is a linear layer's, transposed."""
+
+    def __init__(self, base: nn.Module, rank: int, alpha: float) -> None:
+        weight, bias = (dict(base.named_parameters())[name].data for name in ("weight", "bias"))
+        linear = nn.Linear(len(weight), len(bias), device="meta")
+        linear.weight, linear.bias = nn.Parameter(weight.T), nn.Parameter(bias)
+        super().__init__(linear, rank, alpha)
+        self.weight = weight
+        self._kind = type(base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        update = F.linear(F.linear(x, self.lora_A), self.lora_B)
+        return F.linear(x, self.weight.T, self.bias) + update * self.scale
+
+    def merged(self, piece: slice = slice(None)) -> Tensor:
+        return torch.addmm(
+            self.weight[piece], self.lora_A[:, piece].T, self.lora_B.T, alpha=self.scale
+        )
+
+    def _like(self) -> nn.Module:
+        return self._kind(self.out_features, self.in_features)
+
 
 def add_adapters(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net:
     """Freeze a network and add adapters to it, in place.
@@ -94,25 +132,36 @@ def add_adapters(net: Net, settings: Fields, learned: Sequence[str] = ()) -> Net
         )
     layers = targets(net, lora.targets)
     for name, layer in layers.items():
-        if lora.rank > (most := min(layer.in_features, layer.out_features)):
+        if lora.rank > (most := min(dict(layer.named_parameters())["weight"].shape)):
             raise ValueError(
                 f"source.lora: must be at most {most}, the smaller side of {name}, got {lora.rank}"
             )
     if not layers:
         raise ValueError(
-            "source.lora: must be none for a model without linear layers (torch.nn.Linear), got "
+            "source.lora: must be none for a model without linear layers (torch.nn.Linear, or "
+            "Conv1D of transformers), got "
             f"{lora.rank}; the whole model can learn"
         )
     net.add_module("base", Base(net, learned))
     for name, layer in layers.items():
-        net.set_submodule(name, LoraLinear(layer, lora.rank, lora.alpha))
+        if isinstance(layer, nn.Linear):
+            made = LoraLinear(layer, lora.rank, lora.alpha)
+        else:
+            made = LoraConv1D(layer, lora.rank, lora.alpha)
+        net.set_submodule(name, made)
     for name, module in net.named_modules():
         if name not in learned and not isinstance(module, LoraLinear):
             _freeze(module)
     return net
 
 
-def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
+def adaptable(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer and nothing more, of torch or of GPT-2."""
+    theirs = sys.modules.get("transformers.pytorch_utils")  # loaded if such a layer is there
+    return type(module) is nn.Linear or type(module) is getattr(theirs, "Conv1D", None)
+
+
+def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     """Return the linear layers that match a pattern; without patterns, all but heads.
 
     A pattern is the end of a layer's name (q_proj, layers.0.mlp.up_proj), or has wildcards.
@@ -121,7 +170,7 @@ def targets(net: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Linear]:
     linear = {
         name: module
         for name, module in net.named_modules()
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] not in HEADS
+        if adaptable(module) and name.rpartition(".")[2] not in HEADS
     }
     found = {
         one: [name for name in linear if f".{name}".endswith(f".{one}") or fnmatchcase(name, one)]
@@ -192,13 +241,7 @@ def merged(net: Net) -> Net:
         return net
     plain = copied(net)
     for name, layer in layers.items():
-        with torch.no_grad(), torch.device("meta"):
-            linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
-        with torch.no_grad():
-            linear.weight = nn.Parameter(layer.merged())
-        if layer.bias is not None:
-            linear.bias = nn.Parameter(layer.bias.detach())
-        plain.set_submodule(name, linear)
+        plain.set_submodule(name, layer.plain())
     for name, x in base(plain).items():
         place, _, last = name.rpartition(".")
         module = plain.get_submodule(place)

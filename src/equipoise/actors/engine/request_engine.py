@@ -113,12 +113,13 @@ class RequestEngine(TorchEngine):
         """End all samples and groups without results, also after an error in a step."""
         self.live, self._next, self._held = 0, None, False
         self._queue.clear()
+        self._returned = 0
         self._open.clear()
         self._asked.clear()
 
-    def _begin(self, groups: list[_Group]) -> Tensor:
+    def _begin(self, groups: list[_Group], end: Tensor | None = None) -> Tensor:
         first = self.live
-        hidden = super()._begin(groups)
+        hidden = super()._begin(groups, end)
         rows = self._rows[:, first : self.live]
         for one in groups:
             how, mine = self._asked.pop(one.group), rows[GROUP] == one.group

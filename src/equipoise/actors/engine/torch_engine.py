@@ -40,6 +40,8 @@ of its prompt, which is less than ``START`` in a continued sample.
 """
 # most tokens, padding included, that are computed at once: bounds the memory of activations
 PREFILL = 16_384
+# most tokens of one prompt that are computed at once; between its parts live samples are drawn
+PART = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ class TorchEngine:
         self._version = np.full((rows, length), -1, np.int64)
         self._queue: deque[_Group] = deque()
         self._returned = 0  # continued samples, at the front of the queue
+        # the group in the queue whose long prompt is computed in parts, and its tokens so far
+        self._long: _Group | None = None
+        self._computed = 0
         self._open: dict[int, int] = {}  # samples of a group that have not ended
         # the spare's version, which waits for running samples to finish
         self._next: int | None = None
@@ -175,7 +180,8 @@ class TorchEngine:
     def go_on(self, rest: Continuation) -> None:
         text = self._checked(rest.group, rest.text, 1, rest.limit)
         one = _Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt)
-        self._queue.insert(self._returned, one)
+        begun = bool(self._queue) and self._queue[0] is self._long and not self._long.asked
+        self._queue.insert(self._returned + begun, one)
         self._returned += 1
         self._open[rest.group] = self._open.get(rest.group, 0) + 1
 
@@ -214,6 +220,8 @@ class TorchEngine:
         hidden = [self._forward(old)] if old else []
         if fresh := self._admitted():
             hidden.append(self._begin(fresh))
+        elif self._fits() and (end := self._part()) is not None:
+            hidden.append(self._begin([self._popped()], end))
         return self._drawn(torch.cat(hidden) if len(hidden) > 1 else hidden[0]) if hidden else []
 
     def take(
@@ -246,22 +254,43 @@ class TorchEngine:
 
     def _admitted(self) -> list[_Group]:
         """Take groups whose samples all fit behind the live rows, in order; none while an update
-        waits.
+        waits, and none from a long prompt on.
         """
         fresh: list[_Group] = []
         room, longest = self._rows.shape[1] - self.live, 0
-        while self._queue and not self._held and self._queue[0].samples <= room:
+        while self._fits(room) and len(self._queue[0].prompt) <= PART:
             longest = max(longest, len(self._queue[0].prompt))
             if fresh and longest * (len(fresh) + 1) > PREFILL:
                 break
             room -= self._queue[0].samples
-            fresh.append(self._queue.popleft())
-            self._returned = max(self._returned - 1, 0)
+            fresh.append(self._popped())
         return fresh
 
-    def _begin(self, groups: list[_Group]) -> Tensor:
+    def _fits(self, room: int | None = None) -> bool:
+        """Return whether the next group may begin in ``room`` rows, or in all that are free."""
+        room = self._rows.shape[1] - self.live if room is None else room
+        return bool(self._queue) and not self._held and self._queue[0].samples <= room
+
+    def _popped(self) -> _Group:
+        """Take the next group out of the queue."""
+        group = self._queue.popleft()
+        self._returned -= bool(group.asked)
+        return group
+
+    def _part(self) -> Tensor | None:
+        """Compute the next part of the next group's prompt in the last row, which is free, since
+        its samples have room; the hidden state [1, hidden] at its end, or None before.
+        """
+        if self._long is not self._queue[0]:
+            self._long, self._computed = self._queue[0], 0
+        text, begin = self._long.prompt, self._computed
+        self._computed = min(begin + PART, len(text))
+        end = self._extend(text[begin : self._computed], begin, self._rows.shape[1] - 1)
+        return end.unsqueeze(0) if self._computed == len(text) else None
+
+    def _begin(self, groups: list[_Group], end: Tensor | None = None) -> Tensor:
         """Open rows for all samples of the groups, compute each prompt once; the hidden states
-        [rows, hidden] at its end.
+        [rows, hidden] at its end. ``end``: that of a prompt that is in the last row.
         """
         samples = np.array([one.samples for one in groups])
         of = np.repeat(np.arange(len(groups)), samples)  # group of each new row
@@ -281,9 +310,10 @@ class TorchEngine:
         rows[KEY] = sample_keys(self._seed, rows[GROUP], rows[INDEX])
         self._text[rows[SEAT], : prompts.shape[1]] = prompts[of]
         self.live += len(of)
-        hidden = self._prefill(prompts, lengths, first)
+        hidden = self._prefill(prompts, lengths, first) if end is None else end
         target = np.arange(first[0], self.live)
-        self._copy(first[of], target, prompts.shape[1])
+        source = first[of] if end is None else np.full(len(of), self._rows.shape[1] - 1)
+        self._copy(source, target, prompts.shape[1])
         return hidden[self._tensor(of)]
 
     def _drawn(self, hidden: Tensor) -> list[Sampled]:
@@ -431,6 +461,7 @@ class TorchEngine:
         if weights is not self._now:
             self._now, self._spare = weights, self._now
         self.version, self._next, self._held = version, None, False
+        self._computed = 0  # a prompt's keys and values are of one version
         if self._on_update == "recompute":
             self._recompute()
 
@@ -441,6 +472,12 @@ class TorchEngine:
         order = np.argsort(-place, kind="stable")
         while len(order):
             longest = int(place[order[0]])
+            if longest > PART:
+                for begin in range(0, longest, PART):
+                    text = self._text[seat[order[0]], begin : min(begin + PART, longest)]
+                    self._extend(text, begin, int(order[0]))
+                order = order[1:]
+                continue
             some, order = np.split(order, [max(1, PREFILL // longest)])
             self._prefill(self._text[seat[some], :longest], place[some], some)
 
@@ -448,6 +485,10 @@ class TorchEngine:
         return self._now.net.prefill(
             self._tensor(text), self._tensor(lengths), self._now.decoding.cache, self._tensor(rows)
         )
+
+    def _extend(self, text: I64, begin: int, row: int) -> Tensor:
+        cache = self._now.decoding.cache
+        return self._now.net.extend(self._tensor(text), begin, cache, row)
 
     def _copy(self, source: I64, target: I64, length: int) -> None:
         self._now.decoding.copy(self._tensor(source), self._tensor(target), length)
