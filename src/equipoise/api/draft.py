@@ -284,6 +284,14 @@ def inference(draft: Draft) -> Draft:
 def checks(draft: Draft) -> Draft:
     """Refuse a program that cannot work, and a setting that nothing would read."""
     check(draft.program)
+    place = draft.program.placement
+    if draft.sets("actors") and (place.text == "together" or "text" in place.auto):
+        why = "which chooses them" if "text" in place.auto else "where each learner generates"
+        got = "auto" if "text" in place.auto else place.text
+        raise ValueError(
+            f"actors: must be left out with placement={got}, {why}, got {place.actors}; or use "
+            "--placement apart"
+        )
     check_read(draft.program, draft.keys)
     return draft
 

@@ -24,7 +24,16 @@ from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.sums import ENV, parsed
-from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
+from equipoise.types import (
+    Algorithm,
+    Array,
+    Experience,
+    Rewards,
+    Trajectory,
+    Tree,
+    Worker,
+    learning,
+)
 from equipoise.workers.kind import (
     Job,
     KeepingKind,
@@ -54,12 +63,16 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return blue.learners
+        return blue.learners if blue.program.placement.text != "together" else 0
 
     def memory(self, blue: Blueprint) -> Tree:
         return SharedMeeting.specs(blue.learners) if blue.learners > 1 else {}
 
-    def build(self, job: Job, site: Site) -> LearnerWorker:
+    def build(self, job: Job, site: Site) -> Worker:
+        return self.learner(job, site)
+
+    def learner(self, job: Job, site: Site) -> LearnerWorker:
+        """The worker that learns."""
         blue, shared, rank = job.blueprint, job.shared, job.index
         meeting = self._meeting(job, site)
         nets = blue.first_networks()
