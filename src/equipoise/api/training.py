@@ -330,8 +330,7 @@ def asked_for(options: Mapping[str, object], settings: Settings) -> list[str]:
         name
         for name, fact in facts(Placement).items()
         if fact.auto
-        and AUTO.word
-        in (str(given.get(one, "")).lower() for one in (name, fact.flag and fact.flag.name))
+        and AUTO.word in (str(given.get(one, "")).lower() for one in (name, fact.option))
     ]
 
 

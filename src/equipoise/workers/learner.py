@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from equipoise import tree
 from equipoise.experience.recorded.offline import Offline, RecordedRows
@@ -60,7 +60,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     """
 
     name = "learner"
-    parts = PARTS
+    parts: ClassVar[tuple[str, ...]] = PARTS
 
     def count(self, blue: Blueprint) -> int:
         return blue.learners if blue.program.placement.text != "together" else 0

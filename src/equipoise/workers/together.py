@@ -10,13 +10,16 @@ the bits are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from equipoise.actors.engine.engine import Continuing
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.actors.generator import PARTS, Generator
+from equipoise.balance.shares import Side
+from equipoise.clock import Clock
 from equipoise.learners.learner import Learner
 from equipoise.learners.worker import PARTS as LEARNING
 from equipoise.learners.worker import LearnerWorker
@@ -71,12 +74,13 @@ class Together:
         *,
         give_back: Callable[[], object],
         file: str,
+        clock: Clock,
     ) -> None:
         """``give_back``: frees the memory of the engine's keys and values. ``file``: the name of
-        the generator's file in a checkpoint.
+        the generator's file in a checkpoint. ``clock``: of the learner and the generator.
         """
         self._learner, self._generator, self._give_back = learner, generator, give_back
-        self._file = file
+        self._file, self._clock = file, clock
         self._draws = False  # are there keys and values?
 
     @property
@@ -93,7 +97,9 @@ class Together:
             self._draws = True
         elif self._draws:
             self._draws = False
+            began = perf_counter()
             self._give_back()
+            self._clock.add("switch", perf_counter() - began)
         return state if drawn is Tick.BLOCKED else drawn
 
     def fds(self) -> tuple[int, ...]:
@@ -118,7 +124,8 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
     generator; it dies as a learner does.
     """
 
-    parts = (*LEARNING, *PARTS)
+    side: ClassVar[Side] = "learning"
+    parts: ClassVar[tuple[str, ...]] = (*LEARNING, *PARTS, "switch")
     alike = False  # a tick is a token or an update
 
     def count(self, blue: Blueprint) -> int:
@@ -137,7 +144,11 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
         generator = made_generator(job, site, weights, engine)
         (made,) = engines
         worker = Together(
-            learner, generator, give_back=made.give_back, file=f"{GeneratorKind.name}_{job.index}"
+            learner,
+            generator,
+            give_back=made.give_back,
+            file=f"{GeneratorKind.name}_{job.index}",
+            clock=site.clock,
         )
         if not job.life:
             site.load(worker)
