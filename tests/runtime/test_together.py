@@ -52,7 +52,7 @@ def test_the_memory_of_keys_and_values_is_given_back_while_the_learner_learns(
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", [[], ["source.lora=2"]], ids=["whole", "adapters"])
 def test_the_same_bits_in_processes(settings: list[str], tmp_path: Path) -> None:
-    given = {"steps": 256, "settings": [*SMALL["settings"], *settings]}
+    given: dict[str, Any] = {"steps": 256, "settings": [*SMALL["settings"], *settings]}
     found = {
         (on, placement): trained(
             tmp_path / f"{on}-{placement}", on=on, placement=placement, **given
@@ -122,7 +122,13 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
+def test_a_learner_that_generates_has_no_lag_unless_it_is_asked_for() -> None:
+    made = api.program("sort", algorithm="grpo", placement="together")
+    assert made.placement.max_lag == 0
+    assert api.program("sort", algorithm="grpo").placement.max_lag == 1
+
+
 @pytest.mark.parametrize("plan", ["together", "auto"])
-def test_an_env_has_no_generators_to_place(plan: str, tmp_path: Path) -> None:
+def test_an_env_has_no_generators_to_place(plan: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"placement.*generators of (a task|text)"):
         api.start("CartPole-v1", out=tmp_path / "run", placement=plan)

@@ -210,7 +210,7 @@ def sizes(draft: Draft) -> Draft:
     """Fit the sizes that were left open to those that were given; a file leaves none open."""
     if draft.begun == "file":
         return draft
-    for step in (batch, group, minibatches):
+    for step in (batch, group, lag, minibatches):
         draft = step(draft)
     return draft
 
@@ -250,6 +250,12 @@ def group(draft: Draft) -> Draft:
         if size is None or draft.sets("envs_per_actor")
         else draft.having(alter(draft.program, envs_per_actor=size))
     )
+
+
+def lag(draft: Draft) -> Draft:
+    """Learners that generate have the newest weights, so ``max_lag`` is 0 unless it is given."""
+    together = draft.program.placement.text == "together" and not draft.sets("max_lag")
+    return draft.having(alter(draft.program, max_lag=0)) if together else draft
 
 
 def minibatches(draft: Draft) -> Draft:

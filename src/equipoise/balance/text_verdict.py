@@ -154,6 +154,12 @@ def _together(found: Verdict, balance: Mapping[str, Shares], run: TextRun) -> Ve
     learners = add(sides)
     if not learners.worked or not all(one.begun for one in sides):
         return found
+    if (preempted := learners.share("preempted")) >= WAIT:
+        return Verdict(
+            "CPU-bound",
+            f"the learners wait {preempted * 100:.0f} % of the time for a core",
+            "add cores, or stop the other processes that use them",
+        )
     waits, publishing = learners.share("starved"), learners.part("publish")
     fetching, live = learners.part("fetch"), live_samples(balance, run)
     drawing = learners.part("decode") + learners.part("write") + learners.part("score")

@@ -41,7 +41,7 @@ STEPS, LIVE, SECONDS = range(3)  # sums of the steps of a bin that begin no samp
 BEGAN, BEGAN_LIVE, BEGAN_SECONDS, PROMPTS, PROMPT_TOKENS, SAMPLES = range(6)
 LENGTHS = 4096  # of samples that are remembered
 WARM, LEAST = 2, 3  # updates before the measurement, and in it
-SPAN_S = 4.0  # a measurement ends after this many seconds
+SPAN_S, LONG_S = 4.0, 20.0  # a measurement lasts this long; with one update if updates are long
 SLICE_S = 0.02
 
 
@@ -176,12 +176,10 @@ def measured(blue: Blueprint, interrupt: Interrupt, *, until: float) -> Costs | 
                 continue  # an update is under way
             if first is None and now.version >= WARM:
                 first, began = now, time.monotonic()
-            elif (
-                first is not None
-                and now.version >= first.version + LEAST
-                and time.monotonic() >= began + SPAN_S
-            ):
-                break
+            elif first is not None:
+                span = time.monotonic() - began
+                if span >= (SPAN_S if now.version >= first.version + LEAST else LONG_S):
+                    break
         if first is None or now.version < first.version + 1:
             return None
         return _costs(blue, first, now)

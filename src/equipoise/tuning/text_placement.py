@@ -34,7 +34,8 @@ from equipoise.tuning.race import Race, most_usual
 from equipoise.tuning.text_costs import measured
 from equipoise.types import Program, learning
 
-BUDGET_S = 60.0  # the most seconds of all measurements
+COSTS_S = 300.0  # the most seconds of the runs that measure costs; most take ten each
+RUNS_S = 60.0  # the most seconds of whole runs
 # plans within this factor of the best forecast are measured as whole runs, at most MOST of them
 WITHIN, MOST = 1.2, 3
 TIE = 1.03  # a whole run that is less than this factor faster counts as equal
@@ -74,21 +75,23 @@ def placed(
         where = "in one thread" if on == "serial" else "over several machines"
         return program, {KEY: Choice(value="apart", why=f"{where} nothing is measured")}
     among = candidates(program)
-    until = time.monotonic() + BUDGET_S
     phases.say("measuring who generates")
-    tell(f"placement: {len(among)} plans are compared by short runs, for {BUDGET_S:.0f} s at most")
+    tell(f"placement: {len(among)} plans are compared by short runs")
     forkserver.prepare(central=False)
-    costs = _costs(among, interrupt, until)
+    costs = _costs(among, interrupt, time.monotonic() + COSTS_S)
     told = forecasts(among, costs)
     if not told:
-        why = f"no two updates were over in {BUDGET_S / 2:.0f} s, so no plan could be compared"
+        why = f"too few updates were over in {COSTS_S:.0f} s, so no plan could be compared"
         tell(f"placement: apart, because {why}")
         return program, {KEY: Choice(value="apart", why=why)}
     near = shortlist(told)
     race = None
     if len(near) > 1:
         race = runs.raced(
-            {one.name: one.program for one in near}, interrupt, until=until, far=WITHIN
+            {one.name: one.program for one in near},
+            interrupt,
+            until=time.monotonic() + RUNS_S,
+            far=WITHIN,
         )
     chosen, why = decided(near, told, race)
     seconds = {f"{one.name}, forecast": round(told[one].seconds, 4) for one in told}
@@ -157,7 +160,8 @@ def _costs(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> di
                 continue
             one = fits[-1] if overlaps else fits[0]
             blue = runs.throwaway(one.program, Path(place) / str(overlaps))
-            end = time.monotonic() + (until - time.monotonic()) / 2  # the rest is for whole runs
+            # as much for the other run
+            end = until if overlaps else time.monotonic() + (until - time.monotonic()) / 2
             try:
                 if (costs := measured(blue, interrupt, until=end)) is not None:
                     found[overlaps] = costs
