@@ -1,12 +1,13 @@
 """Forecasts of real runs on text on this machine, and the plan that ``--placement auto`` takes.
 
-    PYTHONPATH=src:benchmarks python benchmarks/placement_real.py [--shape "long answers"] [--turns 1]
+    PYTHONPATH=src:benchmarks python benchmarks/placement_real.py
+    PYTHONPATH=src:benchmarks python benchmarks/placement_real.py --shape "long answers" --turns 1
 
 Five shapes of prompts and answers. Each is first given to ``placement.text=auto`` (costs by short
-runs, forecasts, whole runs of the plans that are near the best). Then every plan is run in turns, as
-what the forecasts and the choice are compared with. At most 140 s a shape; on two cores about nine
-minutes in all. The weights never change (a learning rate of 0), so that lengths stay. Other load on
-the machine makes the figures worthless.
+runs, forecasts, whole runs of the plans that are near the best). Then every plan is run in turns,
+and the forecasts and the choice are compared with these runs. At most 140 s a shape; on two cores
+about nine minutes in all. The weights never change (a learning rate of 0), so that lengths stay.
+Other load on the machine makes the figures worthless.
 """
 
 from __future__ import annotations

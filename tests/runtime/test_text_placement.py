@@ -21,7 +21,14 @@ from equipoise.tree import zeros
 from equipoise.tuning import text_costs, text_placement
 from equipoise.tuning.race import Race
 from equipoise.tuning.text_costs import WatchedEngine
-from equipoise.tuning.text_placement import Candidate, candidates, decided, forecasts, shortlist
+from equipoise.tuning.text_placement import (
+    Candidate,
+    Measured,
+    candidates,
+    decided,
+    forecasts,
+    shortlist,
+)
 from equipoise.types import Program
 from tests.runtime.test_text import SMALL, finished
 
@@ -93,15 +100,35 @@ def test_a_plan_without_time_to_run_counts_by_its_forecast() -> None:
     assert decided(shortlist(told), told, race)[0].name == "together"
 
 
-def test_work_that_overlaps_has_costs_of_its_own() -> None:
-    among = [one for one in candidates(made(max_lag=1)) if one.plan.generate == 1]
-    alone, beside = replace(COSTS, reward_s=0.5), replace(COSTS, train=2000)
-    told = forecasts(among, {False: alone, True: beside})
-    lag = {one.plan.max_lag: told[one] for one in told if one.plan.kind == "apart"}
-    assert lag[1].spent["learning"] == pytest.approx(2 * lag[0].spent["learning"])
-    assert lag[0].spent["reward"] == pytest.approx(0.5)
-    # costs that were not measured forecast nothing
-    assert all(one.plan.max_lag == 0 for one in forecasts(among, {False: alone}))
+def test_a_plan_is_forecast_by_the_costs_of_the_run_that_is_like_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_placement, "usable", lambda: 2)
+    among = candidates(made(max_lag=1))
+    alone = replace(COSTS, reward_s=0.5)
+    beside = replace(COSTS, train=2000, decode={1: 50, 64: 2000})
+    told = {
+        one.name: forecast
+        for one, forecast in forecasts(among, Measured(alone=alone, beside=beside)).items()
+    }
+    turns, several, overlaps = (
+        told[f"apart, {number} at max_lag {lag}"]
+        for number, lag in (("1 generator", 0), ("2 generators", 0), ("1 generator", 1))
+    )
+    assert overlaps.spent["learning"] == pytest.approx(2 * turns.spent["learning"], rel=0.02)
+    assert several.spent["learning"] == pytest.approx(turns.spent["learning"])
+    assert turns.spent["reward"] == several.spent["reward"] == pytest.approx(0.5)
+    # half as fast, on two devices
+    drawing = {name: one.spent["generation"] + one.spent["long tail"] for name, one in told.items()}
+    assert drawing["apart, 2 generators at max_lag 0"] >= drawing["apart, 1 generator at max_lag 0"]
+
+
+def test_costs_that_were_not_measured_forecast_nothing() -> None:
+    among = candidates(made(max_lag=1))
+    told = forecasts(among, Measured(alone=COSTS, beside=None))
+    assert told and all(one.plan.max_lag == 0 for one in told)
+    told = forecasts(among, Measured(alone=None, beside=COSTS))
+    assert told and all(one.plan.max_lag == 1 for one in told)
 
 
 def test_a_watched_engine_adds_up_what_it_takes() -> None:

@@ -1,10 +1,9 @@
 """The placement of generators and learners of a run on text, for ``placement.text=auto``.
 
-1. Two short runs measure the costs (``text_costs.py``): the learner generates itself, so that every
-   worker has the machine for itself; and generators write while the learner learns, so that they
-   share its memory and its caches.
-2. The forecast of every plan follows from the costs (``balance/placement``): plans whose work takes
-   turns by the first ones, plans whose work overlaps by the second ones.
+1. Two short runs measure the costs (``text_costs.py``): of the first plan, in which workers take
+   turns, and of the last one, in which they share the caches and the memory of the machine.
+2. The forecast of every plan follows from the costs of the run that is like it
+   (``balance/placement``).
 3. The plans that are near the best are measured as whole runs in turns.
 
 A plan has at most the ``max_lag`` of the program, and the learners that it has.
@@ -78,7 +77,7 @@ def placed(
     phases.say("measuring who generates")
     tell(f"placement: {len(among)} plans are compared by short runs")
     forkserver.prepare(central=False)
-    costs = _costs(among, interrupt, time.monotonic() + COSTS_S)
+    costs = _measured(among, interrupt, time.monotonic() + COSTS_S)
     told = forecasts(among, costs)
     if not told:
         why = f"too few updates were over in {COSTS_S:.0f} s, so no plan could be compared"
@@ -147,46 +146,59 @@ def batch_of(program: Program) -> int:
     return max(policy.batch for policy in learning(program).values())
 
 
-def _costs(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> dict[bool, Costs]:
-    """The costs of plans whose work takes turns (False) and overlaps (True); WorkerFailed if no
-    plan works.
-    """
-    found, failed = dict[bool, Costs](), list[WorkerFailed]()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The costs that two runs had; None: there was no time for an update, or the plan failed."""
+
+    alone: Costs | None  # of a plan whose workers take turns
+    beside: Costs | None  # of a plan whose workers are at work at the same time
+
+    def of(self, plan: Plan) -> Costs | None:
+        """The costs of a plan; None if nothing like it was measured."""
+        if self.alone is None or self.beside is None:
+            return self.beside if plan.max_lag else self.alone
+        if plan.max_lag:
+            # only a learner that generates shows how long rewards take
+            return replace(self.beside, reward_s=self.alone.reward_s)
+        if plan.generate <= plan.learn:
+            return self.alone
+        # generators draw beside each other, while the learner waits
+        drawing = self.beside
+        return replace(
+            self.alone, decode=drawing.decode, prefill=drawing.prefill, take_s=drawing.take_s
+        )
+
+
+def _measured(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> Measured:
+    """Measure the first plan and the last one; WorkerFailed if no plan works."""
+    found, failed = list[Costs | None](), list[WorkerFailed]()
+    # the first takes turns; the last has a lag if any may have one, and the most generators
+    wanted = [among[0], among[-1]] if len(among) > 1 else [among[0]]
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        for overlaps in (False, True):
-            # the first plan that takes turns, the last one that overlaps
-            fits = [one for one in among if (one.plan.max_lag > 0) is overlaps]
-            if not fits:
-                continue
-            one = fits[-1] if overlaps else fits[0]
-            blue = runs.throwaway(one.program, Path(place) / str(overlaps))
-            # as much for the other run
-            end = until if overlaps else time.monotonic() + (until - time.monotonic()) / 2
+        for number, one in enumerate(wanted):
+            # as much for each run
+            end = time.monotonic() + (until - time.monotonic()) / (len(wanted) - number)
             try:
-                if (costs := measured(blue, interrupt, until=end)) is not None:
-                    found[overlaps] = costs
+                blue = runs.throwaway(one.program, Path(place) / str(number))
+                found.append(measured(blue, interrupt, until=end))
             except WorkerFailed as error:
                 interrupt.check()
                 failed.append(error)
-    if failed and not found:
+                found.append(None)
+    if len(failed) == len(wanted):
         raise failed[0]
-    return found
+    return Measured(alone=found[0], beside=found[1] if len(found) > 1 else None)
 
 
-def forecasts(among: Sequence[Candidate], costs: Mapping[bool, Costs]) -> dict[Candidate, Forecast]:
+def forecasts(among: Sequence[Candidate], costs: Measured) -> dict[Candidate, Forecast]:
     """The forecast of each plan whose costs were measured."""
-    alone, found = costs.get(False), {}
+    found = {}
     for one in among:
-        of = costs.get(one.plan.max_lag > 0)
-        if of is None:
+        if (of := costs.of(one.plan)) is None:
             continue
-        if alone is not None:
-            # rewards take as long in each plan; only a learner that generates shows how long
-            of = replace(of, reward_s=alone.reward_s)
-        of = replace(of, at_once=max(texts_of(one.program).at_once(), of.group))
-        if one.plan.kind == "apart":
-            of = replace(of, switch_s=0.0)
-        found[one] = forecast(of, one.plan)
+        at_once = max(texts_of(one.program).at_once(), of.group)
+        switch_s = of.switch_s if one.plan.kind == "together" else 0.0
+        found[one] = forecast(replace(of, at_once=at_once, switch_s=switch_s), one.plan)
     return found
 
 
