@@ -5,22 +5,27 @@ devices with lognormal lengths.
     PYTHONPATH=src python benchmarks/placement.py asynchronous
     PYTHONPATH=src python benchmarks/placement.py elastic
     PYTHONPATH=src python benchmarks/placement.py cost
+    PYTHONPATH=src python benchmarks/placement.py devices
 
 ``plans``: seconds an update of every plan, forecast and simulated. ``asynchronous``: samples of
 ``max_lag`` 1 beside all devices together. ``elastic``: devices that are lent beside the best fixed
 split, while lengths grow fourfold and while they stay. ``cost``: CPU seconds of forecasts.
+``devices``: cores that a real run with 8, 16, 32 and 64 simulated devices takes, learner included.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from text_devices import Devices, Lengths, Machine, Simulated, lognormal, measured
 
+import equipoise
 from equipoise.balance.placement.choice import best, forecast, plans
 from equipoise.balance.placement.costs import Costs, Forecast, Plan
 from equipoise.balance.placement.lending import gains
@@ -181,9 +186,40 @@ def show_cost() -> None:
         )
 
 
+def show_devices() -> None:
+    settings = ["source.engine=sim:step_s=0.2,median=4,waits=false"]
+    for devices in (8, 16, 32, 64):
+        with tempfile.TemporaryDirectory() as place:
+            began, cores = time.perf_counter(), time.process_time()
+            run = equipoise.start(
+                "sort",
+                algorithm="grpo",
+                on="serial",
+                out=Path(place) / "run",
+                max_lag=1,
+                actors=devices,
+                batch=512,
+                steps=4096,
+                evaluate_episodes=0,
+                tensorboard=False,
+                settings=settings,
+            )
+            with run:
+                for _ in run:
+                    pass
+            assert run.summary is not None
+            rows, wall = run.summary["rows"], time.perf_counter() - began
+            lost = rows["inserted"] - rows["sampled"] - rows["dropped"] - rows["held"]
+            print(
+                f"{devices} devices: {(time.process_time() - cores) / wall:.2f} cores for "
+                f"{wall:.1f} s, {rows['sampled']:,} samples learned from, {lost} unaccounted for",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("plans", "asynchronous", "elastic", "cost"))
+    parser.add_argument("what", choices=("plans", "asynchronous", "elastic", "cost", "devices"))
     parser.add_argument("--case", choices=CASES, default="a long tail")
     given = parser.parse_args()
     shows: dict[str, Callable[[], None]] = {
@@ -191,6 +227,7 @@ def main() -> None:
         "asynchronous": show_asynchronous,
         "elastic": show_elastic,
         "cost": show_cost,
+        "devices": show_devices,
     }
     shows[given.what]()
 

@@ -214,6 +214,11 @@ class Fact:
     needs: tuple[Needs, ...] = ()
 
     @property
+    def option(self) -> str:
+        """The name of its option on the command line, without the dashes."""
+        return (self.flag and self.flag.name) or self.name.replace("_", "-")
+
+    @property
     def limits(self) -> str:
         """The range in words, or the choices; "" if every value of the type makes sense."""
         ranges = dict.fromkeys(str(one) for one in _ranges(self.annotated))

@@ -161,3 +161,45 @@ def test_samples_at_once_are_tokens_over_steps() -> None:
 def test_every_sentence_is_of_a_cause() -> None:
     assert set(SENTENCES) <= set(get_args(Cause))
     assert {cause for _, _, _, cause, _ in CASES.values()} >= set(SENTENCES)
+
+
+def both(drawing: float, learning: float, **more: float) -> dict[str, Shares]:
+    """10 s of a learner that generates."""
+    steps, publish, preempted = (more.pop(name, 0.0) for name in ("steps", "publish", "preempted"))
+    return {
+        "learner": Shares(
+            worked=drawing + learning + publish,
+            preempted=preempted,
+            done=10.0,
+            parts={"decode": drawing, "loss": learning, "publish": publish, "fetch": 0.0},
+            counts={"decode": steps or 100.0},
+            side="learning",
+            **more,
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("balance", "cause", "said"),
+    [
+        (both(7, 3), "Generation-bound", "draws samples 70 % of the time, and learns 30 %"),
+        (both(7, 3, steps=1000.0), "Long tail", "draws 1.6 samples at once, of 16"),
+        (both(3, 7), "Learning-bound", "learns 70 % of the time"),
+        (both(3, 3, starved=4.0), "Reward-bound", "waits 40 % of the time for rewards"),
+        (both(4, 4, publish=2.0), "Publish-bound", "20 % of the learner's time"),
+        (both(4, 4, preempted=2.0), "CPU-bound", "wait 20 % of the time for a core"),
+    ],
+)
+def test_a_learner_that_generates_has_verdicts_of_its_own(
+    balance: dict[str, Shares], cause: str, said: str
+) -> None:
+    run = TextRun(group=8, length=20.0, room=16, max_lag=0, together=True)
+    found = text_verdict(verdict(balance, Setup()), balance, run)
+    assert found.cause == cause and said in found.sentence, found.sentence
+
+
+def test_a_learner_that_has_just_begun_to_generate_is_not_judged() -> None:
+    balance = {"learner": Shares(worked=1.0, done=1.0, side="learning")}
+    found = verdict(balance, Setup())
+    run = TextRun(group=8, length=20.0, room=16, together=True)
+    assert text_verdict(found, balance, run) == found

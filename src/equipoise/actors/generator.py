@@ -31,6 +31,7 @@ from equipoise.types import (
     StateWriter,
     Stop,
     Tick,
+    Tree,
     WeightStore,
 )
 
@@ -124,6 +125,11 @@ class Generator:
     def grading(self) -> bool:
         """Are there groups that wait for their rewards, or samples that wait for an answer?"""
         return self._engine.away > 0 or any(group.left == 0 for group in self._open.values())
+
+    @property
+    def busy(self) -> bool:
+        """Are there groups that are not handed in?"""
+        return bool(self._open or self._again or self._next)
 
     def fds(self) -> tuple[int, ...]:
         """Descriptors that wake it."""
@@ -295,15 +301,22 @@ class Generator:
         self._episodes.whole(returns.astype(np.float64), lengths, there=not lost)
         self._blocks.commit(group.slots)
 
-    def save(self, to: StateWriter) -> None:
-        """Put the reports' numbers; nothing else is left between two groups."""
+    def state(self) -> Tree:
+        """Return the reports' numbers; nothing else is left between two groups."""
         if left := len(self._open) + len(self._again) + (self._next is not None):
             raise RuntimeError(f"save: expected a generator without open groups, got {left}")
-        to.put({"episodes": self._episodes.state()})
+        return {"episodes": self._episodes.state()}
+
+    def restore(self, state: Tree) -> None:
+        """Go on from a ``state``."""
+        self._episodes.load(state["episodes"])
+        self._begun = self._episodes.next_row
+
+    def save(self, to: StateWriter) -> None:
+        to.put(self.state())
 
     def load(self, source: StateReader) -> None:
-        self._episodes.load(source.state()["episodes"])
-        self._begun = self._episodes.next_row
+        self.restore(source.state())
 
     def close(self) -> None:
         self._grader.close()

@@ -210,7 +210,7 @@ def sizes(draft: Draft) -> Draft:
     """Fit the sizes that were left open to those that were given; a file leaves none open."""
     if draft.begun == "file":
         return draft
-    for step in (batch, group, minibatches):
+    for step in (batch, group, lag, minibatches):
         draft = step(draft)
     return draft
 
@@ -252,6 +252,12 @@ def group(draft: Draft) -> Draft:
     )
 
 
+def lag(draft: Draft) -> Draft:
+    """Learners that generate have the newest weights, so ``max_lag`` is 0 unless it is given."""
+    together = draft.program.placement.text == "together" and not draft.sets("max_lag")
+    return draft.having(alter(draft.program, max_lag=0)) if together else draft
+
+
 def minibatches(draft: Draft) -> Draft:
     """Cut a large batch, unless a recipe, a policy or an ``Algorithm`` has minibatches."""
     said = any(isinstance(one, Policy | Algorithm) for one in draft.policies.values())
@@ -284,6 +290,14 @@ def inference(draft: Draft) -> Draft:
 def checks(draft: Draft) -> Draft:
     """Refuse a program that cannot work, and a setting that nothing would read."""
     check(draft.program)
+    place = draft.program.placement
+    if draft.sets("actors") and (place.text == "together" or "text" in place.auto):
+        why = "which chooses them" if "text" in place.auto else "where each learner generates"
+        got = "auto" if "text" in place.auto else place.text
+        raise ValueError(
+            f"actors: must be left out with placement={got}, {why}, got {place.actors}; or use "
+            "--placement apart"
+        )
     check_read(draft.program, draft.keys)
     return draft
 

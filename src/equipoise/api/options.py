@@ -96,6 +96,11 @@ class Fields(TypedDict, total=False):
     """Automatic adaptation of actors and staleness (default: off). With auto fewer actors act, on
     fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
     and `max_lag` are the limits."""
+    placement: Literal["apart", "together", "elastic"] | Literal["auto"] | None
+    """Workers that generate text: apart, together or auto (default: apart). apart: generators
+    (`actors`) write while learners learn. together: each learner generates, scores and then
+    learns; `max_lag` is 0. auto: the faster one by a measurement, at most `max_lag` versions old.
+    elastic: learners are lent; no run does this yet."""
     learners: int | Literal["auto"] | None
     """Learners that share each batch (default: 1). Each learner has actors of its own."""
     inference: Literal["local", "central"] | Literal["auto"] | None

@@ -329,7 +329,8 @@ def asked_for(options: Mapping[str, object], settings: Settings) -> list[str]:
     return [
         name
         for name, fact in facts(Placement).items()
-        if fact.auto and str(given.get(name, "")).lower() == AUTO.word
+        if fact.auto
+        and AUTO.word in (str(given.get(one, "")).lower() for one in (name, fact.option))
     ]
 
 

@@ -57,6 +57,35 @@ SENTENCES: Mapping[Cause, tuple[str, str]] = {
 }
 
 
+# the same for learners that generate themselves, of which none waits for another
+TOGETHER: Mapping[Cause, tuple[str, str]] = {
+    "Generation-bound": (
+        "the learner draws samples {drawing} of the time, and learns {learning}",
+        "shorten completions, or use --placement auto to measure whether generators of their own "
+        "are faster",
+    ),
+    "Long tail": (
+        "the learner draws {live} samples at once, of {room} that it could: the others have ended",
+        "use --placement apart with --max-lag 1, so that later samples are drawn meanwhile, or "
+        "lower --max-completion-length",
+    ),
+    "Reward-bound": (
+        "the learner waits {waits} of the time for rewards",
+        "make the reward functions faster, or use --placement apart with --max-lag 1",
+    ),
+    "Learning-bound": (
+        "the learner learns {learning} of the time, and draws samples {drawing}",
+        "use more learner threads, a faster device, or --placement apart with --max-lag 1, so that "
+        "samples are drawn meanwhile",
+    ),
+    "Publish-bound": (
+        "{publishing} of the learner's time goes into publishing weights, and {fetching} into "
+        "taking them",
+        "use a larger batch",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRun:
     """Facts about a run on text that a verdict needs besides the workers' shares."""
@@ -66,6 +95,7 @@ class TextRun:
     room: int  # samples that a generator may draw at once
     max_lag: int | None = 0
     lent: int = 0  # devices of the learners that generate
+    together: bool = False  # the learners generate, and then learn
 
 
 def text_verdict(
@@ -75,6 +105,8 @@ def text_verdict(
 
     ``advice``: the suggestion of ``remedies.py``, for causes that more or fewer generators help.
     """
+    if run.together:
+        return _together(found, balance, run)
     if found.cause in KEPT:
         return found
     generators = add(one for one in balance.values() if one.side == "sampling")
@@ -116,11 +148,48 @@ def text_verdict(
     return Verdict(cause, evidence.format_map(numbers), usual.format_map(numbers))
 
 
+def _together(found: Verdict, balance: Mapping[str, Shares], run: TextRun) -> Verdict:
+    """Return the verdict on learners that generate."""
+    sides = [one for one in balance.values() if one.side == "learning"]
+    learners = add(sides)
+    if not learners.worked or not all(one.begun for one in sides):
+        return found
+    if (preempted := learners.share("preempted")) >= WAIT:
+        return Verdict(
+            "CPU-bound",
+            f"the learners wait {preempted * 100:.0f} % of the time for a core",
+            "add cores, or stop the other processes that use them",
+        )
+    waits, publishing = learners.share("starved"), learners.part("publish")
+    fetching, live = learners.part("fetch"), live_samples(balance, run)
+    drawing = learners.part("decode") + learners.part("write") + learners.part("score")
+    learning = max(learners.share("worked") - drawing - publishing - fetching, 0.0)
+    cause: Cause = "Generation-bound" if drawing >= learning else "Learning-bound"
+    if max(publishing, fetching) >= WAIT:
+        cause = "Publish-bound"
+    elif waits >= WAIT:
+        cause = "Reward-bound"
+    elif cause == "Generation-bound" and live is not None and live < TAIL * run.room:
+        cause = "Long tail"
+    evidence, advice = TOGETHER[cause]
+    shares = {
+        "drawing": drawing,
+        "learning": learning,
+        "waits": waits,
+        "publishing": publishing,
+        "fetching": fetching,
+    }
+    numbers = {name: f"{share * 100:.0f} %" for name, share in shares.items()}
+    numbers |= {"live": "" if live is None else f"{live:.1f}", "room": str(run.room)}
+    return Verdict(cause, evidence.format_map(numbers), advice.format_map(numbers))
+
+
 def live_samples(balance: Mapping[str, Shares], run: TextRun) -> float | None:
     """Return the mean number of samples that a generator draws in a step, its tokens over its
     steps; None if it is not known yet.
     """
-    generators = add(one for one in balance.values() if one.side == "sampling")
+    side = "learning" if run.together else "sampling"
+    generators = add(one for one in balance.values() if one.side == side)
     steps = generators.counts.get("decode", 0.0)
     if not steps or not generators.done or run.length is None:
         return None

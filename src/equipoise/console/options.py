@@ -46,7 +46,7 @@ def flags() -> dict[str, tuple[Fact, str]]:
 
 def _name(fact: Fact) -> str:
     assert fact.flag is not None
-    return fact.flag.name or fact.name.replace("_", "-")
+    return fact.option
 
 
 def _all() -> Iterator[tuple[str, Fact]]:

@@ -117,6 +117,18 @@ class Decoding:
         """The same texts under the weights of another network."""
         return Decoding(net, self._store.shape[1], self._length, room=self._store)
 
+    def give_back(self) -> None:
+        """Free the memory of keys and values until ``have_room``; there must be no texts."""
+        self._store.untyped_storage().resize_(0)
+
+    def have_room(self) -> None:
+        """Allocate the memory of keys and values again if it was freed."""
+        storage, nbytes = self._store.untyped_storage(), self._store.nbytes
+        if storage.nbytes() < nbytes:
+            storage.resize_(nbytes)
+            # what is masked is multiplied by 0, so it must be finite
+            self._store.zero_()
+
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
         self._store[:, target, :length] = self._store[:, source, :length]

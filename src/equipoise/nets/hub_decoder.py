@@ -506,6 +506,13 @@ class HubDecoding:
         assert isinstance(net, HubDecoder)
         return HubDecoding(net, self.cache)
 
+    def give_back(self) -> None:
+        """As ``Decoding.give_back``."""
+        self.cache.stored.clear()
+
+    def have_room(self) -> None:
+        """The first pass allocates memory again."""
+
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """As ``Decoding.copy``."""
         for stored in self.cache.stored.values():

@@ -21,7 +21,11 @@ from equipoise.programs.program import (
     to_plain,
 )
 from equipoise.programs.ranges import out_of_range
-from equipoise.programs.sampling_refusals import device_env_problems, partial_problems
+from equipoise.programs.sampling_refusals import (
+    device_env_problems,
+    partial_problems,
+    text_placement_problems,
+)
 from equipoise.programs.shard_refusals import shard_problems
 from equipoise.sources.source import source_of
 from equipoise.types import (
@@ -57,6 +61,7 @@ def problems(program: Program) -> list[str]:
     """Everything that cannot work, a sentence each; empty for a program that can."""
     env = [] if program.source.played is None else _env_problems(program.source.played)
     env += device_env_problems(program)
+    env += text_placement_problems(program)
     found = [
         *_run_problems(program),
         *_source_problems(program),

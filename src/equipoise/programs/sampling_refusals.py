@@ -1,10 +1,10 @@
 """Refusals of what does not go with how rows are made: by streams that answer some at a time, by
-envs on a device.
+envs on a device, generators of text in the learners.
 """
 
 from __future__ import annotations
 
-from equipoise.types import Program
+from equipoise.types import Program, TaskSource, learning
 
 
 def partial_problems(program: Program) -> list[str]:
@@ -61,3 +61,49 @@ def device_env_problems(program: Program) -> list[str]:
             f"{len(program.policies)}"
         )
     return problems
+
+
+def text_placement_problems(program: Program) -> list[str]:
+    """The settings that exclude each other by who generates text, and what is measured of it."""
+    place, source, key = program.placement, program.source, "placement.text"
+    if not isinstance(source, TaskSource):
+        got = "auto" if "text" in place.auto else place.text
+        if got == "apart":
+            return []
+        return [
+            f"{key}: must be left out without a task, since it places generators of text, got {got}"
+        ]
+    if others := [name for name in place.auto if name != "text"]:
+        return [
+            f"placement.auto: expected text alone with a task, of which no other setting is "
+            f"measured at the start, got {others[0]}; leave {others[0]} at a value"
+        ]
+    if place.text == "elastic":
+        return [
+            f"{key}: must be apart, together or auto, since no run can lend a learner's device to "
+            "generation yet, got elastic; try auto"
+        ]
+    if place.text == "apart" and "text" not in place.auto:
+        return []
+    policies = learning(program).values()
+    shown = "auto" if "text" in place.auto else place.text
+    if not all(one.algorithm.reads_rewards for one in policies):
+        return [f"{key}: must be apart with an algorithm that draws no samples, got {shown}"]
+    if place.text == "apart":
+        return []
+    # what a learner generates with are its own weights, whole and of this version
+    wrong = {
+        f"max_lag=0, since a learner that generates has the newest weights, got {place.max_lag}; "
+        "try --max-lag 0": place.max_lag != 0,
+        f"placement.shard=none, since a learner generates with whole weights, got {place.shard}": (
+            place.shard != "none"
+        ),
+        f"source.weights=fp32, since a learner generates with its own weights, got "
+        f"{source.weights}": source.weights != "fp32",
+        f"source.engine=torch, since a learner generates in its own process, got "
+        f"{source.engine}": source.engine != "torch",
+        "policy.publish_every=1, since a learner generates with the newest weights": any(
+            one.publish_every != 1 for one in policies
+        ),
+    }
+    return [f"{key}=together: must have {why}" for why, so in wrong.items() if so]

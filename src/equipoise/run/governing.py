@@ -41,6 +41,11 @@ def check_on(program: Program, on: On) -> None:
             "since it can have no processes of its own, got process; try on='serial', or "
             "concurrent.futures.ProcessPoolExecutor"
         )
+    if on == "ray" and program.placement.text == "together":
+        raise ValueError(
+            "on: must be process or serial with placement.text=together, whose learners generate "
+            "at home, got ray; try --placement apart"
+        )
     check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":

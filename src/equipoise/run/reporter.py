@@ -413,6 +413,7 @@ class Reporter:
             length=stats.length_mean,
             room=self._room,
             max_lag=place.max_lag,
+            together=place.text == "together",
         )
         return text_verdict(found, placed, text_run, advice=advice)
 

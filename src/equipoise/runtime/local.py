@@ -13,7 +13,7 @@ from equipoise.runtime import build, flow
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.ipc import Heap, Segment
 from equipoise.runtime.messages import Cut, CutBegun, Message, Note, Saved, Written
-from equipoise.types import WeightStore
+from equipoise.types import Tree, WeightStore
 from equipoise.weights.device import Share
 from equipoise.workers.kind import Kind, crew
 
@@ -77,6 +77,10 @@ class LocalRuntime:
         if not cut.more:
             self.done = cut.version >= self._blue.updates
         self._cuts.release(cut)
+
+    def memory_of(self, kind: str) -> Tree:
+        """The memory that the workers of this kind share (``OwnsMemory``)."""
+        return self._shared.own[kind].views
 
     @property
     def version(self) -> int:

@@ -291,7 +291,7 @@ class Texts(Source):
             return most
         batch = max(policy.batch for policy in learning(self.program).values())
         # generators share the samples that the lag allows
-        shared = -(-(place.max_lag + 1) * batch // place.actors)
+        shared = -(-(place.max_lag + 1) * batch // self.program.actors)
         return max(min(most, shared), place.group_envs)
 
     def engine(
@@ -321,7 +321,9 @@ class Texts(Source):
             on_update=self.settings.on_update,
         )
 
-    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Continuing:
+    def writing_engine(
+        self, text: Text, algorithm: Learns, net: nn.Module, *, device: str
+    ) -> Continuing:
         """Return the engine of a generator, by the setting ``engine``."""
         place, named = self.program.placement, self.settings.engine
         if named != "torch":
@@ -332,8 +334,8 @@ class Texts(Source):
                 eos=text.spec.eos[0],
                 seed=derive_seed(self.program.schedule.seed, "tokens"),
             )
-        engine = self.engine(text, algorithm, net, device=place.device)
-        if place.max_lag != 0 and place.device == "cpu":
+        engine = self.engine(text, algorithm, net, device=device)
+        if place.max_lag != 0 and device == "cpu":
             # in lockstep no sample is under way when weights come; on a GPU a copy takes no time
             engine.make_room()
         return engine

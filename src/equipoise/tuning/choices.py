@@ -33,7 +33,7 @@ from equipoise.programs.limits import check_devices, check_processes
 from equipoise.programs.refusals import check
 from equipoise.runtime.process import forkserver
 from equipoise.runtime.session import Interrupt
-from equipoise.tuning import compiling, runs, updates
+from equipoise.tuning import compiling, runs, text_placement, updates
 from equipoise.tuning.choice import Choice, record
 from equipoise.tuning.race import Race, most_usual
 from equipoise.tuning.updates import Took, Way
@@ -82,7 +82,11 @@ def settled(
     KeyboardInterrupt if Ctrl-C or SIGTERM ends the measurement.
     """
     base, names, found = usual(program), program.placement.auto, dict[str, Choice]()
-    if why := _fixed(base, on):
+    if text_placement.KEY in names:  # with a task it is the only one
+        with Interrupt() as interrupt:
+            base, found = text_placement.placed(base, on=on, interrupt=interrupt, tell=tell)
+        interrupt.check()
+    elif why := _fixed(base, on):
         found = {name: Choice(value=values_of(base.placement)[name], why=why) for name in names}
     elif names:
         with Interrupt() as interrupt:
@@ -98,7 +102,7 @@ def settled(
     if found.keys() & USUAL and base.placement.inference == "local":
         forkserver.release()
     for name, choice in found.items():
-        if name != COMPILE and (choice.measured or name in asked):
+        if name not in (COMPILE, text_placement.KEY) and (choice.measured or name in asked):
             tell(f"{name}: {choice}")
     if base != alter(program, auto=()):
         check(base)

@@ -73,7 +73,7 @@ def raced(
             interrupt.check()
             try:
                 if label not in blues:
-                    blues[label] = _blueprint(programs[label], Path(place) / str(len(blues)))
+                    blues[label] = throwaway(programs[label], Path(place) / str(len(blues)))
                 found = rate(blues[label], interrupt, turn_s, until=until - MARGIN_S)
             except WorkerFailed:
                 interrupt.check()  # an interrupt may have ended a worker before it began
@@ -85,7 +85,7 @@ def raced(
         return race(candidates, turns=turns, until=until, far=far, first_s=FIRST_S)
 
 
-def _blueprint(program: Program, place: Path) -> Blueprint:
+def throwaway(program: Program, place: Path) -> Blueprint:
     """The blueprint of a throw-away run: it saves nothing and never ends."""
     place.mkdir()
     made = hurried(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, cast
 from equipoise.facts import (
     AUTO,
     FREE,
+    KEPT,
     Excludes,
     Flag,
     Help,
@@ -22,7 +23,14 @@ from equipoise.facts import (
 )
 from equipoise.sums import models
 from equipoise.types.algorithm import Algorithm, Optimizer, Rewards
-from equipoise.types.rows import ActingPrecision, Balance, Inference, Precision, Shard
+from equipoise.types.rows import (
+    ActingPrecision,
+    Balance,
+    Inference,
+    Precision,
+    Shard,
+    TextPlacement,
+)
 from equipoise.types.sources import (
     LONG,
     OUT,
@@ -196,6 +204,7 @@ class Placement:
             "Workers (actors) that step envs", "With local inference they also choose the actions."
         ),
         ReadsEnv,
+        Read("text", "together", unless=True, why="each learner generates"),
         Flag(WHERE, "N|auto"),
         AUTO,
     ] = 1
@@ -233,6 +242,20 @@ class Placement:
     least_actors: Annotated[
         PositiveInt, Help("Fewest actors that act"), Read("balance", "auto"), FREE
     ] = 1
+    text: Annotated[
+        TextPlacement,
+        Help(
+            "Workers that generate text: apart, together or auto",
+            "apart: generators (`actors`) write while learners learn. together: each learner "
+            "generates, scores and then learns; `max_lag` is 0. auto: the faster one by a "
+            "measurement, at most `max_lag` versions old. elastic: learners are lent; no run does "
+            "this yet.",
+        ),
+        Read("source.task", why="it places the generators of a task"),
+        Flag(WHERE, "PLAN", name="placement"),
+        KEPT,
+        AUTO,
+    ] = "apart"
     learners: Annotated[
         PositiveInt,
         Help("Learners that share each batch", "Each learner has actors of its own."),
@@ -372,7 +395,6 @@ class Placement:
             "`--set placement.threads=auto` adds threads.",
         ),
         FREE,
-        Excludes("source.task", why="with a task, of which nothing is measured at the start"),
     ] = ()
     deadline_s: Annotated[
         PositiveFloat,
@@ -538,8 +560,11 @@ class Program:
 
     @property
     def actors(self) -> int:
-        """Actors that run: none if rows are recorded."""
-        return 0 if self.source.recorded else self.placement.actors
+        """Actors that run: none if rows are recorded, one in each learner if they are together."""
+        place = self.placement
+        if self.source.recorded:
+            return 0
+        return place.learners if place.text == "together" else place.actors
 
     @property
     def groups(self) -> int:

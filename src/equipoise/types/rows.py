@@ -32,6 +32,7 @@ Inference = Literal["local", "central"]
 Balance = Literal["off", "auto"]
 ActingPrecision = Literal["fp32", "bf16", "int8"]
 Shard = Literal["none", "fsdp", "tensor"]
+TextPlacement = Literal["apart", "together", "elastic"]
 OnNonfinite = Literal["stop", "drop", "clamp"]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from equipoise.actors.engine.engine import Engine
+from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
+from equipoise.sources.prompts import Text
 from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
-from equipoise.types import stream_ids
+from equipoise.types import WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 
 if TYPE_CHECKING:
@@ -36,53 +39,24 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return blue.program.actors if source_of(blue.program).sampler == self.name else 0
+        apart = blue.program.placement.text != "together"
+        return blue.program.actors if apart and source_of(blue.program).sampler == self.name else 0
 
     def build(self, job: Job, site: Site) -> Generator:
-        blue, shared, index = job.blueprint, job.shared, job.index
-        name, *_ = blue.learns
-        rank, program = blue.learner_of(index), blue.program
-        source = texts_of(program)
-        text = source.text()
-        if text.spec.sha256 != blue.spec.env.sha256:
-            raise DifferentPrompts(
-                f"source.task={program.name}: expected the prompts that the run began with, got "
-                "others; the files of a task and of its tokenizer must be the same on every machine"
-            )
-        algorithm, grader = blue.roles[name].algorithm, None
-        engine: Engine | None = None
-        if algorithm.reads_rewards:
-            order, places = text.order(program.schedule.seed), 1 + getattr(algorithm, "refills", 0)
-            engine, grader = source.graded_engine(
-                source.writing_engine(text, algorithm, blue.network(name)),
-                text,
-                text.train,
-                row=lambda group: order(*divmod(group, places)),
-                capsules=blue.capsules,
-            )
-        worker = Generator(
-            engine or source.reciter(text),
-            Writing(
-                prompts=text.train,
-                grader=grader or source.ungraded(text),
-                policy=name,
-                at_once=source.at_once(),
-                limit=text.spec.completion,
-                number=lambda block: block * blue.learners + rank,
-                order=text.order(program.schedule.seed),
-                refills=getattr(algorithm, "refills", 0),
-                imitates=not algorithm.reads_rewards,
-            ),
-            blocks=site.queues[rank],
-            weights=shared.policies[name].actor_weights.handle(),
-            episodes=shared.actors[index],
-            streams=stream_ids(index, program.placement.group_envs),
-            clock=site.clock,
-            note=site.note,
-        )
+        (name, *_) = job.blueprint.learns
+        weights = job.shared.policies[name].actor_weights.handle()
+        worker = made_generator(job, site, weights, partial(self.engine, job))
         if not job.life:
             site.load(worker)
         return worker
+
+    def engine(self, job: Job, text: Text) -> Continuing:
+        """The engine that draws, if the algorithm reads rewards."""
+        blue = job.blueprint
+        (name, *_), device = blue.learns, blue.program.placement.device
+        return texts_of(blue.program).writing_engine(
+            text, blue.roles[name].algorithm, blue.network(name), device=device
+        )
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         """The groups that it has handed in: begun groups may all be lost again."""
@@ -98,3 +72,53 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         """All blocks of the queue, dealt to the generators that write there."""
         plan = queue_plan(blue)
         return -(-plan.blocks // plan.actors)
+
+
+def made_generator(
+    job: Job, site: Site, weights: WeightStore, engine: Callable[[Text], Continuing]
+) -> Generator:
+    """Make a generator of the group of samples ``job.index``. ``weights``: that it draws with.
+
+    DifferentPrompts if the task is another than the run began with.
+    """
+    blue, index = job.blueprint, job.index
+    name, *_ = blue.learns
+    rank, program = blue.learner_of(index), blue.program
+    source = texts_of(program)
+    text = source.text()
+    if text.spec.sha256 != blue.spec.env.sha256:
+        raise DifferentPrompts(
+            f"source.task={program.name}: expected the prompts that the run began with, got "
+            "others; the files of a task and of its tokenizer must be the same on every machine"
+        )
+    algorithm, grader = blue.roles[name].algorithm, None
+    drawing: Engine | None = None
+    order, refills = text.order(program.schedule.seed), getattr(algorithm, "refills", 0)
+    if algorithm.reads_rewards:
+        drawing, grader = source.graded_engine(
+            engine(text),
+            text,
+            text.train,
+            row=lambda group: order(*divmod(group, 1 + refills)),
+            capsules=blue.capsules,
+        )
+    return Generator(
+        drawing or source.reciter(text),
+        Writing(
+            prompts=text.train,
+            grader=grader or source.ungraded(text),
+            policy=name,
+            at_once=source.at_once(),
+            limit=text.spec.completion,
+            number=lambda block: block * blue.learners + rank,
+            order=order,
+            refills=refills,
+            imitates=not algorithm.reads_rewards,
+        ),
+        blocks=site.queues[rank],
+        weights=weights,
+        episodes=job.shared.actors[index],
+        streams=stream_ids(index, program.placement.group_envs),
+        clock=site.clock,
+        note=site.note,
+    )

@@ -10,9 +10,11 @@ from equipoise.workers.kind import Kind
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.rollout import RolloutKind
 from equipoise.workers.shard import ShardKind
+from equipoise.workers.together import TogetherKind
 
 KINDS: tuple[Kind, ...] = (
     LearnerKind(),
+    TogetherKind(),
     ActorKind(),
     EnvKind(),
     RolloutKind(),

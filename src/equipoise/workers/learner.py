@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from equipoise import tree
 from equipoise.experience.recorded.offline import Offline, RecordedRows
@@ -24,7 +24,16 @@ from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
 from equipoise.sums import ENV, parsed
-from equipoise.types import Algorithm, Array, Experience, Rewards, Trajectory, Tree, learning
+from equipoise.types import (
+    Algorithm,
+    Array,
+    Experience,
+    Rewards,
+    Trajectory,
+    Tree,
+    Worker,
+    learning,
+)
 from equipoise.workers.kind import (
     Job,
     KeepingKind,
@@ -51,15 +60,19 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     """
 
     name = "learner"
-    parts = PARTS
+    parts: ClassVar[tuple[str, ...]] = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return blue.learners
+        return blue.learners if blue.program.placement.text != "together" else 0
 
     def memory(self, blue: Blueprint) -> Tree:
         return SharedMeeting.specs(blue.learners) if blue.learners > 1 else {}
 
-    def build(self, job: Job, site: Site) -> LearnerWorker:
+    def build(self, job: Job, site: Site) -> Worker:
+        return self.learner(job, site)
+
+    def learner(self, job: Job, site: Site) -> LearnerWorker:
+        """The worker that learns."""
         blue, shared, rank = job.blueprint, job.shared, job.index
         meeting = self._meeting(job, site)
         nets = blue.first_networks()

@@ -292,6 +292,8 @@ class TorchEngine:
         """Open rows for all samples of the groups, compute each prompt once; the hidden states
         [rows, hidden] at its end. ``end``: that of a prompt that is in the last row.
         """
+        if not self.live:
+            self._now.decoding.have_room()
         samples = np.array([one.samples for one in groups])
         of = np.repeat(np.arange(len(groups)), samples)  # group of each new row
         first = self.live + np.cumsum(samples) - samples  # first row of each group
@@ -406,6 +408,16 @@ class TorchEngine:
         self._rows[SEAT, movers] = seats
 
     # --------------------------------------------------------------------------- weights and caches
+
+    def give_back(self) -> None:
+        """Free the memory of keys and values until a group begins; RuntimeError if samples are
+        open.
+        """
+        if self._open:
+            raise RuntimeError(
+                f"give_back: expected an engine without open samples, got {len(self._open)} groups"
+            )
+        self._now.decoding.give_back()
 
     def make_room(self) -> None:
         """Allocate what weights are put into while others draw, so that the first ones do not wait
