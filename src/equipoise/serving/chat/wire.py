@@ -210,8 +210,8 @@ def known_name(asked: str | None, name: str, others: Sequence[str] = ()) -> str:
     """Return the name that a request asks for; ``Denied`` if no model has it."""
     if asked is None or asked == name or asked in others:
         return name if asked is None else asked
-    known = (name, *(one for one in others if len(one) < 60))
-    wanted = f"be {name!r}" if len(known) == 1 else f"be one of {', '.join(dict.fromkeys(known))}"
+    known = list(dict.fromkeys((name, *(one for one in others if len(one) < 60))))
+    wanted = f"be {name!r}" if len(known) == 1 else f"be one of {', '.join(known)}"
     sentence = f"model: must {wanted}, got {bounds.shown(asked)}{hint(asked, known)}"
     raise Denied(404, sentence, "model", "model_not_found")
 
