@@ -15,6 +15,7 @@ from starlette.types import Receive
 from equipoise.serving import messages
 from equipoise.serving.app import Exchange, Gone, GuardedApp
 from equipoise.serving.chat.answers import Answers, encode
+from equipoise.serving.chat.openapi import openapi
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.wire import Kind, error, known_name, read
 from equipoise.serving.chat.writer import Piece, Reply
@@ -23,7 +24,7 @@ from equipoise.serving.messages import Refused
 
 JSON = ((b"content-type", messages.JSON),)
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")
-PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
+PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/openapi.json")
 
 
 class App(GuardedApp):
@@ -35,6 +36,7 @@ class App(GuardedApp):
         routes = [
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/v1/models/{name:path}", self._model, methods=["GET"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
             # ``posts`` answers these; other methods come here and are refused
             *(Route(path, self._models, methods=["POST"]) for path in PATHS[:2]),
         ]
@@ -110,6 +112,9 @@ class App(GuardedApp):
     def _description(self, name: str, version: str) -> dict[str, object]:
         about: dict[str, object] = {"id": name, "object": "model", "created": self._began}
         return about | {"owned_by": "equipoise", "version": version}
+
+    async def _openapi(self, request: Request) -> Response:
+        return self._json(openapi(list(self.service.names)))
 
     def _json(self, value: object) -> Response:
         return Response(encode(value), media_type="application/json")
