@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,9 @@ def test_a_champion_is_swapped_and_rolled_back_while_answers_are_written() -> No
         assert service.seat.writer.version == registry[0][:12]
         seen, wrong, over = dict(texts), list[Any](), threading.Event()
 
+        def swapped(number: int) -> bool:
+            return service.swaps > number
+
         def client() -> None:
             while not over.is_set():
                 text, version = answer(chat)
@@ -161,7 +165,7 @@ def test_a_champion_is_swapped_and_rolled_back_while_answers_are_written() -> No
         try:
             for number in range(3):
                 to.alias("letters", "champion", registry[(number + 1) % 2])
-                chat.until(lambda number=number: service.swaps == number + 1)
+                chat.until(partial(swapped, number))
             to.rollback("letters")
             chat.until(lambda: service.swaps == 4)
         finally:
@@ -169,7 +173,7 @@ def test_a_champion_is_swapped_and_rolled_back_while_answers_are_written() -> No
             for one in clients:
                 one.join()
         assert not wrong and set(seen) == {one[:12] for one in registry}
-        chat.until(lambda: list(service.state()["loaded"]) == [service.model.version])
+        chat.until(lambda: service.state()["loaded"] == [service.model.version])
 
 
 def test_adapters_name_their_base_by_its_hash() -> None:

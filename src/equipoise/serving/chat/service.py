@@ -26,6 +26,7 @@ from equipoise.types.packed import Prompt
 
 log = logging.getLogger("equipoise.serving")
 FOLLOW_S = 0.5  # seconds between two looks for newer weights
+CHATS = 2  # chat templates that are rendered at the same time
 LETTERS = 32  # most letters of a prompt for each token of the context
 T = TypeVar("T")
 
@@ -53,7 +54,9 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self.seat = Seat(model, settings, self._loop, rows=rows, seed=seed, engines=engines)
         self._answers = dict[Reply, tuple[Seat, Asked]]()  # the open ones
-        # tokenizing a long prompt and loading weights take time: a thread for each
+        # tokenizing a long prompt and loading weights take time: a thread for each; chat templates
+        # may take longer, and hold up no texts
+        self._chats = ThreadPoolExecutor(CHATS, "chats")
         self._reader, self._loader = (
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
         )
@@ -97,10 +100,11 @@ class Service:
 
     def start(self) -> None:
         self.writer.start()
+        self._chats.submit(self.seat.prepare)
 
     def close(self) -> None:
-        self.writer.close()
-        for one in (self._reader, self._loader):
+        self.seat.close()
+        for one in (self._reader, self._chats, self._loader):
             one.shutdown(wait=True, cancel_futures=True)
 
     # ---------------------------------------------------------------------------------- the answers
@@ -123,7 +127,8 @@ class Service:
             async with asyncio.timeout_at(ends):
                 seat = await self.find(asked.model)
                 seat.open += samples
-                job = await self._run(self._reader, functools.partial(self._job, asked, seat))
+                pool = self._chats if asked.kind == "chat" else self._reader
+                job = await self._run(pool, functools.partial(self._job, asked, seat))
         except BaseException as error:
             self.open -= samples
             if seat is not None:
@@ -190,7 +195,7 @@ class Service:
         )  # fmt: skip
 
     def _tokens(self, prompt: object, param: str, seat: Seat) -> Sequence[int]:
-        tokenizer, size = seat.model.tokenizer, seat.model.net.config.vocab_size
+        size = seat.model.net.config.vocab_size
         if param == "prompt" and isinstance(prompt, list):
             tokens = cast("list[int]", prompt)
             if wrong := [one for one in tokens if not 0 <= one < size]:
@@ -207,7 +212,7 @@ class Service:
                     f"{seat.context - 1:,} tokens, the context less one",
                     f"a text of {letters:,} letters",
                 )
-            tokens = tokenizer.prompt(asked, seat.model.template)
+            tokens = seat.prompt(asked)
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
             raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None

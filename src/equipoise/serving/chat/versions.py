@@ -180,7 +180,7 @@ class VersionedService(Service):
                 continue
             del self._seats[version]
             self.closed_tokens += seat.writer.drawn
-            await self._run(self._loader, seat.writer.close)
+            await self._run(self._loader, seat.close)
             log.info("closed", extra={"model": self._source.name, "version": version[:DIGITS]})
 
     async def follow(self) -> None:
@@ -222,7 +222,7 @@ class VersionedService(Service):
             task.cancel()
         for seat in self._seats.values():
             if seat is not self.seat:
-                seat.writer.close()
+                seat.close()
         super().close()
 
     # ------------------------------------------------------------------------------------ the state
