@@ -102,6 +102,18 @@ def test_a_run_reports_to_several_trackers_and_they_get_completions(
     assert list(fake.runs.values()) == [[(1000, samples), "finished"]] * 2
 
 
+def test_a_table_has_a_column_for_each_reward_function() -> None:
+    one = {"prompt": "a", "completion": "b", "reward": 1.5}
+    samples = [
+        one | {"rewards": {"right": 1.0, "reward": 0.5}},
+        one | {"reward": None, "rewards": {}},
+    ]
+    assert trackers.table(samples) == (
+        ["prompt", "completion", "reward", "right", "reward reward"],
+        [["a", "b", 1.5, 1.0, 0.5], ["a", "b", None, None, None]],
+    )
+
+
 def test_a_tracker_that_fails_costs_its_own_reports(tmp_path: Path, fake: type[Fake]) -> None:
     fake.fails = True
     made = RunDirectory.create(tmp_path / "run", program(), report_to=["wandb:one"])

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from equipoise.hints import hint, install, said
+from equipoise.record.completions import by_function
 from equipoise.schema import Items, Schema, Text
 
 KINDS: Mapping[str, str] = {  # the package of each kind
@@ -42,7 +43,9 @@ class Tracker(Protocol):
         """Add the numbers of one report; ``step``: env steps."""
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        """Add some answers of an evaluation as a table: prompt, completion, reward."""
+        """Add some answers of an evaluation as a table: prompt, completion, reward, and the
+        reward of each function.
+        """
 
     def finish(self, *, failed: bool) -> None:
         """Send all waiting reports, and end the run at the tracker."""
@@ -121,9 +124,10 @@ def _described(error: BaseException) -> str:
 
 
 def table(samples: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[object]]]:
-    """Return the columns and the rows of samples, which all have the same keys."""
-    columns = list(samples[0]) if samples else []
-    return columns, [[one.get(name) for name in columns] for one in samples]
+    """Return the columns and the rows of samples: a column for each reward function."""
+    flat = [by_function(one) for one in samples]
+    columns = list(dict.fromkeys(name for one in flat for name in one))
+    return columns, [[one.get(name) for name in columns] for one in flat]
 
 
 class Trackers:
