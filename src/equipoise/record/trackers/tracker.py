@@ -27,7 +27,6 @@ KINDS: Mapping[str, str] = {  # the package of each kind
 }
 MOST = 8  # trackers of a run
 LONGEST = 200  # characters of a name
-NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 WAITING = 1_000  # most reports that wait for a slow tracker
 BEGIN_S, END_S = 60.0, 30.0  # most seconds of a wait at the beginning and at the end of a run
 Known = Mapping[str, str]  # in run.json: "to" (the kind), "name" (of a project), "id" (of the run)
@@ -71,11 +70,7 @@ def read(text: str) -> dict[str, str]:
         )
     if not name.strip():
         raise ValueError(f"report_to: must have a name after {kind}:, got {text[:LONGEST]!r}")
-    if len(name) > LONGEST or not NAME.fullmatch(name):
-        raise ValueError(
-            f"report_to: must have a name of at most {LONGEST} printable characters after {kind}:, "
-            f"got {text[:LONGEST]!r}"
-        )
+    _check_name(kind, name)
     load(kind)
     return {"to": kind, "name": name, "id": _new_id()}
 
@@ -109,6 +104,15 @@ def load(kind: str) -> ModuleType:
 
 def _new_id() -> str:
     return secrets.token_hex(4)
+
+
+def _check_name(kind: str, name: str) -> None:
+    """Raise ValueError for a name that a terminal would obey, or that hides what it is."""
+    if len(name) > LONGEST or not (name.isprintable() and name.strip()):
+        raise ValueError(
+            f"report_to: must have a name of at most {LONGEST} printable characters after {kind}:, "
+            f"got {name[:LONGEST]!r}"
+        )
 
 
 def _check_id(text: str) -> None:
@@ -153,6 +157,7 @@ class Trackers:
         try:
             for one in known:
                 _check_id(one["id"])
+                _check_name(one["to"], one["name"])
                 begin = Begin(one["name"], one["id"], directory, config)
                 self._links.append(_Link(one["to"], begin))
         except BaseException:
