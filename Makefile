@@ -76,9 +76,9 @@ test-browser: setup ## the report and the live page in a headless Chromium, whic
 
 # Tools that find more when they are newest: so they are in no lock, and in an environment of their own.
 CLIENTS := .venv-clients
-test-clients: setup ## asks the server by Schemathesis, tritonclient and promtool, in .venv-clients; skips those that are not to be had
+test-clients: setup ## asks the server by Schemathesis, tritonclient, openai and promtool, in .venv-clients; skips those that are not to be had
 	@test -x $(CLIENTS)/bin/python || $(BIN)/python -m venv $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install -qq --no-compile 'schemathesis>=4' 'tritonclient[http]>=2.50' || true
+	@$(CLIENTS)/bin/python -m pip install -qq --no-compile 'schemathesis>=4' 'tritonclient[http]>=2.50' openai || true
 	@$(PYTEST) -m clients --timeout 300
 
 fuzz: setup ## drawn examples through every door, SECONDS=60 each; FUZZ='--door envs --jobs 2 --keep'

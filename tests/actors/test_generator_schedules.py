@@ -104,6 +104,9 @@ class Late:
         self._waiting = [one for one in self._waiting if one not in found]
         return {one: "it failed" if self._draw.random() < 0.1 else self._rewards() for one in found}
 
+    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
+        return {}
+
     def _rewards(self) -> list[float]:
         return [1.0, 1.0] if self._draw.random() < 0.4 else [0.0, 1.0]
 

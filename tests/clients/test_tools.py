@@ -17,6 +17,7 @@ from equipoise.record.prometheus import Address, Endpoint
 from tests.artifacts import artifact
 from tests.cli.samples import report
 from tests.runtime.test_prometheus import FULL
+from tests.serving.chats import Chat, chatting, model
 from tests.serving.servers import OBS, Running, registry, serving
 
 pytestmark = pytest.mark.clients
@@ -89,6 +90,73 @@ def test_schemathesis_finds_nothing(
         folder=tmp_path,
     )
     assert "Test cases:" in said or "generated" in said
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[Chat]:
+    with chatting(model(limit=8), context=64) as running:
+        yield running
+
+
+# Which prompts fit the context, and which fields go together, JSON schema cannot say.
+def test_schemathesis_finds_nothing_of_a_language_model(chat: Chat, tmp_path: Path) -> None:
+    said = ran(
+        tool("st"),
+        "run",
+        f"{chat.url}/openapi.json",
+        "--checks",
+        ",".join(CHECKS),
+        "--phases",
+        "examples,coverage,fuzzing,stateful",
+        "-n",
+        "60",
+        "--max-time",
+        "60",
+        "--no-color",
+        "--generation-deterministic",
+        folder=tmp_path,
+    )
+    assert "Test cases:" in said or "generated" in said
+    assert chat.text("ab", max_tokens=3)
+
+
+OPENAI = """
+import sys
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+asked = [{"role": "user", "content": "hi"}]
+whole = client.chat.completions.create(model="bytes", messages=asked, temperature=0, max_tokens=9)
+parts = client.chat.completions.create(
+    model="bytes", messages=asked, temperature=0, max_tokens=9, stream=True
+)
+text, versions = "", set()
+for part in parts:
+    text += part.choices[0].delta.content or ""
+    versions.add(part.system_fingerprint)
+assert text == whole.choices[0].message.content, (text, whole)
+assert versions == {whole.system_fingerprint}, versions
+assert [one.id for one in client.models.list()] == ["bytes"]
+try:
+    client.chat.completions.create(model="other", messages=asked)
+except openai.NotFoundError as error:
+    assert error.code == "model_not_found", error
+else:
+    raise AssertionError("an unknown model answered")
+print("fine")
+"""
+
+
+def test_openais_client(chat: Chat) -> None:
+    python = str(HOME / "python")
+    if (
+        not (HOME / "python").exists()
+        or subprocess.run(
+            [python, "-c", "import openai"], check=False, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("openai is not installed")
+    assert ran(python, "-c", OPENAI, chat.url).strip() == "fine"
 
 
 TRITON = """

@@ -279,6 +279,7 @@ def test_what_was_trained_can_be_asked_and_examined(tmp_path: Path) -> None:
     samples: Any = kept["samples"]
     assert kept["step"] == summary["env_steps"] and len(samples) == MOST_ANSWERS
     assert all(one["prompt"].endswith(">") and one["reward"] is not None for one in samples)
+    assert all(list(one["rewards"].values()) == [one["reward"]] for one in samples)
     again = api.evaluate(tmp_path / "run", episodes=20)
     assert again.mean == pytest.approx(summary["evaluation"]["mean"])
     drawn, other = (

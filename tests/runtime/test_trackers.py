@@ -102,6 +102,28 @@ def test_a_run_reports_to_several_trackers_and_they_get_completions(
     assert list(fake.runs.values()) == [[(1000, samples), "finished"]] * 2
 
 
+@pytest.mark.parametrize("name", ["a\x1b]0;x\x07", "a\u202eb", "a\rb", " ", "x" * 201])
+def test_a_name_of_a_received_run_is_checked_before_it_is_used(
+    tmp_path: Path, fake: type[Fake], name: str
+) -> None:
+    known = [{"to": "wandb", "name": name, "id": "0123abcd"}]
+    with pytest.raises(ValueError, match="printable characters") as caught:
+        trackers.Trackers(known, tmp_path, {})
+    assert str(caught.value).isprintable() and not fake.begun
+
+
+def test_a_table_has_a_column_for_each_reward_function() -> None:
+    one = {"prompt": "a", "completion": "b", "reward": 1.5}
+    samples = [
+        one | {"rewards": {"right": 1.0, "reward": 0.5}},
+        one | {"reward": None, "rewards": {}},
+    ]
+    assert trackers.table(samples) == (
+        ["prompt", "completion", "reward", "right", "reward reward"],
+        [["a", "b", 1.5, 1.0, 0.5], ["a", "b", None, None, None]],
+    )
+
+
 def test_a_tracker_that_fails_costs_its_own_reports(tmp_path: Path, fake: type[Fake]) -> None:
     fake.fails = True
     made = RunDirectory.create(tmp_path / "run", program(), report_to=["wandb:one"])
@@ -169,6 +191,8 @@ def test_a_slow_tracker_does_not_hold_the_run(
         ("wandb:a\nb", "printable characters"),
         ("wandb:" + "x" * 201, "at most 200 printable characters"),
         ("wandb:\ud800", "printable characters"),
+        ("wandb:a\u202eb", "printable characters"),
+        ("wandb:a\x9bb", "printable characters"),
         (["wandb:a", "wandb:a"], "must name each tracker once, got 'wandb:a' twice"),
         ([f"wandb:{n}" for n in range(9)], "at most 8 trackers, got 9"),
         (

@@ -164,17 +164,20 @@ def chatting(
     deadline_s: float = 120.0,
     context: int | None = None,
     token: str | None = None,
+    make: Callable[..., Service] | None = None,
 ) -> Iterator[Chat]:
-    """A server of a model, in a thread of this process."""
+    """A server of a model, in a thread of this process. ``make``: makes another service."""
     chat, up, down = Chat(), threading.Event(), asyncio.Event()
     failed: list[BaseException] = []
 
     async def serve() -> None:
         chat.loop = asyncio.get_running_loop()
         settings = TextSettings(queue=queue, context=context)
-        chat.service = Service(
-            served or model(), settings, rows=rows, seed=1, deadline_s=deadline_s
-        )
+        how: dict[str, Any] = {"rows": rows, "seed": 1, "deadline_s": deadline_s}
+        if make is None:
+            chat.service = Service(served or model(), settings, **how)
+        else:
+            chat.service = make(settings, **how)
         app = App(chat.service, Guard("127.0.0.1", token), most_body=1 << 20)
         server, listening = Server(web.config(app)), listen("127.0.0.1", 0)
         chat.url = url_of(listening)

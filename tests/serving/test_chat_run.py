@@ -215,7 +215,7 @@ def test_a_chat_is_read_by_the_models_own_template(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--uds", "x"), "--uds: must be left out for a language model, got one"),
-        (("--decisions", "none"), "--decisions: must be left out for a language model"),
+        (("--decisions", "no/such/file"), "expected a file for decisions that can be written"),
         (("--policy", "main"), "--policy: must be left out for a language model"),
         (("--low", "0"), "--low: must be left out for a language model"),
         (("--version", "step_1"), "--version: must be a kept checkpoint of"),
@@ -236,8 +236,8 @@ def test_options_that_do_not_fit_are_one_line(
 def test_folders_that_are_no_model_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     for place, said in (
-        (str(tmp_path), "must be a model with its weights, got adapters alone"),
-        ("registry:sort@champion", "registries keep no language models"),
+        (str(tmp_path), "adapter_model.safetensors: must be whole safetensors"),
+        ("registry:sort@champion", "must be a registry's folder (equipoise serve DIR --policy"),
     ):
         code, output = asked(place)
         assert code == 2 and said in output, output

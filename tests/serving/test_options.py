@@ -18,6 +18,7 @@ DEFAULTS = {
     "decisions": "NAME.decisions",
     "observations": "observations",
     "backend": "onnx",
+    "base": None,
     "trust": None,
     "threads": "1",
     "version": None,

@@ -364,11 +364,16 @@ def test_completions_and_clips_are_shown(place: Path, browser: Any) -> None:
         window.page.wait_for_selector(".learning .line")
         assert not window.page.locator(".samples").is_visible()
         sample = {"prompt": HOSTILE, "completion": "forty-two", "reward": 0.5}
-        write_completions(place / "going", 7_000, [sample])
-        window.page.wait_for_selector(".completions li", timeout=20_000)
+        sample["rewards"] = {HOSTILE: 0.25, "length": None}
+        write_completions(place / "going", 7_000, [sample, sample])
+        window.page.wait_for_selector(".completions td", timeout=20_000)
+        assert window.page.locator(".completions tbody tr").count() == 2
+        heads = window.page.locator(".completions th").all_text_contents()
+        assert heads == ["prompt", "completion", "reward", HOSTILE, "length"]
         assert window.text(".completions pre") == HOSTILE and window.page.title() != "taken"
         assert "forty-two" in window.text(".completions")
-        assert "reward 0.50" in window.text(".completions")
+        cells = window.page.locator(".completions tr .number").all_text_contents()
+        assert cells == ["0.50", "0.25", "\N{EM DASH}"] * 2
         (place / "going/videos").mkdir()
         (place / "going/videos/evaluation-step_7000.mp4").write_bytes(b"no film")
         window.page.wait_for_selector(".clips video", timeout=20_000)

@@ -204,8 +204,8 @@ def test_what_the_page_shows_of_a_run(folder: Folder) -> None:
 def test_completions_and_clips_are_shown_as_they_are_made(folder: Folder) -> None:
     going, run = folder.place / "going", folder.runs["going"]
     assert run.told()["completions"] is None and run.told()["clips"] == []
-    sample = {"prompt": "2 + 2", "completion": "4", "reward": 1.0}
-    write_completions(going, 7, [sample])
+    sample = {"prompt": "2 + 2", "completion": "4\n\x1b[31m\u202e", "reward": 1.0}
+    write_completions(going, 7, [sample | {"rewards": {"sum\r": 1.0, "short": None}}])
     (going / "videos").mkdir()
     before = folder.revision
     for i in range(runs.MOST_CLIPS + 2):
@@ -215,7 +215,8 @@ def test_completions_and_clips_are_shown_as_they_are_made(folder: Folder) -> Non
     (going / "videos/link.mp4").symlink_to("/etc/hostname")
     folder.poll()
     assert folder.revision > before
-    assert run.told()["completions"] == {"step": 7, "samples": [sample]}
+    shown = sample | {"completion": "4\n\\u202e", "rewards": {"sum\\r": 1.0, "short": None}}
+    assert run.told()["completions"] == {"step": 7, "samples": [shown]}
     assert [one["name"] for one in run.told()["clips"]] == [
         f"step_{i}.mp4" for i in range(runs.MOST_CLIPS + 1, 1, -1)
     ]

@@ -5,8 +5,8 @@ a tick.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from equipoise.types import Array, Tick
 WAIT_S = 0.01  # for a reward, before a caller has its turn again
 MOST_ANSWERS = 8  # that are kept as texts
 LONGEST_ANSWER = 2_000  # characters of a prompt or completion that is kept
+Terms = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Answer:
 
     prompt: str
     completion: str
-    reward: float | None  # None: the reward failed, or there was none
+    reward: float | None  # the weighted sum; None: the reward failed, or there was none
+    rewards: Terms = field(default_factory=dict)  # of each reward function, unweighted
 
 
 class Examiner:
@@ -51,7 +53,9 @@ class Examiner:
         """
         self._prompts, self._decode = prompts, decode
         self._shown = dict.fromkeys(list(numbers)[:MOST_ANSWERS], "")
-        self.answers: list[Answer] = []
+        # by prompt: the terms of its reward, by all graders
+        self._terms: dict[int, dict[str, float | None]] = {one: {} for one in self._shown}
+        self._answered = list[int]()  # of these prompts, in the order in which they were graded
         self._engine, self._policy, self._full = engine, policy, full
         self._graders = graders
         self._all, self._ended, self._steps = len(numbers), 0, 0
@@ -63,6 +67,24 @@ class Examiner:
         self.failed = 0  # conversations whose partner failed
         for number in numbers:
             engine.submit(number, prompts.token(number), 1, limit=limit)
+
+    @property
+    def answers(self) -> list[Answer]:
+        """Return some answers as texts, each with the terms of its reward."""
+        return [
+            Answer(
+                prompt=_last(self._decode(self._prompts.token(number))),
+                completion=self._shown[number],
+                reward=self.rewards.get(number),
+                rewards=self._terms[number],
+            )
+            for number in self._answered
+        ]
+
+    def _keep_terms(self, grader: Grader) -> None:
+        for number, terms in grader.terms().items():
+            if number in self._terms:
+                self._terms[number] |= {name: values[0] for name, values in terms.items()}
 
     @property
     def returns(self) -> dict[str, list[float]]:
@@ -113,16 +135,12 @@ class Examiner:
             if not isinstance(rewards, str) and rewards[0] is not None:
                 self.rewards[number] = float(rewards[0])
             if number in self._shown:
-                self.answers.append(
-                    Answer(
-                        prompt=self._decode(self._prompts.token(number))[-LONGEST_ANSWER:],
-                        completion=self._shown[number],
-                        reward=self.rewards.get(number),
-                    )
-                )
+                self._answered.append(number)
+        self._keep_terms(self._graders[0])
         for grader in self._graders[1:]:
             others = grader.poll().values()
             self._learned += [None if isinstance(one, str) else one[0] for one in others]
+            self._keep_terms(grader)
         samples = self._engine.step() if self._engine.live or self._engine.waiting else []
         if self._engine.live == self._engine.away and not (self._engine.waiting or samples):
             if not graded:
@@ -135,7 +153,7 @@ class Examiner:
                 self.turns.append(sample.conversation.turns)
                 self.failed += sample.conversation.reward is None
             if sample.group in self._shown:
-                self._shown[sample.group] = self._text(sample)[:LONGEST_ANSWER]
+                self._shown[sample.group] = _first(self._text(sample))
             for grader in self._graders:
                 grader.submit(sample.group, sample.group, [sample])
         self._steps += 1
@@ -149,6 +167,18 @@ class Examiner:
     def close(self) -> None:
         for grader in self._graders:
             grader.close()
+
+
+def _first(text: str) -> str:
+    """Return the beginning of a long text, and how much is left out."""
+    more = len(text) - LONGEST_ANSWER
+    return text if more <= 0 else f"{text[:LONGEST_ANSWER]} ... ({more:,} more characters)"
+
+
+def _last(text: str) -> str:
+    """Return the end of a long text, and how much is left out."""
+    more = len(text) - LONGEST_ANSWER
+    return text if more <= 0 else f"({more:,} characters before) ... {text[-LONGEST_ANSWER:]}"
 
 
 def spread(count: int, of: int) -> Array:

@@ -7,18 +7,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.app import Debug, app
+from equipoise.cli.app import Debug, Trust, app
 from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import field_options, read_fields
 from equipoise.console.place import printable
+from equipoise.record.paths import RUN
 from equipoise.serving.settings import TRIAL, Settings
+
+if TYPE_CHECKING:
+    from equipoise.registry import Registry
 
 PLACE = Path("registry")
 SHOWN = 10  # versions and records that 'show' prints, the newest ones
@@ -79,7 +84,7 @@ At = Annotated[
     ),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the policy", autocompletion=_names)
+    str, typer.Argument(metavar="NAME", help="Name of the policy or model", autocompletion=_names)
 ]
 Which = Annotated[
     str,
@@ -106,13 +111,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
   equipoise export runs/NAME artifact
   equipoise registry add artifact cartpole
   equipoise registry add runs/NAME speed-reward
+  equipoise registry add runs/NAME writer    the model of a run on text
+  equipoise registry add adapter writer --base model
   equipoise registry add artifact cartpole --alias champion --reason "475 in evaluation\"""",
 )
 @field_options(Settings, only=TRIAL)
 def add(
     artifact: Annotated[
         Path,
-        typer.Argument(metavar="ARTIFACT", help="Folder of an export, or run with a reward model"),
+        typer.Argument(metavar="ARTIFACT", help="Export, language model, or run with a model"),
     ],
     name: Name,
     alias: Annotated[
@@ -121,6 +128,10 @@ def add(
             metavar="ALIAS", help="Alias to move to the new version", autocompletion=_aliases
         ),
     ] = None,
+    base: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder of the model that adapters belong to")
+    ] = "",
+    trust: Trust = None,
     reason: Reason = "",
     as_json: Json = False,
     at: At = PLACE,
@@ -129,27 +140,24 @@ def add(
 ) -> None:
     """Add an artifact to the registry, as a version of NAME.
 
-    A run of --reward preferences or of reward_model is its newest reward model. A missing registry
+    A run of --reward preferences or of reward_model is its newest reward model. A run on text is
+    its language model, or its adapters alone, which name their base by its hash. A missing registry
     is created. The version is a hash of the whole artifact. An artifact that the
     registry already has is not copied again. A graph is first tried on recorded observations, in a
     process of its own.
     """
     with plain_errors("equipoise registry add", debug):
-        from equipoise.record.paths import RUN
         from equipoise.registry import Registry, check_alias
         from equipoise.serving.trial import Trial
 
         if alias is not None:
             check_alias(alias)
-        if (artifact / RUN).is_file():
-            from equipoise.api.writing import reward_model
-
-            artifact = reward_model(artifact)
         limits = read_fields(Settings, given)
         to = Registry(at, create=True)
         trial = Trial(cpu_s=limits["trial_s"], memory=limits["trial_memory"])
         try:
-            version = to.add(artifact, name, reason=reason, trial=trial)
+            with _gathered(artifact, to, base, trust or ()) as folder:
+                version = to.add(folder, name, reason=reason, trial=trial)
         finally:
             trial.close()
         if alias is not None:
@@ -160,6 +168,25 @@ def add(
             )
         else:
             print(f"{name} {version[:12]}: added" + (f", and {alias} now" if alias else ""))
+
+
+@contextmanager
+def _gathered(artifact: Path, to: Registry, base: str, trust: Sequence[str]) -> Iterator[Path]:
+    """Yield the folder of an artifact: the given one, or one that is made of a run or a model."""
+    from equipoise.registry.artifacts import LANGUAGE, MANIFEST
+
+    artifact = artifact.expanduser()
+    model = any((artifact / one).is_file() for one in (RUN, "config.json", "adapter_config.json"))
+    if (artifact / LANGUAGE).is_file() or (model and not (artifact / MANIFEST).is_file()):
+        from equipoise.api.text_versions import gathered
+        from equipoise.api.writing import reward_model
+
+        with gathered(artifact, to, base=base, trust=trust) as folder:
+            yield reward_model(artifact) if folder is None else folder
+        return
+    if base:
+        raise ValueError(f"--base: must be left out without adapters, got {base!r}")
+    yield artifact
 
 
 @registry.command(

@@ -83,10 +83,17 @@ def list_runs(
 @runs.command("show", cls=Sections)
 def show_run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a run")],
+    completions: Annotated[
+        bool,
+        typer.Option("--completions", help="Answers of the last evaluation, with rewards"),
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show the state, the results and the settings of a run."""
+    """Show the state, the results and the settings of a run.
+
+    --completions shows a table of answers of a run on text, with a column for each reward function.
+    """
     with plain_errors("equipoise runs show", debug):
         from equipoise.console.place import printable, say
         from equipoise.facts import as_text
@@ -100,6 +107,9 @@ def show_run(
             raise ValueError(
                 f"{directory}: must be the directory of a run, got {got}{near_runs(directory)}"
             )
+        if completions:
+            _print_completions(directory, as_json)
+            return
         row = listing.row(directory)
         plain = row.plain()
         if as_json:
@@ -114,6 +124,24 @@ def show_run(
         width = max(map(len, named))
         for key, value in named.items():
             say(printable(f"{key:{width}} {as_text(value)}"))
+
+
+def _print_completions(directory: Path, as_json: bool) -> None:
+    from equipoise.console.completions import lines
+    from equipoise.console.place import say, width_of
+    from equipoise.files import json_bytes
+    from equipoise.record.completions import COMPLETIONS, read_completions
+
+    if not (directory / COMPLETIONS).exists():
+        raise ValueError(
+            f"{directory}: must be a run on text with an evaluation, got one without {COMPLETIONS}"
+        )
+    found = read_completions(directory)
+    if as_json:
+        print(json_bytes(dict(found)).decode(), end="")
+        return
+    for line in lines(found, width_of(sys.stdout)):
+        say(line)
 
 
 @runs.command("rm", cls=Sections)

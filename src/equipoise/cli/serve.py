@@ -25,6 +25,7 @@ from equipoise.serving.settings import WHO, Rules, Settings
 
 if TYPE_CHECKING:
     from equipoise.api.served import Served
+    from equipoise.serving.chat.model import Model
     from equipoise.serving.versions import Source
 
 TOKEN = "EQUIPOISE_SERVE_TOKEN"
@@ -40,6 +41,7 @@ TOKEN = "EQUIPOISE_SERVE_TOKEN"
   equipoise serve registry --policy cartpole --host 0.0.0.0 --token-file token
   equipoise serve runs/NAME --context 1024    of a run on text: OpenAI's API
   equipoise serve model                       a folder with a language model
+  equipoise serve adapter --base model        adapters alone, and their model
 
 Ask it:
   curl -d '{"obs": [0, 0, 0, 0]}' http://127.0.0.1:8000/v1/act""",
@@ -90,7 +92,7 @@ def serve(
     with plain_errors("equipoise serve", debug):
         from equipoise.hints import install
 
-        writes = _writes(folder)
+        writes = _writes(folder, given.get("policy") or "")
         try:
             if not writes:
                 import onnxruntime  # noqa: F401
@@ -129,27 +131,32 @@ def serve(
         )
 
 
-def _writes(folder: str) -> bool:
-    """Return whether a folder is a run on text, or a language model's files."""
+def _writes(folder: str, policy: str) -> bool:
+    """Return whether a folder is a run on text, a language model's files, or a registry in which
+    ``policy`` is a language model.
+    """
     from equipoise.files import read_json
-    from equipoise.registry.artifacts import MANIFEST
+    from equipoise.registry import RegistryReader
+    from equipoise.registry.artifacts import KINDS, LANGUAGE, MANIFEST
+    from equipoise.registry.reading import ABOUT
 
     if folder.startswith("registry:"):
         raise ValueError(
             f"{folder}: must be a registry's folder (equipoise serve DIR --policy NAME), a run or "
-            "a model's folder, got a name; registries keep no language models"
+            "a model's folder, got a name"
         )
     place = Path(folder).expanduser()
+    if policy and (place / ABOUT).is_file():
+        registry = RegistryReader(place)
+        newest = registry.versions(policy)[:1]
+        return any(registry.kind(one) == KINDS[LANGUAGE] for one in newest)
     if (place / "run.json").is_file():
         run = read_json(place / "run.json")
         program = run.get("program") if isinstance(run, dict) else None
         source = program.get("source") if isinstance(program, dict) else None
         return isinstance(source, dict) and "task" in source
-    if (place / "adapter_config.json").is_file():
-        raise ValueError(
-            f"{folder}: must be a model with its weights, got adapters alone; serve their run, or "
-            "'equipoise export RUN DIR' merges them"
-        )
+    if (place / "adapter_config.json").is_file() or (place / LANGUAGE).is_file():
+        return True
     return (place / "config.json").is_file() and not (place / MANIFEST).is_file()
 
 
@@ -163,25 +170,47 @@ def _changed(settings: Rules | TextSettings) -> str:
 
 def _serve_text(place: Path, settings: Settings, text: TextSettings, decisions: str | None) -> None:
     """Serve a language model."""
-    given = {"--uds": settings.uds, "--decisions": decisions, "--policy": settings.policy}
+    from equipoise.registry import RegistryReader
+    from equipoise.registry.reading import ABOUT
+
+    registered = (place / ABOUT).is_file()
+    given = {"--uds": settings.uds, "--policy": not registered and settings.policy}
     odd = [name for name, value in given.items() if value] + [_changed(settings.rules)]
     if odd[0]:
         raise ValueError(f"{odd[0]}: must be left out for a language model, got one")
+    usual = f"{settings.policy}.decisions" if registered else "none"
+    file = None if (decisions or usual) == "none" else Path(decisions or usual)
+    settings = replace(settings, decisions=file)
     print(f"loading {printable(str(place))} ...", file=sys.stderr)
     from equipoise.api.served_text import of_model, of_run
+    from equipoise.api.text_versions import Registered, of_adapter
     from equipoise.serving.chat.server import serve as serve_text
 
-    if (place / "run.json").is_file():
+    model: Model | Registered
+    adapted = (place / "adapter_config.json").is_file()
+    if text.base and not (registered or adapted):
+        raise ValueError(f"--base: must be left out without adapters, got {text.base!r}")
+    if registered and (text.version or text.name):
+        odd_one = "--version" if text.version else "--model-name"
+        raise ValueError(
+            f"{odd_one}: must be left out for a registry, got a value; requests name a version, "
+            f"such as {settings.policy}@candidate"
+        )
+    if registered:
+        model = Registered(RegistryReader(place), settings.policy, text.base)
+    elif (place / "run.json").is_file():
         model = of_run(place, text.version, text.name, settings.trusted)
     elif text.version:
         raise ValueError(f"--version: must be left out for a model's folder, got {text.version!r}")
+    elif adapted:
+        model = of_adapter(place, text.name, text.base)
     else:
         model = of_model(place, text.name)
     serve_text(
         model,
         settings,
         text,
-        lambda url: print(f"serving {model.name} ({model.version}) at {url}/v1", flush=True),
+        lambda url, one: print(f"serving {one.name} ({one.version}) at {url}/v1", flush=True),
     )
 
 

@@ -134,6 +134,23 @@ def read_settings(directory: Path) -> dict[str, object]:
     return {"rank": config["r"], "alpha": float(config["lora_alpha"]), "targets": targets}
 
 
+def base_name(directory: Path) -> str:
+    """Return the name of the base in an adapter's folder, which is not opened; "" without one."""
+    config = read_json(directory / CONFIG)
+    return str(config.get("base_model_name_or_path") or "") if isinstance(config, dict) else ""
+
+
+def base_sha256(directory: Path) -> str:
+    """Return the hash of the base that adapters of ours name; "" for those of others."""
+    file = directory / WEIGHTS
+    try:
+        check_plain(file)
+        with safe_open(file, "pt") as opened:
+            return str((opened.metadata() or {}).get(lora.BASE, ""))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{file}: must be whole safetensors, got {error}") from None
+
+
 def load(net: nn.Module, directory: Path) -> None:
     """Fill the adapters of a network from a folder; ValueError if they do not fit."""
     file, wanted = directory / WEIGHTS, _named(lora.layers_of(net))

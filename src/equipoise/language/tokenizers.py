@@ -5,6 +5,7 @@ directory.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import re
@@ -201,6 +202,21 @@ class HubTokenizer:
             *range(self.size),
         ]
         self.pad: int = next(one for one in others if one is not None and one not in self.eos)
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def has_template(self) -> bool:
+        """Has it a chat template?"""
+        return bool(self._read.chat_template)
+
+    def warm(self) -> None:
+        """Import what the first prompt imports."""
+        self.encode("a")
+        importlib.import_module("transformers.utils.chat_template_utils")
+        importlib.import_module("jinja2.sandbox")
 
     def save(self, directory: Path) -> None:
         """Write it as it was read, with the settings of generation next to it."""

@@ -23,9 +23,11 @@ SPEC = "spec.json"
 MODEL = "policy.onnx"
 # files of an artifact: a numpy.py would be imported by edge.py
 KNOWN = (SPEC, MODEL, "weights.safetensors", "edge.py")
-REWARD = "reward_model.json"  # the file that makes an artifact a reward model
-# ends of the names of the other files of a reward model: data alone
-OF_REWARD = (".json", ".safetensors", ".txt", ".jinja", ".model")
+# the files that make an artifact a reward model, or a language model
+REWARD, LANGUAGE = "reward_model.json", "language_model.json"
+KINDS = {REWARD: "reward model", LANGUAGE: "language model"}
+# ends of the names of the other files of these: data alone
+OF_MODEL = (".json", ".safetensors", ".txt", ".jinja", ".model")
 ASIDE = ".aside-"  # the prefix of a folder before it is whole, and while it is removed
 LARGEST_MANIFEST = 1 << 20  # bytes
 MOST_FILES = 256
@@ -60,18 +62,18 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """The kind of the artifact: "policy" or "reward model"."""
-        return "reward model" if REWARD in self.files else "policy"
+        """The kind of the artifact: "policy", "reward model" or "language model"."""
+        return KINDS.get(self.described, "policy")
 
     @property
     def described(self) -> str:
         """The file that describes the artifact and its lineage."""
-        return REWARD if REWARD in self.files else SPEC
+        return next((name for name in KINDS if name in self.files), SPEC)
 
     def others(self) -> list[str]:
         """Return the files that no artifact of this kind has."""
-        if REWARD in self.files:
-            return sorted(name for name in self.files if not name.endswith(OF_REWARD))
+        if self.described in KINDS:
+            return sorted(name for name in self.files if not name.endswith(OF_MODEL))
         return sorted(self.files.keys() - set(KNOWN))
 
     @property
@@ -98,7 +100,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{path}: files.{name}.sha256: expected 64 hexadecimal digits, got "
                 f"{about['sha256']!r}"
             )
-    if not {SPEC, REWARD} & said["files"].keys():
+    if not {SPEC, *KINDS} & said["files"].keys():
         raise ValueError(
             f"{path}: files: expected {SPEC!r} among them, got {', '.join(said['files']) or 'none'}"
         )

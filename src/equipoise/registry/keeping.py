@@ -89,13 +89,17 @@ def collect(registry: RegistryReader, older_than_s: float, dry: bool, who: str |
         if VERSION.fullmatch(name) and _is_folder(registry.artifact(name))
     }
     kept: set[str] = set()
+    weights = list[tuple[object, str]]()  # of whole language models, which adapters name
     for name, state in states.items():
         kept.update(state.aliases.values())
         for record in state.records:
             if record.kind == "added" and record.version in there:
-                kept.update(_texts(registry.contents(name, record)["lineage"]))
+                lineage = dict(registry.contents(name, record)["lineage"])
+                weights.append((lineage.pop("weights", None), record.version))
+                kept.update(_texts(lineage))
                 if now_s - record.stamp / 1e6 < older_than_s:
                     kept.add(record.version)
+    kept.update(version for found, version in weights if found in kept)
     registered = {version for state in states.values() for version in state.added}
     gone = [
         version

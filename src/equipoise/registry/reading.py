@@ -131,7 +131,9 @@ class RegistryReader:
         return version, folder
 
     def kind(self, version: str) -> str:
-        """Return "policy" or "reward model"; "" for a version whose manifest cannot be read."""
+        """Return "policy", "reward model" or "language model"; "" for a version whose manifest
+        cannot be read.
+        """
         with suppress(ValueError, OSError):
             return artifacts.read_manifest(self.artifact(version)).kind
         return ""

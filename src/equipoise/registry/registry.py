@@ -24,7 +24,7 @@ from equipoise.files import (
 )
 from equipoise.hints import hint, install
 from equipoise.registry import artifacts, keeping, records
-from equipoise.registry.artifacts import ASIDE, KNOWN, MANIFEST, MODEL, OF_REWARD, REWARD
+from equipoise.registry.artifacts import ASIDE, KINDS, KNOWN, MANIFEST, MODEL, OF_MODEL
 from equipoise.registry.reading import ABOUT, SAYS, RegistryReader
 from equipoise.registry.records import MOVABLE
 from equipoise.registry.state import State
@@ -86,7 +86,7 @@ class Registry(RegistryReader):
                 if trial is not None:
                     _tried(trial, aside, source, version)
             if others := manifest.others():
-                known = OF_REWARD if manifest.described == REWARD else KNOWN
+                known = OF_MODEL if manifest.described in KINDS else KNOWN
                 raise ValueError(
                     f"{source / MANIFEST}: files: expected no files but {', '.join(known)}, got "
                     f"{others[0]!r}"
@@ -325,7 +325,7 @@ def _lineage(spec: Path) -> dict[str, Any]:
     """An artifact's description of its own origin."""
     said = parse_json(read_bounded(spec, LARGEST_JSON), spec)
     about = said.get("artifact") if isinstance(said, dict) else None
-    if spec.name == REWARD:
+    if spec.name in KINDS:
         about = said
     lineage = about.get("lineage", {}) if isinstance(about, dict) else {}
     if not isinstance(lineage, dict):

@@ -25,7 +25,7 @@ def place(name: str) -> Path:
         folder = _resolved(name)[1]
     if not (folder / REWARD).is_file():
         if name.startswith(REGISTRY):
-            kind = "a policy"
+            kind = f"a {read_manifest(folder).kind}"
         elif folder.is_dir():
             kind = "another folder"
         else:

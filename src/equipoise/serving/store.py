@@ -42,10 +42,12 @@ CREATE TABLE IF NOT EXISTS decisions (id TEXT PRIMARY KEY, unit TEXT, session TE
 CREATE TABLE IF NOT EXISTS outcomes (id TEXT, reward REAL, data TEXT, time REAL);
 CREATE INDEX IF NOT EXISTS outcomes_of_decisions ON outcomes (id);
 CREATE TABLE IF NOT EXISTS shadows (id TEXT, version TEXT, propensity REAL, time REAL, action TEXT);
+CREATE TABLE IF NOT EXISTS answers (id TEXT, model TEXT, version TEXT, prompt_tokens INTEGER, tokens INTEGER, whole INTEGER, time REAL);
 """  # noqa: E501
 INSERTS = {
     "decisions": "INSERT OR IGNORE INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "outcomes": "INSERT INTO outcomes VALUES (?, ?, ?, ?)",
+    "answers": "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
     "shadows": "INSERT INTO shadows VALUES (?, ?, ?, ?, ?)",
 }
 # table, records, their size in records, and the callback that learns whether they are written

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from equipoise.hints import hint
-from equipoise.registry.artifacts import REWARD
+from equipoise.registry.artifacts import KINDS
 from equipoise.serving.backend import load
 from equipoise.serving.messages import Refused
 from equipoise.serving.settings import Backend, Rules
@@ -276,8 +276,9 @@ class Versions:
         try:
             assert self.trial is not None
             digest, path = self.source.resolve(self.policy, version)
-            if (path / REWARD).is_file():
-                raise ValueError(f"{path}: must be a policy, got a reward model")
+            for file, kind in KINDS.items():
+                if (path / file).is_file():
+                    raise ValueError(f"{path}: must be a policy, got a {kind}")
             self.trial(path, digest)
             model = load(path, self.backend, threads=self.threads, trusted=self.trusted)
             if model.version != digest:

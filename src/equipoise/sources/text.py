@@ -500,6 +500,9 @@ def _completion(prompt: Prompt, sample: Sampled, tokenizer: Tokenizer) -> Prompt
     return "".join(str(one["content"]) for one in messages) if isinstance(prompt, str) else messages
 
 
+PARTNER = "partner"  # the name of a partner's reward, next to those of reward functions
+
+
 class Ungraded:
     """A grader without rewards: for imitated samples, and for partners whose rewards are all."""
 
@@ -512,6 +515,9 @@ class Ungraded:
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:
         groups, self._groups = self._groups, {}
         return groups
+
+    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
+        return {}
 
     def fds(self) -> tuple[int, ...]:
         return ()
@@ -527,6 +533,7 @@ class ConversationGrader:
     def __init__(self, engine: Conversing, grader: generator.Grader) -> None:
         self._engine, self._grader = engine, grader
         self._own: dict[int, list[float | None]] = {}
+        self._graded: dict[int, list[float | None]] = {}  # by the partner, of the last ``poll``
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
         self._own[group] = [
@@ -536,8 +543,9 @@ class ConversationGrader:
 
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:
         found: dict[int, Sequence[float | None] | str] = {}
+        self._graded = {}
         for group, rewards in self._grader.poll().items():
-            own = self._own.pop(group)
+            own = self._graded[group] = self._own.pop(group)
             if isinstance(rewards, str):
                 found[group] = rewards
             else:
@@ -546,6 +554,13 @@ class ConversationGrader:
                     for mine, other in zip(own, rewards, strict=True)
                 ]
         return found
+
+    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
+        others = self._grader.terms()
+        return {
+            group: {PARTNER: own} | dict(others.get(group, {}))
+            for group, own in self._graded.items()
+        }
 
     def fds(self) -> tuple[int, ...]:
         return (*self._engine.fds(), *self._grader.fds())
@@ -560,6 +575,7 @@ class Grader:
 
     def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
         self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer
+        self._terms: dict[int, Mapping[str, Sequence[float | None]]] = {}
 
     def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
         example, count = self._prompts.examples[number], len(samples)
@@ -576,9 +592,12 @@ class Grader:
         )
 
     def poll(self) -> Mapping[int, Sequence[float | None] | str]:
-        return {
-            one.key: one.error if one.reward is None else one.reward for one in self._scorer.poll()
-        }
+        scored = self._scorer.poll()
+        self._terms = {one.key: one.parts for one in scored}
+        return {one.key: one.error if one.reward is None else one.reward for one in scored}
+
+    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
+        return self._terms
 
     def fds(self) -> tuple[int, ...]:
         return self._scorer.fds()

@@ -111,7 +111,7 @@ class Watched:
         texts, films = self._changed(COMPLETIONS), self._changed(VIDEOS)
         if texts:
             try:
-                self.completions = read_completions(self.path)
+                self.completions = _shown(read_completions(self.path))
                 self._problems.pop(COMPLETIONS, None)
             except FileNotFoundError:
                 self.completions = None
@@ -244,6 +244,17 @@ class Watched:
             "completions": self.completions,
             "clips": [{"name": name, "changed": at} for name, at in self.clips.items()],
         }
+
+
+def _shown(found: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return completions without control characters, which a page would obey or hide."""
+    samples = [
+        one
+        | {name: printable(one[name], lines=True) for name in ("prompt", "completion")}
+        | {"rewards": {printable(clipped(key)): x for key, x in one.get("rewards", {}).items()}}
+        for one in found["samples"]
+    ]
+    return {"step": found["step"], "samples": samples}
 
 
 def _clips(place: Path) -> dict[str, float]:

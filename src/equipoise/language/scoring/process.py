@@ -40,7 +40,7 @@ def _serve(lines: BufferedRWPair) -> None:
         lines.flush()
 
     first = json.loads(lines.readline())
-    _die_with_parent(first["parent"])
+    die_with_parent(first["parent"])
     try:
         calls = [(name, load(name)) for name in first["functions"]]
     except Exception as error:  # whatever a user's module raises
@@ -61,7 +61,7 @@ def _serve(lines: BufferedRWPair) -> None:
             send(parts=parts)
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """End this process with its parent: a function may hold Python's lock while it hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

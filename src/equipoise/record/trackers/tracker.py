@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from equipoise.hints import hint, install, said
+from equipoise.record.completions import by_function
 from equipoise.schema import Items, Schema, Text
 
 KINDS: Mapping[str, str] = {  # the package of each kind
@@ -26,7 +27,6 @@ KINDS: Mapping[str, str] = {  # the package of each kind
 }
 MOST = 8  # trackers of a run
 LONGEST = 200  # characters of a name
-NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 WAITING = 1_000  # most reports that wait for a slow tracker
 BEGIN_S, END_S = 60.0, 30.0  # most seconds of a wait at the beginning and at the end of a run
 Known = Mapping[str, str]  # in run.json: "to" (the kind), "name" (of a project), "id" (of the run)
@@ -42,7 +42,9 @@ class Tracker(Protocol):
         """Add the numbers of one report; ``step``: env steps."""
 
     def completions(self, samples: Sequence[Mapping[str, object]], step: int) -> None:
-        """Add some answers of an evaluation as a table: prompt, completion, reward."""
+        """Add some answers of an evaluation as a table: prompt, completion, reward, and the
+        reward of each function.
+        """
 
     def finish(self, *, failed: bool) -> None:
         """Send all waiting reports, and end the run at the tracker."""
@@ -68,11 +70,7 @@ def read(text: str) -> dict[str, str]:
         )
     if not name.strip():
         raise ValueError(f"report_to: must have a name after {kind}:, got {text[:LONGEST]!r}")
-    if len(name) > LONGEST or not NAME.fullmatch(name):
-        raise ValueError(
-            f"report_to: must have a name of at most {LONGEST} printable characters after {kind}:, "
-            f"got {text[:LONGEST]!r}"
-        )
+    _check_name(kind, name)
     load(kind)
     return {"to": kind, "name": name, "id": _new_id()}
 
@@ -108,6 +106,15 @@ def _new_id() -> str:
     return secrets.token_hex(4)
 
 
+def _check_name(kind: str, name: str) -> None:
+    """Raise ValueError for a name that a terminal would obey, or that hides what it is."""
+    if len(name) > LONGEST or not (name.isprintable() and name.strip()):
+        raise ValueError(
+            f"report_to: must have a name of at most {LONGEST} printable characters after {kind}:, "
+            f"got {name[:LONGEST]!r}"
+        )
+
+
 def _check_id(text: str) -> None:
     """Raise ValueError for an id that ``read`` does not make: a tracker might run it as a query."""
     if not re.fullmatch("[0-9a-f]{8}", text):
@@ -121,9 +128,10 @@ def _described(error: BaseException) -> str:
 
 
 def table(samples: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[object]]]:
-    """Return the columns and the rows of samples, which all have the same keys."""
-    columns = list(samples[0]) if samples else []
-    return columns, [[one.get(name) for name in columns] for one in samples]
+    """Return the columns and the rows of samples: a column for each reward function."""
+    flat = [by_function(one) for one in samples]
+    columns = list(dict.fromkeys(name for one in flat for name in one))
+    return columns, [[one.get(name) for name in columns] for one in flat]
 
 
 class Trackers:
@@ -149,6 +157,7 @@ class Trackers:
         try:
             for one in known:
                 _check_id(one["id"])
+                _check_name(one["to"], one["name"])
                 begin = Begin(one["name"], one["id"], directory, config)
                 self._links.append(_Link(one["to"], begin))
         except BaseException:

@@ -73,7 +73,7 @@ class Answers:
     def _head(self, name: str) -> Json:
         asked = self._asked
         return {
-            "id": f"{'chatcmpl' if asked.kind == 'chat' else 'cmpl'}-{asked.id}",
+            "id": asked.answer,
             "object": name,
             "created": asked.created,
             "model": asked.model,

@@ -12,18 +12,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive
 
-from equipoise.serving import bounds, messages
+from equipoise.serving import messages
 from equipoise.serving.app import Exchange, Gone, GuardedApp
 from equipoise.serving.chat.answers import Answers, encode
+from equipoise.serving.chat.openapi import openapi
 from equipoise.serving.chat.service import Service
-from equipoise.serving.chat.wire import Denied, Kind, error, read
+from equipoise.serving.chat.wire import Kind, error, known_name, read
 from equipoise.serving.chat.writer import Piece, Reply
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
 
 JSON = ((b"content-type", messages.JSON),)
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")
-PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models")
+PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/openapi.json")
 
 
 class App(GuardedApp):
@@ -35,6 +36,7 @@ class App(GuardedApp):
         routes = [
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/v1/models/{name:path}", self._model, methods=["GET"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
             # ``posts`` answers these; other methods come here and are refused
             *(Route(path, self._models, methods=["POST"]) for path in PATHS[:2]),
         ]
@@ -58,10 +60,11 @@ class App(GuardedApp):
         if messages.codec(exchange.headers.get(b"content-type")) is not messages.json:
             raise Refused(415, "Content-Type: must be application/json, got msgpack")
         body = await self.body(exchange.headers, exchange.receive)
-        asked = read(kind, body, self.service.model.name)
+        asked = read(kind, body, self.service.model.name, self.service.names)
         reply = await self.service.ask(asked)
         leaving = asyncio.ensure_future(_fail_when_left(exchange.receive, reply))
-        answers = Answers(asked, reply, lambda token: self.service.model.tokenizer.decode([token]))
+        tokenizer = self.service.model_of(reply).tokenizer
+        answers = Answers(asked, reply, lambda token: tokenizer.decode([token]))
         try:
             if asked.stream:
                 return await self._stream(exchange, reply, answers)
@@ -97,17 +100,21 @@ class App(GuardedApp):
         await exchange.send({"type": "http.response.body", "body": end})
 
     async def _models(self, request: Request) -> Response:
-        return self._json({"object": "list", "data": [self._description()]})
+        found = self.service.described()
+        data = [self._description(name, version) for name, version in found.items()]
+        return self._json({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        if (name := request.path_params["name"]) != (known := self.service.model.name):
-            sentence = f"model: must be {known!r}, got {bounds.shown(name)}"
-            raise Denied(404, sentence, "model", "model_not_found")
-        return self._json(self._description())
+        found, asked = self.service.described(), request.path_params["name"]
+        name = known_name(asked, next(iter(found)), list(found))
+        return self._json(self._description(name, found[name]))
 
-    def _description(self) -> dict[str, object]:
-        name, began = self.service.model.name, self._began
-        return {"id": name, "object": "model", "created": began, "owned_by": "equipoise"}
+    def _description(self, name: str, version: str) -> dict[str, object]:
+        about: dict[str, object] = {"id": name, "object": "model", "created": self._began}
+        return about | {"owned_by": "equipoise", "version": version}
+
+    async def _openapi(self, request: Request) -> Response:
+        return self._json(openapi(list(self.service.names)))
 
     def _json(self, value: object) -> Response:
         return Response(encode(value), media_type="application/json")

@@ -17,18 +17,24 @@ from equipoise.serving.chat.app import App
 from equipoise.serving.chat.model import Model
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.settings import TextSettings
+from equipoise.serving.chat.versions import Source, VersionedService
 from equipoise.serving.guard import Guard
 from equipoise.serving.server import SWITCH_S, Server, began, ended, guard_of, shut_down, url_of
 from equipoise.serving.settings import Settings
+from equipoise.serving.store import Store
 
 log = logging.getLogger("equipoise.serving")
 DEADLINE_S = 600.0  # of an answer: as long as OpenAI's clients wait
 
 
 def serve(
-    model: Model, settings: Settings, text: TextSettings, started: Callable[[str], None]
+    model: Model | Source,
+    settings: Settings,
+    text: TextSettings,
+    started: Callable[[str, Model], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``started`` gets the URL.
+    """Serve a model, or the versions of a registry, until SIGTERM or SIGINT. ``started`` gets the
+    URL, and the model that answers if a request names none.
 
     ValueError or OSError if the settings, the address or the memory do not allow it.
     """
@@ -38,22 +44,30 @@ def serve(
 
 
 async def _serve(
-    model: Model,
+    served: Model | Source,
     settings: Settings,
     text: TextSettings,
     guard: Guard,
-    started: Callable[[str], None],
+    started: Callable[[str, Model], None],
 ) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     seed = secrets.randbits(62) if settings.seed is None else settings.seed
-    deadline = settings.deadline_ms
-    service = Service(
-        model,
-        text,
-        rows=settings.batch,
-        seed=seed,
-        deadline_s=DEADLINE_S if deadline is None else deadline / 1000,
-    )
+    deadline_s = DEADLINE_S if settings.deadline_ms is None else settings.deadline_ms / 1000
+    store = Store(settings.decisions)
+    kept = store if settings.decisions is not None else None
+    try:
+        if isinstance(served, Model):
+            service = Service(
+                served, text, rows=settings.batch, seed=seed, deadline_s=deadline_s, store=kept
+            )
+        else:
+            service = VersionedService(
+                served, text, rows=settings.batch, seed=seed, deadline_s=deadline_s, store=kept
+            )
+    except BaseException:
+        store.close()
+        raise
+    model = service.model
     app = App(service, guard, most_body=settings.most_body)
     most = web.fitting(settings.most_connections, 1)
     http = Server(web.config(app, most_connections=most, request_s=settings.request_s))
@@ -68,7 +82,7 @@ async def _serve(
         about = {"model": model.name, "version": model.version, "context": service.context}
         log.info("serving", extra={**about, "at": url_of(listening)})
         sys.setswitchinterval(SWITCH_S)
-        started(url_of(listening))
+        started(url_of(listening), model)
         following = loop.create_task(service.follow())
         await ended(stop, serving)
         following.cancel()
@@ -80,4 +94,5 @@ async def _serve(
     finally:
         listening.close()
         service.close()
-    log.info("ended", extra={"tokens": service.writer.drawn})
+        store.close()
+    log.info("ended", extra={"tokens": service.drawn, "records_lost": store.lost})

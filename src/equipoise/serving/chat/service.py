@@ -7,23 +7,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
-from equipoise.actors.engine.request_engine import RequestEngine
 from equipoise.hints import said, shortened
 from equipoise.language.messages import read_prompt
 from equipoise.language.task_files import plain
-from equipoise.serving.chat.model import Model, check_finite, context_of
+from equipoise.serving.chat.model import Model, check_finite
+from equipoise.serving.chat.seat import Seat
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Asked, Denied
 from equipoise.serving.chat.writer import Job, Reply, Writer
 from equipoise.serving.metrics import Metrics
+from equipoise.serving.store import Store
 from equipoise.types.packed import Prompt
 
 log = logging.getLogger("equipoise.serving")
 FOLLOW_S = 0.5  # seconds between two looks for newer weights
+CHATS = 2  # chat templates that are rendered at the same time
 LETTERS = 32  # most letters of a prompt for each token of the context
 T = TypeVar("T")
 
@@ -32,39 +35,76 @@ class Service:
     """A model that answers."""
 
     def __init__(
-        self, model: Model, settings: TextSettings, *, rows: int, seed: int, deadline_s: float
+        self,
+        model: Model,
+        settings: TextSettings,
+        *,
+        rows: int,
+        seed: int,
+        deadline_s: float,
+        store: Store | None = None,
+        engines: int = 1,
     ) -> None:
-        """``rows``: choices that are drawn at the same time; ``deadline_s``: seconds of an answer.
-        A running event loop is needed.
+        """``rows``: choices that are drawn at the same time; ``deadline_s``: seconds of an answer;
+        ``store``: keeps a record of each answer; ``engines``: how many must fit into memory. A
+        running event loop is needed.
         """
-        self.model, self.rows, self._queue = model, rows, settings.queue
-        self._deadline_s = deadline_s
-        self.context = context_of(model, settings, rows)
-        net = model.net.to(settings.device)
-        engine = RequestEngine(
-            net, rows=rows, length=self.context, eos=model.tokenizer.eos, seed=seed
-        )
-        if model.source is not None:
-            engine.make_room()
+        self.rows, self._queue, self._settings = rows, settings.queue, settings
+        self._deadline_s, self._seed, self._store = deadline_s, seed, store
         self._loop = asyncio.get_running_loop()
-        self.writer = Writer(engine, model.tokenizer.decode, model.version, self._loop)
-        # tokenizing a long prompt and loading weights take time: a thread for each
+        self.seat = Seat(model, settings, self._loop, rows=rows, seed=seed, engines=engines)
+        self._answers = dict[Reply, tuple[Seat, Asked]]()  # the open ones
+        # tokenizing a long prompt and loading weights take time: a thread for each; chat templates
+        # may take longer, and hold up no texts
+        self._chats = ThreadPoolExecutor(CHATS, "chats")
         self._reader, self._loader = (
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
         )
         self.open = 0  # choices that were asked for and have not ended
+        self.closed_tokens = 0  # that closed engines have drawn
         self._unread = self._unfit = ""  # why newer weights cannot be read, or served
         self._seen = model.version  # the newest version that was offered
         self.draining = False
         self.metrics = Metrics()
         self.metrics.gauges = self._gauges
 
+    @property
+    def model(self) -> Model:
+        """The model that answers if a request names none."""
+        return self.seat.model
+
+    @property
+    def context(self) -> int:
+        return self.seat.context
+
+    @property
+    def writer(self) -> Writer:
+        return self.seat.writer
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that a request may have."""
+        return [self.model.name]
+
+    def described(self) -> Mapping[str, str]:
+        """Return the models that are listed, with the version of each."""
+        return {self.model.name: self.writer.version}
+
+    async def find(self, name: str) -> Seat:
+        """Return the version of a name; ``Denied`` if it cannot be served."""
+        return self.seat
+
+    def model_of(self, reply: Reply) -> Model:
+        """Return the model of an open answer."""
+        return self._answers[reply][0].model
+
     def start(self) -> None:
         self.writer.start()
+        self._chats.submit(self.seat.prepare)
 
     def close(self) -> None:
-        self.writer.close()
-        for one in (self._reader, self._loader):
+        self.seat.close()
+        for one in (self._reader, self._chats, self._loader):
             one.shutdown(wait=True, cancel_futures=True)
 
     # ---------------------------------------------------------------------------------- the answers
@@ -82,24 +122,37 @@ class Service:
             "try a smaller max_tokens",
         )
         self.open += samples
+        seat: Seat | None = None
         try:
             async with asyncio.timeout_at(ends):
-                job = await self._run(self._reader, functools.partial(self._job, asked))
+                seat = await self.find(asked.model)
+                seat.open += samples
+                pool = self._chats if asked.kind == "chat" else self._reader
+                job = await self._run(pool, functools.partial(self._job, asked, seat))
         except BaseException as error:
             self.open -= samples
+            if seat is not None:
+                seat.open -= samples
             raise late if isinstance(error, TimeoutError) else error from None
         reply = Reply(job)
         reply.timer = self._loop.call_at(ends, reply.fail, late)
-        self.writer.write(reply)
+        self._answers[reply] = seat, asked
+        seat.writer.write(reply)
         return reply
 
     def end(self, reply: Reply) -> None:
         """Count a reply as over; free its rows if it is not whole."""
+        seat, asked = self._answers.pop(reply)
         self.open -= reply.job.samples
+        seat.open -= reply.job.samples
         if reply.timer is not None:
             reply.timer.cancel()
         if reply.left:
-            self.writer.cancel(reply)
+            seat.writer.cancel(reply)
+        if self._store is not None:
+            prompt = sum(map(len, reply.job.prompts))
+            row = (asked.answer, asked.model, reply.version, prompt, reply.tokens, not reply.left)
+            self._store.put("answers", (*row, time.time()))
 
     def _check_room(self, samples: int) -> None:
         most = self.rows + self._queue
@@ -118,32 +171,31 @@ class Service:
     def _run(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> asyncio.Future[T]:
         return self._loop.run_in_executor(pool, act)
 
-    def _job(self, asked: Asked) -> Job:
+    def _job(self, asked: Asked, seat: Seat) -> Job:
         """Turn the prompts into tokens, in the thread for prompts."""
         param = "messages" if asked.kind == "chat" else "prompt"
-        prompts = [self._tokens(one, param) for one in asked.prompts]
+        model, context = seat.model, seat.context
+        prompts = [self._tokens(one, param, seat) for one in asked.prompts]
         longest = max(map(len, prompts))
-        if longest >= self.context:
-            raise _too_long(
-                param, f"{self.context - 1:,} tokens, the context less one", f"{longest:,}"
-            )
-        if asked.limit is not None and longest + asked.limit > self.context:
+        if longest >= context:
+            raise _too_long(param, f"{context - 1:,} tokens, the context less one", f"{longest:,}")
+        if asked.limit is not None and longest + asked.limit > context:
             raise _too_long(
                 "max_tokens",
-                f"{self.context - longest:,} tokens, the rest of the context after this prompt",
+                f"{context - longest:,} tokens, the rest of the context after this prompt",
                 f"{asked.limit:,}",
             )
-        limit = asked.limit or min(self.model.limit, self.context - longest)
-        how = [asked.sampling(number, self.model.temperature) for number in range(len(prompts))]
-        stop = self.model.stop if asked.stop is None else asked.stop
+        limit = asked.limit or min(model.limit, context - longest)
+        how = [asked.sampling(number, model.temperature) for number in range(len(prompts))]
+        stop = model.stop if asked.stop is None else asked.stop
         with_logprobs = asked.logprobs is not None
         return Job(
             prompts=prompts, sampling=how, n=asked.n, limit=limit, stop=stop, stream=asked.stream,
             with_logprobs=with_logprobs,
         )  # fmt: skip
 
-    def _tokens(self, prompt: object, param: str) -> Sequence[int]:
-        tokenizer, size = self.model.tokenizer, self.model.net.config.vocab_size
+    def _tokens(self, prompt: object, param: str, seat: Seat) -> Sequence[int]:
+        size = seat.model.net.config.vocab_size
         if param == "prompt" and isinstance(prompt, list):
             tokens = cast("list[int]", prompt)
             if wrong := [one for one in tokens if not 0 <= one < size]:
@@ -154,13 +206,13 @@ class Service:
         try:
             asked: Prompt = read_prompt(plain(prompt, param), param)
             letters = _letters(asked)
-            if letters > LETTERS * self.context:
+            if letters > LETTERS * seat.context:
                 raise _too_long(
                     param,
-                    f"{self.context - 1:,} tokens, the context less one",
+                    f"{seat.context - 1:,} tokens, the context less one",
                     f"a text of {letters:,} letters",
                 )
-            tokens = tokenizer.prompt(asked, self.model.template)
+            tokens = seat.prompt(asked)
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
             raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None
@@ -201,8 +253,19 @@ class Service:
         self._unfit = why
 
     @property
+    def drawn(self) -> int:
+        """The number of tokens that were drawn."""
+        return self.writer.drawn
+
+    @property
+    def live(self) -> int:
+        """The number of choices that are being written."""
+        return self.writer.live
+
+    @property
     def _alarms(self) -> list[str]:
-        return [one for one in (self._unread, self._unfit) if one]
+        unwritten = None if self._store is None else self._store.alarm
+        return [one for one in (self._unread, self._unfit, unwritten) if one]
 
     # ------------------------------------------------------------------------------------ the state
 
@@ -212,15 +275,15 @@ class Service:
             "ready": True,
             "model": self.model.name,
             "version": self.writer.version,
-            "live": self.writer.live,
+            "live": self.live,
             "open": self.open,
             "alarms": self._alarms,
         }
 
     def _gauges(self) -> dict[str, tuple[str, float]]:
         return {
-            "equipoise_tokens_total": ("Tokens that were drawn.", self.writer.drawn),
-            "equipoise_answers_live": ("Answers that are being written.", self.writer.live),
+            "equipoise_tokens_total": ("Tokens that were drawn.", self.drawn),
+            "equipoise_answers_live": ("Answers that are being written.", self.live),
             "equipoise_answers_open": ("Answers that were asked for.", self.open),
             "equipoise_alarms": ("Alarms.", len(self._alarms)),
         }

@@ -25,6 +25,11 @@ class TextSettings:
         Help("Model name in requests (default: the folder's)"),
         Flag(TEXT, "NAME", "model-name"),
     ] = ""
+    base: Annotated[
+        str,
+        Help("Folder of the model that adapters belong to"),
+        Flag(TEXT, "DIR"),
+    ] = ""
     context: Annotated[
         Annotated[int, Range(2, 1e7)] | None,
         Help("Most tokens of a prompt and its answer (default: to 4096)"),

@@ -154,6 +154,11 @@ class Asked:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @property
+    def answer(self) -> str:
+        """The id of the answer."""
+        return f"{'chatcmpl' if self.kind == 'chat' else 'cmpl'}-{self.id}"
+
     def sampling(self, number: int, temperature: float) -> Sampling:
         """Return the sampling of a prompt; ``temperature``: the server's."""
         return Sampling(
@@ -165,8 +170,12 @@ class Asked:
         )
 
 
-def read(kind: Kind, body: bytes, name: str) -> Asked:
-    """Return a checked request; ``Denied`` names the wrong field. ``name``: the served model's."""
+def read(kind: Kind, body: bytes, name: str, others: Sequence[str] = ()) -> Asked:
+    """Return a checked request; ``Denied`` names the wrong field.
+
+    ``name``: the served model's, if the request has none; ``others``: further names that it may
+    have.
+    """
     reader = READERS[kind]
     fields = (Chat if kind == "chat" else Completions).__struct_fields__
     one: Request
@@ -176,12 +185,7 @@ def read(kind: Kind, body: bytes, name: str) -> Asked:
         found = PARAM.search(no.sentence.removeprefix("body: "))
         param = next(filter(None, found.groups()), None) if found else None
         raise Denied(no.status, no.sentence, param) from None
-    if one.model not in (None, name):
-        near = hint(one.model, (name,))
-        raise Denied(
-            404, f"model: must be {name!r}, got {bounds.shown(one.model)}{near}", "model",
-            "model_not_found",
-        )  # fmt: skip
+    name = known_name(one.model, name, others)
     given = msgspec.structs.asdict(one)
     for param, allowed in NEUTRAL.items():
         if (value := given.get(param)) is not None and value not in allowed:
@@ -200,6 +204,16 @@ def read(kind: Kind, body: bytes, name: str) -> Asked:
         return _chat(one, name)
     assert isinstance(one, Completions)
     return _common("completions", one, name, _prompts(one.prompt), one.max_tokens, one.logprobs)
+
+
+def known_name(asked: str | None, name: str, others: Sequence[str] = ()) -> str:
+    """Return the name that a request asks for; ``Denied`` if no model has it."""
+    if asked is None or asked == name or asked in others:
+        return name if asked is None else asked
+    known = list(dict.fromkeys((name, *(one for one in others if len(one) < 60))))
+    wanted = f"be {name!r}" if len(known) == 1 else f"be one of {', '.join(known)}"
+    sentence = f"model: must {wanted}, got {bounds.shown(asked)}{hint(asked, known)}"
+    raise Denied(404, sentence, "model", "model_not_found")
 
 
 def _chat(one: Chat, name: str) -> Asked:
