@@ -234,6 +234,8 @@ class Generator:
         if (conversation := sample.conversation) is not None:
             behaviour["chosen"][0, i, :length] = conversation.chosen
             data.context["retokenized"][i] = conversation.retokenized
+            if conversation.part is not None:
+                behaviour["part"][0, i, :length] = conversation.part
             if conversation.failure:
                 self._count_failure(conversation.failure)
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)

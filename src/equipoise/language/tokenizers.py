@@ -101,6 +101,9 @@ class CharTokenizer:
         self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS
     ) -> None: ...
 
+    def kept(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> int:
+        return len(self.prompt(prompt, template))
+
     def save(self, directory: Path) -> None:
         """Write it as files that transformers' AutoTokenizer reads."""
         special = {END: self.eos[0], PAD: self.pad}
@@ -299,6 +302,32 @@ class HubTokenizer:
                 "template that ends turns with a special token"
             )
 
+    def kept(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> int:
+        tokens = self.prompt(prompt, template)
+        if isinstance(prompt, str):
+            return len(tokens)
+        asked = _asked(prompt)
+        later = self.prompt(
+            [*asked, _turn(SENTINEL), {"role": "user", "content": SENTINEL}], template
+        )
+        pairs = zip(tokens, later, strict=False)
+        same = next((i for i, (one, two) in enumerate(pairs) if one != two), len(tokens))
+        least = len(self._messages(asked, template))
+        if same < least:
+            raise ValueError(
+                f"the chat template in {self._directory}: must write the prompt's messages as "
+                f"before when others follow, got another text from token {same + 1} of {least} "
+                "on; try a template that keeps them"
+            )
+        return same
+
+    def _messages(
+        self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
+    ) -> list[int]:
+        """Return the tokens of messages, with no turn begun."""
+        render = self._read.apply_chat_template
+        return list(render([*messages], **template, return_dict=False))
+
     def _rendered(
         self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
     ) -> str:
@@ -320,7 +349,8 @@ def changes_turns(directory: Path) -> ValueError:
     """Return the error of a chat template that changes earlier turns."""
     return ValueError(
         f"the chat template in {directory}: must keep earlier turns as they were written, since a "
-        "conversation is appended to, got one that changes them; try a template that keeps them"
+        "conversation is appended to, got one that changes them; try source.history=render, which "
+        "learns from each prefix that was read, or a template that keeps them"
     )
 
 

@@ -153,6 +153,8 @@ class Texts(Source):
         source, program, reads = self.settings, self.program, self._reads_rewards
         phases.say(f"reading the task {program.name}")
         text = self.text()
+        if text.task.ready is not None:
+            text.task.ready(self._holders)
         named = source.reward or text.task.reward
         if not (named or text.task.partner) and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
@@ -178,6 +180,11 @@ class Texts(Source):
     @property
     def _reads_rewards(self) -> bool:
         return all(policy.algorithm.reads_rewards for policy in learning(self.program).values())
+
+    @property
+    def _holders(self) -> int:
+        """The processes that talk to partners: generators, and one that evaluates."""
+        return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
         return sample_row(spec), Noise(0)
@@ -356,7 +363,7 @@ class Texts(Source):
         talking = Conversing(
             engine,
             ConversationSettings(
-                make=partner.load(text.task.partner),
+                make=partner.maker(text.task.partner, text.task.make),
                 tokenizer=text.tokenizer,
                 template=tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs"),
                 bounds=Bounds(
@@ -368,6 +375,8 @@ class Texts(Source):
                 row=lambda group: prompts.examples[row(group)],
                 quick=text.task.quick,
                 lockstep=self.program.placement.max_lag == 0,
+                seats=text.task.seats and max(1, text.task.seats // self._holders),
+                history=(lambda group: prompts.begun[row(group)]) if text.spec.parts else None,
             ),
         )
         named = source.reward or text.task.reward
@@ -462,7 +471,8 @@ def sample_row(spec: TextSpec) -> RowSpec:
             "chosen": ArraySpec((tokens,), "bool"),
             "length": number,
             "stop": number,
-        },
+        }
+        | ({"part": ArraySpec((tokens,), "int64")} if spec.parts else {}),
         context={
             "stream": number,
             "start": number,
