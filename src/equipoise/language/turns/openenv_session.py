@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -49,6 +50,7 @@ class Session:
         self._errors = (WebSocketException, OSError, EOFError)
         self._deadline_s, self._url = deadline_s, url
         try:
+            # entered and never left: ``close`` ends it
             self._socket: Any = connect(
                 url,
                 open_timeout=deadline_s,
@@ -56,7 +58,7 @@ class Session:
                 max_size=LARGEST,
                 additional_headers=dict(headers),
                 proxy=None if local else True,
-            )
+            ).__enter__()
         except self._errors as error:
             raise ConnectionError(f"{url}: no connection: {said(error)}") from error
         try:
@@ -87,8 +89,10 @@ class Session:
         return Seen(seen, float(reward or 0.0), bool(done))
 
     def _asked(self, message: Fields) -> tuple[str, Fields]:
-        try:
+        # a server without a free session may have written why, and closed
+        with contextlib.suppress(*self._errors):
             self._socket.send(json.dumps(message))
+        try:
             answer = self._socket.recv(timeout=self._deadline_s)
         except TimeoutError as error:
             self.close()  # the answer may still come, and is no answer to what is asked next
@@ -123,6 +127,7 @@ class Sessions:
     def take(self) -> Session:
         """Return a free session; Full if none is free within the deadline."""
         until = time.monotonic() + self._deadline_s
+        wrong = Full(f"no session was free in {self._deadline_s:g} s")
         while True:
             with self._freed:
                 if self._idle:
@@ -135,17 +140,16 @@ class Sessions:
             if not wait:
                 try:
                     return self._make()
-                except Full:
+                except Full as error:
+                    wrong = error
                     self._dropped()
-                    if time.monotonic() > until:
-                        raise
                     with self._freed:  # another process, or a conversation of this one, has it
                         self._freed.wait(AGAIN_S)
                 except BaseException:
                     self._dropped()
                     raise
             if time.monotonic() > until:
-                raise Full(f"no session was free in {self._deadline_s:g} s")
+                raise wrong
 
     def give(self, session: Session, *, whole: bool) -> None:
         """Give a session back; ``whole``: it can be used again."""
