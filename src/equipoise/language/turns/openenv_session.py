@@ -46,7 +46,7 @@ class Session:
             from websockets.exceptions import WebSocketException
             from websockets.sync.client import connect
         except ModuleNotFoundError as error:
-            raise ImportError(f"openenv: needs websockets: {install('openenv')}") from error
+            raise ImportError(f"{url} needs websockets: {install('openenv')}") from error
         self._errors = (WebSocketException, OSError, EOFError)
         self._deadline_s, self._url = deadline_s, url
         try:

@@ -49,13 +49,13 @@ class NotPlayed(ValueError):
     """The error of an env that asks for what a policy's seat cannot do."""
 
 
-def _package() -> Foreign:
+def _package(target: str) -> Foreign:
     try:
         import verifiers.v1 as vf
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("verifiers"):
             raise
-        raise ImportError(f"{PREFIX} needs verifiers: {install('verifiers')}") from error
+        raise ImportError(f"task {target!r} needs verifiers: {install('verifiers')}") from error
     return vf
 
 
@@ -73,7 +73,10 @@ class World:
     def of(cls, target: str, given: Mapping[str, object]) -> World:
         """Load the taskset that ``verifiers:NAME`` names; ValueError if it cannot be trained on."""
         at, named = f"task {target!r}", target.removeprefix(PREFIX)
-        vf, settings = _package(), {key: value for key, value in given.items() if key not in OURS}
+        vf, settings = (
+            _package(target),
+            {key: value for key, value in given.items() if key not in OURS},
+        )
         if not named:
             raise ValueError(f"{at}: must be verifiers:NAME with the name of a taskset, got none")
         for key in CODE:
