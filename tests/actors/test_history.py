@@ -15,7 +15,7 @@ import torch
 
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Conversation, Sampled
-from equipoise.actors.engine.torch_engine import Ends, TorchEngine
+from equipoise.actors.engine.torch_engine import PLACE, PROMPT, Ends, TorchEngine
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.nets import layout
 from equipoise.nets.decoder import Decoder
@@ -85,8 +85,14 @@ def told(template: str, folder: Path) -> tuple[HubTokenizer, Decoder, list[int],
 
 
 def talk(one: Sampled) -> Conversation:
-    assert one.conversation is not None and one.conversation.part is not None
+    assert one.conversation is not None
     return one.conversation
+
+
+def parts_of(one: Sampled) -> Any:
+    """[L] the part of each token."""
+    assert talk(one).part is not None
+    return talk(one).part
 
 
 def trajectory(samples: list[Sampled], prompt: list[int]) -> Trajectory:
@@ -96,7 +102,7 @@ def trajectory(samples: list[Sampled], prompt: list[int]) -> Trajectory:
     for i, one in enumerate(samples):
         size = len(one.token)
         token[0, i, :size], drawn[0, i, :size] = one.token, one.logp
-        chosen[0, i, :size], part[0, i, :size] = talk(one).chosen, talk(one).part
+        chosen[0, i, :size], part[0, i, :size] = talk(one).chosen, parts_of(one)
     number, flags = torch.arange(count), torch.ones((1, count), dtype=torch.bool)
     return Trajectory(
         obs={},
@@ -138,7 +144,7 @@ def test_each_prefix_that_was_read_is_a_part_as_the_template_writes_it(
         assert one.stop == Stop.EOS and told_.turns == 3 and told_.reward == 1.5
         assert told_.part is not None and (np.diff(told_.part) >= 0).all()
         parts += told_.part[-1]
-        before = [*ASKED]
+        before: list[Any] = [*ASKED]
         for at in np.flatnonzero(np.diff(told_.chosen, prepend=False) & told_.chosen):
             here = told_.part == told_.part[at]
             text = one.token[:at][here[:at]].tolist()
@@ -167,9 +173,9 @@ def test_the_learner_sees_each_part_as_the_engine_did(
     assert data.chosen.sum() > 40 and (logp - data.logp)[data.chosen].abs().max() < 1e-5
     # as texts by themselves, one for each part
     texts = [
-        (prompt, [one.token[talk(one).part == part].tolist()])
+        (prompt, [one.token[parts_of(one) == part].tolist()])
         for one in found
-        for part in np.unique(talk(one).part)
+        for part in np.unique(parts_of(one))
     ]
     apart = packed_texts(texts)
     with torch.no_grad():
@@ -185,19 +191,21 @@ def test_the_learner_sees_each_part_as_the_engine_did(
     assert (cut - piece.targets["logp"])[piece.data.chosen].abs().max() < 1e-5
 
 
-def test_no_two_draws_of_a_conversation_share_a_number(tmp_path: Path) -> None:
+def test_no_two_draws_of_a_conversation_share_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With equal chances of all tokens, turns drawn with the same numbers would be equal."""
     hub = HubTokenizer(words(tmp_path, template=DROPS))
-    seen = []
+    seen = list[int]()
     engine = TorchEngine(
         small_decoder(words=hub.size, length=LENGTH), rows=1, length=LENGTH, ends=Ends(), seed=1
     )
-    engine._uniform = lambda: (
-        seen.append(  # type: ignore[method-assign]
-            int((engine._rows[4, 0] + 2 - engine._rows[8, 0]).item())
-        )
-        or torch.zeros(1, dtype=torch.float64)
-    )
+
+    def counted() -> torch.Tensor:
+        seen.append(int(engine._rows[PLACE, 0] + 2 - engine._rows[PROMPT, 0]))
+        return torch.zeros(1, dtype=torch.float64)
+
+    monkeypatch.setattr(engine, "_uniform", counted)
     example = Example(prompt=ASKED, columns={})
     settings = ConversationSettings(
         make=Asks,

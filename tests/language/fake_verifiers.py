@@ -275,7 +275,7 @@ class Env(Generics):
     async def finalize(self, task: Any, episode: Any) -> None: ...
 
 
-class SingleAgentEnv(Env[SingleAgentEnvConfig]):  # type: ignore[type-arg, misc]
+class SingleAgentEnv(Env[SingleAgentEnvConfig]):  # type: ignore[type-arg]
     async def run(self, task: Any, agents: Any) -> None:
         await agents.agent.run(task)
 

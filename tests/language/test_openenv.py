@@ -24,7 +24,7 @@ WAIT_S = 30.0
 PLAIN: dict[str, object] = {"chat": False, "rows": 6, "sessions": 4}
 
 
-def world(server: Server, deadline_s: float = WAIT_S, **given: object) -> World:
+def world(server: Server, deadline_s: float = WAIT_S, **given: Any) -> World:
     return World.of(server.url, {**PLAIN, **given}, deadline_s)
 
 
@@ -73,11 +73,12 @@ def test_steps_are_played_and_their_rewards_given() -> None:
 def test_a_text_goes_where_it_is_told() -> None:
     fields = {"properties": {"move": TEXT, "why": TEXT, "count": {"type": "integer"}}}
     with serving(action=fields, observation={"properties": {**WORDS, "hint": TEXT}}) as server:
-        for given, wrong in (
+        cases: list[tuple[dict[str, Any], str]] = [
             ({}, r"action must have one text, got move \(string\), why \(string\), count"),
             ({"action": "move"}, r"observation must have one text, got text .*observation=FIELD"),
             ({"action": "mvoe"}, "unknown field 'mvoe'; did you mean 'move'"),
-        ):
+        ]
+        for given, wrong in cases:
             with pytest.raises(ValueError, match=wrong):
                 world(server, **given)
         one = world(server, action="move", observation="text")

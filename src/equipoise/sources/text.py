@@ -27,6 +27,7 @@ from equipoise.language import architectures, reward_models, tasks
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
+from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
@@ -376,6 +377,14 @@ class Texts(Source):
                 quick=text.task.quick,
                 lockstep=self.program.placement.max_lag == 0,
                 seats=text.task.seats and max(1, text.task.seats // self._holders),
+                keep=None
+                if capsules is None
+                else turn_capsules.keeper(
+                    Path(capsules),
+                    text.task.partner,
+                    tasks.arguments(source.arguments),
+                    (source.step_deadline_s, source.answer_bytes),
+                ),
                 history=(lambda group: prompts.begun[row(group)]) if text.spec.parts else None,
             ),
         )

@@ -60,6 +60,8 @@ class ConversationSettings:
     # the tokens of a group's samples before their first turn, if the history is rendered; None: a
     # conversation is appended to
     history: Callable[[int], Sequence[int]] | None = None
+    # keeps a conversation whose partner failed: its example, the turns and the error
+    keep: Callable[[Example, Sequence[str], str], object] | None = None
 
 
 @dataclass(slots=True)
@@ -231,6 +233,7 @@ class Conversing:
         """Continue after the partner's answer; return the conversation if it has ended."""
         bounds, chat = self._bounds, not isinstance(one.example.prompt, str)
         if isinstance(result, Failure):
+            self._keep(one, result.error)
             return [self._ended(one, Stop.FAILED, result.error)]
         try:
             answer = partner.answer(result, chat=chat, most=bounds.answer_bytes)
@@ -244,6 +247,8 @@ class Conversing:
                 return self._cut(one)
             given, part = self._following(one, answer.messages)
         except (WrongAnswer, ValueError) as error:
+            if isinstance(error, WrongAnswer):
+                self._keep(one, str(error))
             return [self._ended(one, Stop.FAILED, str(error))]
         left = one.limit - len(one.token) - len(given)
         if left < 1:
@@ -280,6 +285,12 @@ class Conversing:
                 f"{one.turns} turns"
             )
         return text[kept:], True
+
+    def _keep(self, one: _Open, error: str) -> None:
+        """Keep a conversation whose partner failed, for ``equipoise reproduce``."""
+        if self._settings.keep is not None and one.cut is None:
+            said = [str(turn["content"]) for turn in one.messages if turn["role"] == "assistant"]
+            self._settings.keep(one.example, said, error)
 
     def _cut(self, one: _Open) -> list[Sampled]:
         """End a conversation at a limit, after its partner has given the reward still due."""
