@@ -34,8 +34,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
+from urllib.parse import urlsplit
 
 from equipoise import sums
+from equipoise.access import is_local
 from equipoise.hints import shortened, where_modules_lie
 
 OURS = re.compile(
@@ -169,13 +171,28 @@ def of_env(env: object) -> tuple[Names, object]:
 def of_text(task: object, rewards: Sequence[object]) -> Names:
     """The code that the name of a task and the names of reward functions refer to."""
     outside = isinstance(task, str) and ":" in task and not DATA.fullmatch(task)
-    names = [("task", str(task))] if outside else []
+    names = _of_task_name(str(task)) if outside else []
     for name in (str(one) for one in rewards):
         if name.startswith(sums.MODELS):
             names.append(_term(name))
         elif not REWARDS.fullmatch(name):
             names.append(("reward", name))
     return names
+
+
+def _of_task_name(task: str) -> list[tuple[str, str]]:
+    """The code or the server that the name of a task refers to."""
+    kind, _, name = task.partition(":")
+    if kind == "verifiers":  # as its loader makes a module's name of owner/name@version
+        module = name.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
+        return [("task", f"{module}:taskset")]
+    if kind == "openenv":
+        try:
+            host = urlsplit(name if "://" in name else f"http://{name}").hostname or ""
+        except ValueError:
+            host = ""
+        return [] if is_local(host) else [("URL", name)]
+    return [("task", task)]
 
 
 def _term(name: str) -> tuple[str, str]:

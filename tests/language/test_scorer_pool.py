@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from equipoise.errors import RewardsFailed
+from equipoise.language.capsule_files import LIMIT
 from equipoise.language.scoring import capsules
 from equipoise.language.scoring.functions import RewardFunction, Samples, functions
 from equipoise.language.scoring.pool import MOST_KILLED, ProcessScorer
@@ -299,9 +300,9 @@ def test_a_replay_shows_what_was_mended(tmp_path: Path) -> None:
 
 def test_capsules_of_one_function_are_bounded(tmp_path: Path) -> None:
     one = capsules.RewardCapsule(reward="m:f", error="e", deadline_s=1.0, samples=group("a"))
-    written = [capsules.write(tmp_path, one) for _ in range(capsules.LIMIT + 2)]
-    assert len({path for path in written if path}) == capsules.LIMIT and written[-1] is None
-    assert len(list(tmp_path.iterdir())) == capsules.LIMIT
+    written = [capsules.write(tmp_path, one) for _ in range(LIMIT + 2)]
+    assert len({path for path in written if path}) == LIMIT and written[-1] is None
+    assert len(list(tmp_path.iterdir())) == LIMIT
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,18 @@ from equipoise import trust
 
 
 @pytest.mark.parametrize(
-    "task", ["sort", "data/train.jsonl", "odd:name.parquet", "reasoning_gym:chain_sum", None]
+    "task",
+    [
+        "sort",
+        "data/train.jsonl",
+        "odd:name.parquet",
+        "reasoning_gym:chain_sum",
+        None,
+        "openenv:http://127.0.0.1:8000",
+        "openenv:localhost:8000/echo",
+    ],
 )
-@pytest.mark.few(5)
+@pytest.mark.few(7)
 def test_data_and_our_own_names_need_no_word(task: str | None) -> None:
     own = [f"equipoise.language.scoring.{name}" for name in ("own:answered", "reasoning:scored")]
     assert list(trust.of_text(task, own)) == []
@@ -38,6 +47,25 @@ def test_callables_need_one(task: str) -> None:
         match=f"run.json: (module .* of )?task '{task}' (is not there|would be imported from)",
     ):
         trust.check(names, {"task": task}, None, ["mine:score", "equipoise.rewards"], "run.json")
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "name", "does"),
+    [
+        ("openenv:https://a.example/x", "URL", "https://a.example/x", "would be connected to"),
+        ("openenv:http://[", "URL", "http://[", "would be connected to"),
+        ("openenv:127.0.0.1.example.org", "URL", "127.0.0.1.example.org", "would be connected"),
+        ("verifiers:me/equipoise-x@1.0", "task", "equipoise_x:taskset", "is not there"),
+        ("verifiers:equipoise", "task", "equipoise:taskset", "would be imported from"),
+    ],
+)
+@pytest.mark.few(5)
+def test_worlds_elsewhere_and_tasksets_need_one(task: str, kind: str, name: str, does: str) -> None:
+    names = trust.of_text(task, [])
+    assert list(names) == [(kind, name)]
+    with pytest.raises(trust.Untrusted, match=does):
+        trust.check(names, {"task": task}, None, [], "run.json")
+    trust.check(names, {"task": task}, None, [name], "run.json")
 
 
 def test_a_file_that_is_held_out_needs_one_and_arguments_are_signed() -> None:

@@ -243,6 +243,8 @@ class Generator:
             behaviour["chosen"][0, i, :length] = conversation.chosen
             if "retokenized" in data.context:  # not of a recited one
                 data.context["retokenized"][i] = conversation.retokenized
+            if conversation.part is not None:
+                behaviour["part"][0, i, :length] = conversation.part
             if conversation.failure:
                 self._count_failure(conversation.failure)
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)

@@ -33,9 +33,9 @@ def reproduce(
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
-    """Repeat what an env did up to its failure, or the call of a reward that failed.
+    """Repeat an env, a reward or a conversation up to its failure.
 
-    The env's module is imported into this process; a reward runs in a process of its own. The exit
+    Modules of envs and partners are imported here; a reward runs in a process of its own. The exit
     code is 1 if the same failure comes again, and 3 if it does not.
     """
     with plain_errors("equipoise reproduce", debug):
@@ -103,8 +103,8 @@ def newest(path: Path) -> Path:
     ]
     if not found:
         raise ValueError(
-            f"{path}: expected a run with a capsule, got none in {folder}; no env and no reward of "
-            "it has failed"
+            f"{path}: expected a run with a capsule, got none in {folder}; no env, no reward and "
+            "no partner of it has failed"
         )
     latest = max(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
     if len(found) > 1:
@@ -113,8 +113,19 @@ def newest(path: Path) -> Path:
 
 
 def judged_again(path: Path, trusted: Sequence[str]) -> int:
-    """Call a reward again with the samples of a capsule -> the exit code."""
+    """Call a reward again, or say the turns of a conversation again -> the exit code."""
     from equipoise.language.scoring.replay import replay
+    from equipoise.language.turns import capsules
+
+    if capsules.is_one(path):
+        talked = capsules.replay(path, trusted)
+        say(f"partner   {talked.capsule.partner}, {len(talked.capsule.turns)} turns")
+        say(f"failed    {talked.capsule.error}")
+        if talked.now == talked.capsule.error:
+            say(f"reproduced: {talked.now}")
+            return 1
+        say(f"not reproduced: {talked.now or 'it answered'}")
+        return 3
 
     replayed = replay(path, trusted)
     say(f"reward    {replayed.reward}")

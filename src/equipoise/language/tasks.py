@@ -22,7 +22,7 @@ from equipoise.hints import hint, raised
 from equipoise.language import messages, reasoning, stores, task_files
 from equipoise.language.text_task import TextTask, letters
 from equipoise.language.tokenizers import CharTokenizer
-from equipoise.language.turns import own, partner
+from equipoise.language.turns import openenv, openings, own, partner, verifiers
 from equipoise.naming import called
 from equipoise.seeds import derive_seed
 from equipoise.types.packed import Example
@@ -34,6 +34,7 @@ MOST_ROWS = 4_000_000  # of a user's function, which may be an endless generator
 TRAINED = 0.75  # of the inputs of a built-in task
 # tokens of a sample beyond the longest answer: the end, and one more
 SPARE = 2
+DEADLINE_S = 60.0  # of a partner that begins a conversation
 
 
 def built_in(name: str, seed: int) -> TextTask:
@@ -43,7 +44,8 @@ def built_in(name: str, seed: int) -> TextTask:
     if name not in BUILT_IN:
         raise ValueError(
             f"unknown task {name!r}{hint(name, {**BUILT_IN, **CONVERSATIONS}).rstrip('.')}; others "
-            "are FILE.jsonl, FILE.parquet, reasoning_gym:NAME and module:callable"
+            "are FILE.jsonl, FILE.parquet, reasoning_gym:NAME, openenv:URL, verifiers:NAME and "
+            "module:callable"
         )
     alphabet, make = BUILT_IN[name]
     examples = [
@@ -69,9 +71,10 @@ def make(
     seed: int,
     arguments: Mapping[str, object] | None = None,
     rows: task_files.ReadRows = task_files.examples,
+    deadline_s: float = DEADLINE_S,
 ) -> TextTask:
     """The task that ``target`` names; ValueError names the nearest. ``rows`` reads those of a file
-    or of a callable.
+    or of a callable; ``deadline_s``: seconds for a partner to begin a conversation.
 
     ::
 
@@ -80,6 +83,8 @@ def make(
         FILE.jsonl, FILE.parquet  prompts in a file; ``held_out=FILE`` has the held-out ones, else a seeded part is held out
         FOLDER/                   the answered queries of a store of preferences; ``upto=ROW`` reads its answers up to a row
         reasoning_gym:NAME        a data set of that package; ``size`` and ``held_out`` are counts, the others are its settings
+        openenv:URL               an OpenEnv server; arguments as in ``turns/openenv.py``
+        verifiers:NAME            a taskset of that package, which is imported; the arguments are its settings
         module:callable           called with the arguments (and ``seed``, where its signature names it); it returns a
                                   ``TextTask``, or rows as in a file
         module:Class              a partner of conversations (``turns/partner.py``), whose ``rows`` is called with the arguments
@@ -92,8 +97,16 @@ def make(
         return apart(_parted(target, rows(stores.rows(target, upto), target, "query"), seed))
     if target.startswith(REASONING):
         return reasoning.read(target.removeprefix(REASONING), given, seed)
+    if target.startswith(openenv.PREFIX):
+        world = openenv.World.of(target, given, deadline_s)
+        made = of_examples(target, world.examples(), seed)
+        return replace(made, make=world.partner, seats=world.seats, ready=world.ready)
+    if target.startswith(verifiers.PREFIX):
+        env = verifiers.World.of(target, given)
+        made = of_examples(target, env.examples(deadline_s), seed)
+        return replace(made, make=env.partner)
     if ":" in target:
-        return apart(_called(target, given, seed, rows))
+        return apart(_called(target, given, seed, rows, deadline_s))
     if target not in {**BUILT_IN, **CONVERSATIONS} and Path(target).exists():
         raise ValueError(f"task {target!r}: {task_files.wrong_end(Path(target))}")
     task = built_in(target, seed)
@@ -204,7 +217,11 @@ def _parted(name: str, examples: Sequence[Example], seed: int) -> TextTask:
 
 
 def _called(
-    target: str, given: dict[str, object], seed: int, read: task_files.ReadRows
+    target: str,
+    given: dict[str, object],
+    seed: int,
+    read: task_files.ReadRows,
+    deadline_s: float,
 ) -> TextTask:
     function = called(target, "task")
     is_partner = inspect.isclass(function) and foreign.calls(function, *partner.METHODS)
@@ -240,33 +257,28 @@ def _called(
     if len(rows) > MOST_ROWS:
         raise ValueError(f"task {target!r}: must have at most {MOST_ROWS:,} rows, got more")
     if is_partner:
-        return _of_partner(target, rows, seed)
+        return _of_partner(target, rows, seed, deadline_s)
     return _parted(target, read(enumerate(rows, 1), f"task {target!r}", "row"), seed)
 
 
-def _of_partner(target: str, rows: Sequence[object], seed: int) -> TextTask:
+def _of_partner(target: str, rows: Sequence[object], seed: int, deadline_s: float) -> TextTask:
     """Return the task of a user's partner: a prompt for each row, with a seeded tenth held out."""
-    make, examples = partner.load(target), list[Example]()
-    for number, row in enumerate(rows, 1):
-        at = f"task {target!r}, row {number}"
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise ValueError(f"{at}: must be a mapping with texts as keys, got {row!r:.80}")
-        try:
-            prompt = partner.opening(make(), row, partner.settled)
-        except (Exception, SystemExit) as error:  # whatever a user's partner raises
-            raise ValueError(f"{at}: must have a prompt, got {raised(error)}") from error
-        template = messages.template(row, at)
-        examples.append(Example(prompt=prompt, columns=dict(row), template=template, at=at))
+    examples = openings.examples(partner.load(target), rows, f"task {target!r}", deadline_s)
+    return of_examples(target, examples, seed)
+
+
+def of_examples(name: str, examples: Sequence[Example], seed: int) -> TextTask:
+    """Return a task of conversations by a partner's name; a seeded tenth is held out."""
     if len(examples) < 2:
-        raise ValueError(f"task {target!r}: must have at least 2 rows, got {len(examples)}")
+        raise ValueError(f"task {name!r}: must have at least 2 rows, got {len(examples)}")
     most = min(len(examples) // 10, HELD_OUT) or 1
     train, held_out = _split(examples, range(len(examples)), len(examples) - most, seed)
     return TextTask(
-        name=target,
+        name=name,
         train=train,
         held_out=held_out,
         tokenizer=letters(examples, string.printable),
-        partner=target,
+        partner=name,
     )
 
 

@@ -4,7 +4,7 @@ reward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from equipoise.language.tokenizers import CharTokenizer
@@ -23,6 +23,9 @@ class TextTask:
     quick: bool = False
     completion: int = 0
     partner: str = ""
+    make: Callable[[], object] | None = None
+    seats: int = 0
+    ready: Callable[[int], None] | None = None
     turns: int = 0
     turn_tokens: int = 0
     notes: tuple[str, ...] = ()  # on its rows, for a person

@@ -31,6 +31,11 @@ STRANGE = "\N{REPLACEMENT CHARACTER}"  # the text of a token that has no charact
 SENTINEL = "equipoise-turn"  # stands for a turn in a rendered chat template
 # in a chat template, around what the assistant wrote
 MARKS = re.compile(r"\{%[-+]?\s*generation\b")
+# what to try in place of a chat template that changes earlier turns
+RENDER = (
+    "source.history=render, which learns from each prefix that was read, or one that keeps them"
+)
+MARK = "one that marks what the assistant wrote by {% generation %}"
 END_WITHIN = 3  # a chat template writes the end of a turn within these tokens after it
 
 
@@ -112,6 +117,9 @@ class CharTokenizer:
     def check_appends(
         self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS
     ) -> None: ...
+
+    def kept(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> int:
+        return len(self.prompt(prompt, template))
 
     def save(self, directory: Path) -> None:
         """Write it as files that transformers' AutoTokenizer reads."""
@@ -329,9 +337,7 @@ class HubTokenizer:
             if later is not None:
                 text = self._rendered(messages[:later], template)
             if not (ends.startswith(begins) and text.startswith(ends)):
-                raise changes_turns(
-                    self._directory, "marks what the assistant wrote by {% generation %}"
-                )
+                raise changes_turns(self._directory, MARK)
             added = self.encode(text[len(begins) :])
             ended = [n for n, one in enumerate(added) if one in self.eos]
             if later is None and not ended:  # as after a completion
@@ -363,7 +369,7 @@ class HubTokenizer:
         given = [*whole["input_ids"]]
         chosen = [bool(one) for one in whole["assistant_masks"]][len(begins) :]
         if given[: len(begins)] != begins:
-            raise changes_turns(self._directory)
+            raise changes_turns(self._directory, "one that keeps them")
         if True not in chosen:
             raise ValueError(
                 f"the chat template in {self._directory}: must mark what the assistant wrote by "
@@ -394,6 +400,31 @@ class HubTokenizer:
                 "template that ends turns with a special token"
             )
 
+    def kept(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> int:
+        tokens = self.prompt(prompt, template)
+        if isinstance(prompt, str):
+            return len(tokens)
+        asked = _asked(prompt)
+        later = self.prompt(
+            [*asked, _turn(SENTINEL), {"role": "user", "content": SENTINEL}], template
+        )
+        pairs = zip(tokens, later, strict=False)
+        same = next((i for i, (one, two) in enumerate(pairs) if one != two), len(tokens))
+        least = len(self._messages(asked, template))
+        if same < least:
+            raise ValueError(
+                f"the chat template in {self._directory}: must write the prompt's messages as "
+                f"before when others follow, got another text from token {same + 1} of {least} "
+                "on; try a template that keeps them"
+            )
+        return same
+
+    def _messages(
+        self, messages: Sequence[Mapping[str, object]], template: Mapping[str, object]
+    ) -> list[int]:
+        """Return the tokens of messages, with no turn begun."""
+        return list(self._applied(messages, {**template, "return_dict": False}))
+
     def _rendered(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -420,11 +451,11 @@ class HubTokenizer:
             ) from error
 
 
-def changes_turns(directory: Path, other: str = "keeps them") -> ValueError:
-    """Return the error of a chat template that changes earlier turns; ``other``: what to try."""
+def changes_turns(directory: Path, fix: str = RENDER) -> ValueError:
+    """Return the error of a chat template that changes earlier turns; ``fix``: what to try."""
     return ValueError(
         f"the chat template in {directory}: must keep earlier turns as they were written, since a "
-        f"conversation is appended to, got one that changes them; try a template that {other}"
+        f"conversation is appended to, got one that changes them; try {fix}"
     )
 
 

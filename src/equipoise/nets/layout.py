@@ -2,7 +2,8 @@
 
 Letters: ``N`` tokens, ``M`` samples, ``G`` groups, ``H`` query heads, ``K`` key heads. A *sequence*
 is a prompt or a sample: rows that lie one behind the other. A token sees the earlier tokens of its
-sequence and itself; a token of a sample also sees its prompt.
+sequence and itself; a token of a sample also sees its prompt. A conversation in parts has a
+sequence for each part, so below each part counts as a sample.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ class Layout:
         )
         lengths = np.bincount(sample[sample >= 0], minlength=len(prompt))
         new = np.diff(group, prepend=-1) > 0
+        of_group = np.cumsum(new) - 1
         prompts = prompt[new]
         if len(lengths) != len(prompt) or prompts.sum() + lengths.sum() != len(sample):
             raise ValueError(
@@ -133,7 +135,15 @@ class Layout:
                 f"{(sample < 0).sum()} of prompts and samples up to {sample.max(initial=-1)}"
             )
         device = data.token.device if isinstance(data.token, Tensor) else torch.device("cpu")
-        return cls(prompts, lengths, np.cumsum(new) - 1, device)
+        if data.part is not None:  # each part of a sample is a sequence of its own
+            part = np.asarray(data.part.cpu() if isinstance(data.part, Tensor) else data.part)
+            inside = sample >= 0
+            mine, part = sample[inside], part[inside]
+            first = np.ones(len(mine), bool)
+            first[1:] = (mine[1:] != mine[:-1]) | (part[1:] != part[:-1])
+            lengths = np.bincount(np.cumsum(first) - 1, minlength=first.sum())
+            of_group = of_group[mine[first]]
+        return cls(prompts, lengths, of_group, device)
 
     @classmethod
     def plain(cls, lengths: Sequence[int], device: torch.device) -> Layout:

@@ -32,7 +32,8 @@ def pack(data: Trajectory) -> Packed:
 
     ``action``: token [1, B, C]; ``behaviour``: logp, version and chosen [1, B, C], length and stop
     [1, B]; ``context``: prompt [B, P], prompt_length, task, group and refills [B], and of
-    conversations retokenized [B].
+    conversations retokenized [B]. Conversations whose history is rendered again have also
+    ``behaviour`` part [1, B, C].
     """
     there = data.mask[0]
     # one sample without a chosen token, so that a step has something to go over
@@ -62,6 +63,13 @@ def pack(data: Trajectory) -> Packed:
     last = torch.zeros_like(token, dtype=torch.float32)
     last[number, (length - 1).clamp(min=0)] = data.reward[0, which]
     chosen = behaviour["chosen"] & data.mask[0, which][:, None]
+    part = behaviour.get("part")
+    if part is not None:  # each part stands behind the prompt
+        new = torch.ones_like(part, dtype=torch.bool)
+        new[:, 1:] = part[:, 1:] != part[:, :-1]
+        at = torch.arange(most, device=group.device)
+        begun = torch.where(new, at, 0).cummax(1).values
+        after = torch.cat([after[:most_prompt].expand(samples, -1), at - begun], 1)
     return Packed(
         token=torch.cat([prompt, token], 1)[kept],
         position=torch.where(in_sample, after + asked[:, None], place)[kept],
@@ -77,6 +85,7 @@ def pack(data: Trajectory) -> Packed:
         refills=context["refills"],
         longest=most,
         retokenized=context.get("retokenized"),
+        part=None if part is None else laid(part),
     )
 
 
@@ -162,6 +171,7 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
             **made,
             longest=data.longest,
             retokenized=None if data.retokenized is None else data.retokenized[sample],
+            part=None if data.part is None else data.part[token],
         ),
         targets=tree.map(lambda x: x[token], batch.targets),
     )

@@ -40,6 +40,9 @@ class Prompts:
     examples: Sequence[Example]
     tokens: Sequence[Sequence[int]]
     given: Sequence[Given] = ()  # of each, if completions are learned from
+    # of each, the tokens that its samples begin with, if the history is rendered: what the chat
+    # template writes before a turn and takes away later
+    begun: Sequence[Sequence[int]] = ()
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -110,7 +113,12 @@ def changed(source: TaskSource) -> int:
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
-    task = tasks.make(source.task, seed=seed, arguments=tasks.arguments(source.arguments))
+    task = tasks.make(
+        source.task,
+        seed=seed,
+        arguments=tasks.arguments(source.arguments),
+        deadline_s=source.step_deadline_s,
+    )
     model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
     turns = (source.turns or task.turns or TURNS) if task.partner else 0
@@ -119,8 +127,10 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         [*task.notes, *model.notes],
     )
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    parts = source.history == "render" and bool(task.partner)
     train, held_out = (
-        fitting(some, tokenizer, most, given, notes) for some in (task.train, task.held_out)
+        fitting(some, tokenizer, most, given, notes, parts=parts)
+        for some in (task.train, task.held_out)
     )
     if not len(train):
         raise ValueError(
@@ -130,7 +140,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
             "the model's "
             f"{model.config.max_position_embeddings} positions"
         )
-    if task.partner:
+    if task.partner and not parts:
         first = train.examples[0]
         tokenizer.check_appends(first.prompt, {**given, **first.template})
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
@@ -143,6 +153,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         prompt=longest,
         completion=completion,
         turns=turns,
+        parts=parts,
         notes=tuple(notes),
         sha256=_digest(train, held_out, task.partner),
         alphabet=tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else "",
@@ -190,13 +201,20 @@ def fitting(
     room: int,
     template: Mapping[str, object],
     notes: list[str],
+    *,
+    parts: bool = False,
 ) -> Prompts:
-    """The prompts that fit; how many do not, and the first of these, is added to ``notes``."""
+    """The prompts that fit; how many do not, and the first of these, is added to ``notes``.
+
+    ``parts``: the history is rendered, so that only what a chat template keeps is the prompt.
+    """
     kept, long = list[tuple[Example, Sequence[int]]](), list[str]()
+    cuts = list[int]()
     for number, one in enumerate(examples):
         where = one.at or f"prompt {number + 1}"
         try:
             tokens = tokenizer.prompt(one.prompt, {**template, **one.template})
+            cut = tokenizer.kept(one.prompt, {**template, **one.template}) if parts else 0
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         if not tokens:
@@ -206,6 +224,7 @@ def fitting(
             )
         if len(tokens) <= room:
             kept.append((one, tokens))
+            cuts.append(cut or len(tokens))
         else:
             long.append(f"{where} of {len(tokens):,} tokens")
     if long:
@@ -215,7 +234,12 @@ def fitting(
             f"{long[0]} (source.prompt_tokens, or a shorter --max-completion-length, leaves more "
             "room)"
         )
-    return Prompts([one for one, _ in kept], [tokens for _, tokens in kept])
+    examples = [one for one, _ in kept]
+    pairs = list(zip(kept, cuts, strict=True))
+    prompts = [tokens[:cut] for (_, tokens), cut in pairs]
+    return Prompts(
+        examples, prompts, begun=[tokens[cut:] for (_, tokens), cut in pairs] if parts else ()
+    )
 
 
 def room(config: DecoderConfig | HubConfig, completion: int) -> int:

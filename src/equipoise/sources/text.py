@@ -27,6 +27,7 @@ from equipoise.language import architectures, reward_models, tasks
 from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
+from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
@@ -154,6 +155,8 @@ class Texts(Source):
         source, program, reads = self.settings, self.program, self._reads_rewards
         phases.say(f"reading the task {program.name}")
         text = self.text()
+        if text.task.ready is not None:
+            text.task.ready(self._holders)
         named = source.reward or text.task.reward
         if not (named or text.task.partner) and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
@@ -179,6 +182,11 @@ class Texts(Source):
     @property
     def _reads_rewards(self) -> bool:
         return all(policy.algorithm.reads_rewards for policy in learning(self.program).values())
+
+    @property
+    def _holders(self) -> int:
+        """The processes that talk to partners: generators, and one that evaluates."""
+        return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
         return sample_row(spec), Noise(0)
@@ -359,7 +367,7 @@ class Texts(Source):
         talking = Conversing(
             engine,
             ConversationSettings(
-                make=partner.load(text.task.partner),
+                make=partner.maker(text.task.partner, text.task.make),
                 tokenizer=text.tokenizer,
                 template=tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs"),
                 bounds=Bounds(
@@ -371,6 +379,16 @@ class Texts(Source):
                 row=lambda group: prompts.examples[row(group)],
                 quick=text.task.quick,
                 lockstep=self.program.placement.max_lag == 0,
+                seats=text.task.seats and max(1, text.task.seats // self._holders),
+                keep=None
+                if capsules is None
+                else turn_capsules.keeper(
+                    Path(capsules),
+                    text.task.partner,
+                    tasks.arguments(source.arguments),
+                    (source.step_deadline_s, source.answer_bytes),
+                ),
+                history=(lambda group: prompts.begun[row(group)]) if text.spec.parts else None,
             ),
         )
         named = source.reward or text.task.reward
@@ -478,7 +496,8 @@ def sample_row(spec: TextSpec) -> RowSpec:
             "chosen": ArraySpec((tokens,), "bool"),
             "length": number,
             "stop": number,
-        },
+        }
+        | ({"part": ArraySpec((tokens,), "int64")} if spec.parts else {}),
         context={
             "stream": number,
             "start": number,

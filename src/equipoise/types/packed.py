@@ -7,7 +7,7 @@ sample is a completion of a prompt; a group is the samples of one prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -56,6 +56,9 @@ class Packed:
     longest: int = 0  # tokens that a sample may have
     # [M] int64, of conversations: the turns whose text has other tokens; None: samples of one turn
     retokenized: Array | None = None
+    # [N] int64, the part of a conversation that a token is in: a part sees the prompt and itself,
+    # and its positions follow the prompt's; None: samples of one part
+    part: Array | None = None
 
 
 PACKED_TOKENS = ("token", "position", "sample", "chosen", "logp", "version", "reward")  # [N]
@@ -77,6 +80,7 @@ class TextSpec:
     prompt: int  # most tokens of a prompt
     completion: int  # most tokens of a sample
     turns: int = 0  # most turns of a conversation; 0: samples have one turn
+    parts: bool = False  # do samples have parts, since the history is rendered before each turn?
     sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?
@@ -159,6 +163,9 @@ class Tokenizer(Protocol):
     ) -> tuple[list[int], list[bool]]: ...
     # ValueError for a chat template that changes earlier turns
     def check_appends(self, prompt: Prompt, template: Mapping[str, object] = ...) -> None: ...
+    # the number of a prompt's first tokens that a chat template keeps when the answer and another
+    # message follow; ValueError if it changes the messages
+    def kept(self, prompt: Prompt, template: Mapping[str, object] = ...) -> int: ...
 
 
 class Task(Protocol):
@@ -185,6 +192,16 @@ class Task(Protocol):
     # has one turn
     @property
     def partner(self) -> str: ...
+    # makes the partner of one conversation; None: the class that ``partner`` names
+    @property
+    def make(self) -> Callable[[], object] | None: ...
+    # most conversations of a run that may have a partner at the same time; 0: no limit
+    @property
+    def seats(self) -> int: ...
+    # called once before a run with the number of processes that share the seats; ValueError if they
+    # cannot have them
+    @property
+    def ready(self) -> Callable[[int], None] | None: ...
     # most turns of a conversation, if no setting gives the number; 0: unknown
     @property
     def turns(self) -> int: ...

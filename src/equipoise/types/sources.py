@@ -299,6 +299,15 @@ class TaskSource(SourceSettings):
     step_deadline_s: Annotated[
         PositiveFloat, Help("Seconds for a conversation's partner to answer a turn"), FREE
     ] = 60.0
+    history: Annotated[
+        Literal["append", "render"],
+        Help(
+            "Earlier turns of a conversation, as the next turn reads them",
+            "append: as they were drawn; a chat template that changes them is refused. render: as "
+            "the chat template writes them again, such as without reasoning. Each prefix that was "
+            "read is learned from once, and `completion_tokens` counts them all.",
+        ),
+    ] = "append"
     stop: Annotated[
         tuple[str, ...],
         Help(

@@ -26,6 +26,8 @@ class Conversation:
     turns: int
     retokenized: int  # turns whose text has other tokens
     failure: str = ""  # of the partner
+    # [L], the number of the prefix that a token was read after; None: each turn is appended
+    part: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Continuation:
     group: int
     index: int
     text: Sequence[int]  # the prompt and the tokens so far
-    prompt: int  # tokens of the prompt
+    # the tokens of ``text`` before the sample's first: draws are counted from there on; below 0 if
+    # the sample has more tokens than ``text`` shows
+    prompt: int
     limit: int  # at least 1
 
 

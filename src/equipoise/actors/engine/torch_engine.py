@@ -50,9 +50,9 @@ class _Group:
     prompt: I64
     samples: int
     limit: int
-    # of a continued sample: its index, and the length of its prompt
+    # of a continued sample: its index, and its ``Continuation.prompt``
     index: int = 0
-    asked: int = 0
+    asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,9 @@ class TorchEngine:
         rows[INDEX] = np.arange(self.live, self.live + len(of)) - first[of]
         rows[INDEX] += np.array([one.index for one in groups])[of]
         rows[START] = lengths[of]
-        rows[PROMPT] = np.array([one.asked or len(one.prompt) for one in groups])[of]
+        rows[PROMPT] = np.array(
+            [len(one.prompt) if one.asked is None else one.asked for one in groups]
+        )[of]
         rows[PLACE] = rows[START] - 1
         rows[END] = rows[PLACE] + np.array([one.limit for one in groups])[of]
         prompts = np.zeros((len(groups), lengths.max()), np.int64)

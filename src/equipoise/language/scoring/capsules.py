@@ -7,22 +7,17 @@ it is a pickle.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import secrets
-import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from equipoise import schema, trust
-from equipoise.files import LARGEST_JSON, parse_json, plain, read_bounded, write_synced
+from equipoise.files import LARGEST_JSON, parse_json, read_bounded
+from equipoise.language import capsule_files
 from equipoise.language.scoring.functions import Samples
 
 FORMAT = 1
-LIMIT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +40,8 @@ def write(directory: Path, capsule: RewardCapsule) -> Path | None:
         "error": capsule.error,
         "deadline_s": capsule.deadline_s,
         "samples": capsule.samples.to_json(),
-        "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    stem = f"reward-{re.sub(r'[^A-Za-z0-9_.-]+', '_', capsule.reward)[:80]}"
-    aside = directory / f".{stem}.{secrets.token_hex(4)}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_synced(aside, (json.dumps(data, indent=1, default=plain) + "\n").encode())
-        for n in range(1, LIMIT + 1):
-            try:
-                os.link(aside, target := directory / f"{stem}-{n:02d}.json")
-            except FileExistsError:  # other workers also write here
-                continue
-            return target
-    except OSError as error:  # a full disk costs the capsule, not the run
-        warnings.warn(
-            f"no capsule of reward {capsule.reward!r}: {error}", RuntimeWarning, stacklevel=2
-        )
-    finally:
-        aside.unlink(missing_ok=True)
-    return None
+    return capsule_files.write(directory, "reward", capsule.reward, data)
 
 
 ITEMS = schema.Items(schema.Anything())

@@ -1,6 +1,9 @@
 """Partners of conversations: the Protocol, and checks of what a user's partner returns.
 
-A partner is named as ``module:Class``. Each conversation has an instance of its own.
+A partner is named as ``module:Class``. Each conversation has an instance of its own. A partner may
+have a third method, ``end``: it is called once when the conversation is over, also if it was cut or
+failed, so that the partner can free what it holds. The number that ``end`` returns after a cut is
+added to the conversation's reward. After a late step ``end`` may run while the step still does.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from equipoise.types.packed import Prompt
 
 LARGEST = 3.4e38  # reward of a conversation, in the range of the learner's float32
 METHODS = ("reset", "step")
+END = "end"  # the method that a partner may have besides
 Settle = Callable[[object], object]  # returns the result of an awaitable, else the value itself
 
 
@@ -60,6 +64,11 @@ def load(name: str) -> Callable[[], Partner]:
     return cast("Callable[[], Partner]", found)
 
 
+def maker(name: str, make: Callable[[], object] | None) -> Callable[[], Partner]:
+    """Return what makes a task's partners: ``make``, or the class ``name``."""
+    return load(name) if make is None else cast("Callable[[], Partner]", make)
+
+
 class Dialogue:
     """The partner of one conversation, which is made at the first turn."""
 
@@ -83,6 +92,16 @@ class Dialogue:
                 )
             self._partner = partner
         return settle(self._partner.step(text))
+
+    @property
+    def ends(self) -> bool:
+        """Has it a partner with a method ``end``?"""
+        return self._partner is not None and foreign.calls(self._partner, END)
+
+    def end(self, settle: Settle) -> object:
+        """End the partner; return (None, the reward that was still due) as ``step`` does."""
+        due = settle(foreign.attribute(self._partner, END, None)())
+        return None, 0.0 if due is None else due
 
 
 def opening(partner: Partner, row: Mapping[str, object], settle: Settle) -> Prompt:

@@ -57,7 +57,7 @@ class Steps:
         self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Step, object]] = queue.SimpleQueue()
         self._running: dict[int, _Step] = {}  # by key
-        self._threads = self._left = 0
+        self._threads = self._left = self._released = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()  # of the loop
         # a byte for each result wakes the generator
@@ -79,6 +79,11 @@ class Steps:
             self._start()
         self._steps.put(step)
 
+    def release(self, call: Call) -> None:
+        """Run a last step, whose result nobody reads, under the same deadline."""
+        self._released -= 1
+        self.submit(self._released, call)
+
     def poll(self) -> list[tuple[int, object]]:
         """Return the new results by key: the value that a step returned, or its ``Failure``."""
         with contextlib.suppress(BlockingIOError):
@@ -98,7 +103,7 @@ class Steps:
             if step.began is not None and now - step.began > self._deadline_s:
                 self._leave(step)
                 found.append((step.key, Failure(f"took more than {self._deadline_s:g} s")))
-        return found
+        return [(key, value) for key, value in found if key >= 0]
 
     def _leave(self, step: _Step) -> None:
         """Leave a late step and its thread behind."""
