@@ -12,6 +12,7 @@ from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
 from equipoise.types import stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.scorer import scorers_of
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
@@ -59,6 +60,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
                 text.train,
                 row=lambda group: order(*divmod(group, places)),
                 capsules=blue.capsules,
+                scorers=scorers_of(job),
             )
         worker = Generator(
             engine or source.reciter(text),
