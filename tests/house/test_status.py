@@ -340,9 +340,9 @@ NO: dict[str, dict[str, tuple[Callable[[], object], str]]] = {
     "several learners": {"macOS, ARM": IN_PROCESSES},
     "sharded networks": {
         "macOS, ARM": IN_PROCESSES,
-        "Ray": (
-            lambda: check_on(made("placement.learners=2", "placement.shard=fsdp"), "ray"),
-            "placement.shard: expected none with on=ray",
+        "one thread": (
+            lambda: check_on(made("placement.learners=2", "placement.shard=fsdp"), "serial"),
+            "placement.shard: expected none with on=serial",
         ),
     },
     "`fp16`, `tf32`, CUDA graphs": {

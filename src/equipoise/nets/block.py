@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -24,6 +25,25 @@ class Block(nn.Module):
 def blocks(net: nn.Module) -> list[Block]:
     """The blocks of a network, each before its inner blocks."""
     return [module for module in net.modules() if isinstance(module, Block)]
+
+
+class Layered(nn.Module):
+    """A network of another library, whose layers are like blocks but of classes of their own."""
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """Modules whose parameters are used by their ``forward`` alone, and which are called as
+        modules.
+        """
+        return ()
+
+
+def parts(net: nn.Module) -> list[nn.Module]:
+    """The blocks of a network, and the layers of another library's; each before its inner ones."""
+    found = [
+        one for module in net.modules() if isinstance(module, Layered) for one in module.layers
+    ]
+    return [*found, *blocks(net)]
 
 
 def recompute(net: nn.Module) -> None:

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from equipoise.foreign import Foreign
 from equipoise.hints import said, shortened
+from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import Layout, alike
+from equipoise.private.transformers import layers
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -61,7 +63,7 @@ class HubConfig:
         _check_counts(self.fields)
 
 
-class HubDecoder(Decoder):
+class HubDecoder(Decoder, Layered):
     """A module of transformers as a decoder."""
 
     config: Foreign  # a HubConfig
@@ -81,6 +83,10 @@ class HubDecoder(Decoder):
         """Keep dropout off, since the engine has none."""
         super().train(False)
         return self
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        return layers(self.module)
 
     @property
     def head(self) -> Tensor:

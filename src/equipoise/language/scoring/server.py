@@ -147,7 +147,8 @@ class ScorerWorker:
         self._words["scored"] += 1
 
     def save(self, to: StateWriter) -> None:
-        """Nothing: generators send again what has no answer."""
+        """Nothing that a successor needs, since generators send again what has no answer."""
+        to.put({"scored": self._words["scored"]})
 
     def load(self, source: StateReader) -> None: ...
 
