@@ -17,6 +17,7 @@ from equipoise.record import checkpoint
 from equipoise.runtime.messages import Cut, Note
 from equipoise.sources import prompts
 from equipoise.workers.generator import DifferentPrompts
+from tests.runtime import losing
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 from tests.runtime.test_text import STEPS
 
@@ -101,6 +102,13 @@ def test_a_generator_s_machine_that_is_drained_hands_its_work_over(
         0,
     )
     assert there == alone
+
+
+@pytest.mark.thorough
+def test_a_machine_killed_and_one_drained_make_no_learner_wait(tmp_path: Path) -> None:
+    nodes = Processes()
+    runtime = on_machines(losing.endless(tmp_path), losing.SITES, nodes)
+    losing.check(*losing.loses(runtime, nodes.kill, nodes.drained.add))
 
 
 APART = {"site 0": ["learner 1", "generator 1"], "site 1": ["scorer 0"]}
