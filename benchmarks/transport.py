@@ -93,9 +93,10 @@ class Home:
 
     def listen(self) -> tuple[int, Any, Any]:
         """Open a listener -> its port, and the keys that a site needs."""
+        from equipoise.curve import Keys
         from equipoise.runtime.cluster.frames import Kind
         from equipoise.runtime.cluster.line import Line
-        from equipoise.runtime.cluster.sockets import Keys, Listener
+        from equipoise.runtime.cluster.sockets import Listener
         from equipoise.runtime.cluster.wire import BOTH, Tally
 
         keys, sites = Keys.made(), Keys.made()

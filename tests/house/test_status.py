@@ -117,6 +117,11 @@ EVIDENCE: dict[str, Evidence] = {
             "",
             "",
         ),
+        "Ray": (
+            [f"{RAY}test_scorers_and_a_learner_on_nodes_of_their_own_have_the_bits_of_one_machine"],
+            "",
+            "",
+        ),
     },
     "envs on tensors": {
         "CPU": (
@@ -338,13 +343,7 @@ NO: dict[str, dict[str, tuple[Callable[[], object], str]]] = {
     "actors in processes": {"macOS, ARM": IN_PROCESSES},
     "central inference": {"macOS, ARM": IN_PROCESSES},
     "several learners": {"macOS, ARM": IN_PROCESSES},
-    "sharded networks": {
-        "macOS, ARM": IN_PROCESSES,
-        "Ray": (
-            lambda: check_on(made("placement.learners=2", "placement.shard=fsdp"), "ray"),
-            "placement.shard: expected none with on=ray",
-        ),
-    },
+    "sharded networks": {"macOS, ARM": IN_PROCESSES},
     "`fp16`, `tf32`, CUDA graphs": {
         "CPU": (lambda: made("placement.precision=fp16"), "which has no fp16"),
     },

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from equipoise import tree
 from equipoise.algorithms.grpo import GRPO
@@ -19,7 +21,7 @@ from equipoise.algorithms.ppo import PPO
 from equipoise.learners.learner import Learner
 from equipoise.learners.parameters.kinds import parameters_of
 from equipoise.learners.parameters.parts import part_of
-from equipoise.nets.block import blocks, recompute
+from equipoise.nets.block import blocks, parts, recompute
 from equipoise.record import statefile
 from equipoise.types import Batch
 from tests.algorithms import items
@@ -176,18 +178,38 @@ def test_layers_that_are_spread_make_the_updates_of_one() -> None:
     went_on.load(tensors(first["state"]))
 
 
-def text(pool: Any, part: int) -> Any:
+HUB = {
+    "family": "transformers",
+    "model_type": "gpt2",
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "max_position_embeddings": 16,
+    "fields": {
+        "vocab_size": 20,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 16,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
+}
+
+
+def text(pool: Any, part: int, model: Any = None) -> Any:
     """In a process each: a learner of text, with the groups of its rank; a group fewer in parts
-    than the other's.
+    than the other's. ``model``: in the place of our decoder.
     """
     torch.manual_seed(0)
+    torch.set_num_threads(1)
     algorithm = GRPO(num_generations=4, micro_batch=part)
+    spec = SPEC if model is None else replace(SPEC, model=model)
     groups = [GROUPS[:3], GROUPS[3:]] if pool is not None else [GROUPS]
     mine = text_batch(groups[0 if pool is None else pool.rank])
     parameters = None if pool is None else parameters_of("fsdp", pool)
     made = Learner(
         algorithm,
-        algorithm.network(SPEC),
+        algorithm.network(spec),
         schedule_updates=10,
         seed=0,
         batch=16,
@@ -203,16 +225,31 @@ def text(pool: Any, part: int) -> Any:
     )
     for _ in range(3):
         made.step(mine)
-    return {name: x.detach().clone().numpy() for name, x in made.params().items()}
+    units = [one for one in parts(made.net) if isinstance(one, FSDPModule)]
+    found = {name: x.detach().clone().numpy() for name, x in made.params().items()}
+    return found | {"units": np.array(len(units))}
 
 
 @pytest.mark.thorough
 def test_learners_of_text_may_have_other_numbers_of_parts() -> None:
     whole, (first, _) = text(None, 0), apart(2, text, 9)
+    assert (whole.pop("units"), first["units"]) == (0, 2)
     for name, x in whole.items():
         torch.testing.assert_close(
             torch.from_numpy(first[name]), torch.from_numpy(x), rtol=1e-4, atol=2e-6, msg=name
         )
+
+
+@pytest.mark.thorough
+def test_a_model_of_transformers_is_gathered_layer_by_layer() -> None:
+    pytest.importorskip("transformers")
+    whole, (first, second) = text(None, 0, HUB), apart(2, text, 0, HUB)
+    assert (whole.pop("units"), first["units"]) == (0, 2)
+    for name, x in whole.items():
+        torch.testing.assert_close(
+            torch.from_numpy(first[name]), torch.from_numpy(x), rtol=1e-4, atol=2e-6, msg=name
+        )
+        assert (first[name] == second[name]).all(), name
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ from equipoise.errors import WorkerFailed
 from equipoise.programs.cluster import Cluster
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
+from equipoise.runtime.cluster.remote_crew import RemoteCrew
+from tests.runtime import losing
+from tests.runtime.machines import run_by
 from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
 
@@ -145,6 +148,51 @@ def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path:
             for title in site["workers"]
         )
         assert name != "drained", notes
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
+@pytest.mark.parametrize("shard", ["none", "fsdp"])
+def test_scorers_and_a_learner_on_nodes_of_their_own_have_the_bits_of_one_machine(
+    shard: str, there: Machines, tmp_path: Path
+) -> None:
+    settings = [*TEXT["settings"], f"placement.shard={shard}"]
+    options = TEXT | {"actors": 2, "learners": 2, "settings": settings}
+    here, _ = train("sort", "grpo", tmp_path / "process", "process", **options)
+    node = there.add(does="score")
+    cluster = {**there.settings, "learners_at": "actors", "scorer_labels": "does=score"}
+    try:
+        options |= {"settings": [*settings, "source.scorers=2"]}
+        far, notes = train("sort", "grpo", tmp_path / "ray", "ray", cluster, **options)
+    finally:
+        there.cluster.remove_node(node)
+    assert far["params_sha256"] == here["params_sha256"], notes
+    assert accounted(far["rows"]) and far["rows"]["dropped"] == 0
+    at = {title: one["machine"] for one in far["sites"].values() for title in one["workers"]}
+    assert at["scorer 0"] == at["scorer 1"] == node.node_id[:8]
+    assert at["learner 1"] == at["generator 1"]
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
+def test_a_node_of_generators_killed_and_one_drained_make_no_learner_wait(
+    there: Machines, tmp_path: Path
+) -> None:
+    from equipoise.runtime.cluster.on_ray import RayNodes
+
+    nodes = RayNodes(Cluster(address=there.settings["address"]))
+
+    def node(name: str) -> Any:
+        return next(one for one in there.victims() if one.node_id[:8] == nodes.where(name))
+
+    try:
+        runtime = run_by(RemoteCrew(losing.endless(tmp_path), nodes, losing.SITES))
+        losing.check(
+            *losing.loses(
+                runtime, lambda name: there.kill(node(name)), lambda name: there.drain(node(name))
+            )
+        )
+    finally:
+        nodes.disconnect()
+        there.restore(3)
     until(lambda: not of_runs(), "the processes of the run to end")
 
 

@@ -175,7 +175,7 @@ def test_a_learner_has_a_core_for_each_of_its_threads() -> None:
 def test_a_machine_that_will_be_taken_away_gets_nothing() -> None:
     there = [*nodes(2, 9, draining=True), Node(name="n1", cores=6)]
     assert set(deal(cells_of(), 1, there, Cluster(home_actors=0)).nodes.values()) == {"n1"}
-    assert placed({"site 0": 6, "site 1": 1}, there, Cluster()) == {"site 0": "n1"}
+    assert placed({"site 0": 6, "site 1": 1}, there, {}) == {"site 0": "n1"}
 
 
 def test_the_help_and_the_page_have_each_setting_of_a_cluster() -> None:

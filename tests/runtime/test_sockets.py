@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import zmq
 
+from equipoise.curve import Keys
 from equipoise.runtime.cluster.frames import Beat, Denied, Kind, Rows, Want
-from equipoise.runtime.cluster.sockets import UNDER_WAY, Keys, Listener, SiteLink
+from equipoise.runtime.cluster.sockets import UNDER_WAY, Listener, SiteLink
 from equipoise.runtime.cluster.wire import Tally
 from tests.runtime.relay import Relay
 

@@ -4,17 +4,20 @@ whose machine is lost.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from equipoise import api
+from equipoise import api, files
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.plan import plan_run
-from equipoise.runtime.messages import Note
+from equipoise.record import checkpoint
+from equipoise.runtime.messages import Cut, Note
 from equipoise.sources import prompts
 from equipoise.workers.generator import DifferentPrompts
+from tests.runtime import losing
 from tests.runtime.machines import ONE_MACHINE, Processes, blue_of, finish, on_machines
 from tests.runtime.test_text import STEPS
 
@@ -99,6 +102,52 @@ def test_a_generator_s_machine_that_is_drained_hands_its_work_over(
         0,
     )
     assert there == alone
+
+
+@pytest.mark.thorough
+def test_a_machine_killed_and_one_drained_make_no_learner_wait(tmp_path: Path) -> None:
+    nodes = Processes()
+    runtime = on_machines(losing.endless(tmp_path), losing.SITES, nodes)
+    losing.check(*losing.loses(runtime, nodes.kill, nodes.drained.add))
+
+
+APART = {"site 0": ["learner 1", "generator 1"], "site 1": ["scorer 0"]}
+
+
+def two(folder: Path, shard: str, **options: Any) -> Blueprint:
+    """Two learners, a generator each, and a scorer."""
+    settings = [*TEXT["settings"], "source.scorers=1", f"placement.shard={shard}"]
+    return blue(folder, **{"actors": 2, "learners": 2, "settings": settings} | options)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shard", ["none", "fsdp"])
+def test_two_learners_on_two_machines_have_the_bits_of_one_machine(
+    shard: str, tmp_path: Path
+) -> None:
+    """Also after a resume from a checkpoint that they made there."""
+    wanted, _ = finish(ONE_MACHINE["process"](two(tmp_path / "near", shard)))
+    made = two(tmp_path / "far", shard, checkpoint_every=STEPS // 2)
+    runtime = on_machines(made, APART)
+    cuts: list[Cut] = []
+
+    def each(messages: Any) -> None:
+        for message in messages:
+            if isinstance(message, Cut) and not cuts:
+                assert message.error is None, message.error
+                meta = files.json_bytes({"version": message.version, "env_steps": message.step})
+                whole = message.files | checkpoint.add(
+                    checkpoint.aside(tmp_path / "far", message.step), checkpoint.META, meta
+                )
+                checkpoint.complete(tmp_path / "far", message.step, whole)
+                cuts.append(message)
+
+    there, stats = finish(runtime, each)
+    assert there == wanted and stats.rows["dropped"] == 0 and cuts
+    source = checkpoint.choose(tmp_path / "far", skipped=[])
+    assert source is not None and 0 < source.version < stats.version
+    again = replace(two(tmp_path / "again", shard), resume=source)
+    assert finish(on_machines(again, APART))[0] == wanted
 
 
 def test_a_generator_that_reads_other_prompts_than_the_run_began_with_ends_it(

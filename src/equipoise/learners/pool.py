@@ -92,7 +92,7 @@ class Group:
         wait. ``address``: of this machine, for the other learners.
         """
         self._store, self.rank, self.size, self._look = store, rank, size, look
-        self._summed, self._address = summed, address
+        self._summed, self.address = summed, address
         self._group: ProcessGroup | None = None
         self._works: dict[int, Work] = {}  # sums on their way
         self._begun = 0
@@ -104,7 +104,7 @@ class Group:
             timeout = timedelta(seconds=LONGEST_S)
             try:
                 self._group = gloo(
-                    self._store, self.rank, self.size, address=self._address, timeout=timeout
+                    self._store, self.rank, self.size, address=self.address, timeout=timeout
                 )
             except RuntimeError as error:
                 raise LearnerLost(str(error)) from error

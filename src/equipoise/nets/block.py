@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -22,10 +23,14 @@ class Block(nn.Module):
 
 
 class Layered(nn.Module):
-    """A network of another library with layers that backward may compute again."""
+    """A network of another library, whose layers are like blocks but of classes of their own."""
 
-    def layers(self) -> list[nn.Module]:
-        raise NotImplementedError
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """Modules whose parameters are used by their ``forward`` alone, and which are called as
+        modules.
+        """
+        return ()
 
 
 def blocks(net: nn.Module) -> list[Block]:
@@ -33,12 +38,12 @@ def blocks(net: nn.Module) -> list[Block]:
     return [module for module in net.modules() if isinstance(module, Block)]
 
 
-def recomputable(net: nn.Module) -> list[nn.Module]:
-    """The parts of a network that ``recompute`` changes: blocks, and layers of another library."""
-    theirs = [
-        one for module in net.modules() if isinstance(module, Layered) for one in module.layers()
+def parts(net: nn.Module) -> list[nn.Module]:
+    """The blocks of a network, and the layers of another library's; each before its inner ones."""
+    found = [
+        one for module in net.modules() if isinstance(module, Layered) for one in module.layers
     ]
-    return [*blocks(net), *theirs]
+    return [*found, *blocks(net)]
 
 
 def recompute(net: nn.Module) -> None:
@@ -47,7 +52,7 @@ def recompute(net: nn.Module) -> None:
     Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174). The gradients are the same bits.
     Blocks draw no random numbers.
     """
-    for block in recomputable(net):
+    for block in parts(net):
         block.forward = partial(
             checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
         )

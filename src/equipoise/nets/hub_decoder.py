@@ -27,6 +27,7 @@ from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
+from equipoise.private.transformers import layers
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -96,6 +97,10 @@ class HubDecoder(Decoder, Layered):
         return self
 
     @property
+    def layers(self) -> list[nn.Module]:
+        return layers(self.module)
+
+    @property
     def head(self) -> Tensor:
         weight: Tensor = self.module.get_output_embeddings().weight
         return weight
@@ -117,11 +122,6 @@ class HubDecoder(Decoder, Layered):
         if cap := _number(self.config, CAP):
             logits = torch.tanh(logits / cap) * cap
         return logits
-
-    def layers(self) -> list[nn.Module]:
-        """Return the layers whose inputs are all that ``recompute`` keeps."""
-        kind = importlib.import_module("transformers.modeling_layers").GradientCheckpointingLayer
-        return [module for module in self.modules() if isinstance(module, kind)]
 
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
         layout = Layout.of(data) if layout is None else layout

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -41,6 +41,9 @@ from equipoise.types import (
     stream_ids,
 )
 
+if TYPE_CHECKING:
+    from equipoise.language.scoring.server import Scoring
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
@@ -70,6 +73,7 @@ class Blueprint:
     )  # how actors act by policy (actors/forward/forward.py); torch by default
     apart: bool = False  # are there learners on several machines?
     address: str = "127.0.0.1"  # of this machine, for learners on others
+    scoring: Scoring | None = None  # by workers of their own; None: by each generator
 
     def failures(
         self, counted: Episodes | None = None, resetting: Callable[[float], object] | None = None

@@ -92,6 +92,7 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
         before=before,
         resume=beginning.source,
         dataset=dataset,
+        scoring=source.scoring(),
     )
     sizes = {name: memory.nbytes(net) for name, net in nets.items()}
     memory.check_memory(program, partial(_parts, blue, sizes))

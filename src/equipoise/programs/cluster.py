@@ -38,6 +38,10 @@ class Cluster:
         Mapping[str, str],
         Help("Ray labels of actor machines, as KEY=VALUE,KEY=VALUE"),
     ] = field(default_factory=dict)
+    scorer_labels: Annotated[
+        Mapping[str, str],
+        Help("Ray labels of machines for scorers alone, as KEY=VALUE,..."),
+    ] = field(default_factory=dict)
     autoscale: Annotated[bool, Help("Wait for machines that an autoscaler adds")] = False
     inference_at: Annotated[At, Help("Machines of central inference workers")] = "actors"
     learners_at: Annotated[
@@ -69,23 +73,23 @@ def read_cluster(given: Mapping[str, object]) -> Cluster:
         where = f"cluster.{name}"
         if name not in known:
             raise ValueError(f"cluster: got the unknown setting {name!r}{hint(name, known)}")
-        if name == "labels" and isinstance(value, str):
-            value = _labels(value)
+        if name in ("labels", "scorer_labels") and isinstance(value, str):
+            value = _labels(value, where)
         values[name] = convert(value, known[name].kind, where)
         for number, limit in beyond(values[name], known[name].annotated):
             raise ValueError(f"{where}: expected {limit}, got {number}")
     return Cluster(**values)
 
 
-def _labels(text: str) -> dict[str, str]:
+def _labels(text: str, where: str) -> dict[str, str]:
     found = {}
     for one in text.split(","):
         key, equals, value = (part.strip() for part in one.partition("="))
         if not (key and equals and value):
             raise ValueError(
-                f"cluster.labels: expected KEY=VALUE, with commas between several, got {text!r}"
+                f"{where}: expected KEY=VALUE, with commas between several, got {text!r}"
             )
         if key in found:
-            raise ValueError(f"cluster.labels: expected each label once, got {key!r} twice")
+            raise ValueError(f"{where}: expected each label once, got {key!r} twice")
         found[key] = value
     return found

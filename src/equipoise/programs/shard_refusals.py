@@ -57,9 +57,9 @@ def block_problems(program: Program, net: nn.Module) -> list[str]:
 
 
 def check_shard_on(program: Program, on: On) -> None:
-    """ValueError if the learners have no process each on one machine."""
-    if program.placement.shard != "none" and program.placement.learners > 1 and on != "process":
+    """ValueError if the learners have no process each."""
+    if program.placement.shard != "none" and program.placement.learners > 1 and on == "serial":
         raise ValueError(
-            f"placement.shard: expected none with on={on}, or on=process, where each learner has a "
-            f"process of this machine, got {program.placement.shard!r}"
+            "placement.shard: expected none with on=serial, or on=process or ray, where each "
+            f"learner has a process, got {program.placement.shard!r}"
         )

@@ -9,13 +9,16 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings, learning
+
+if TYPE_CHECKING:
+    from equipoise.language.scoring.server import Scoring
 
 
 class Acting(Protocol):
@@ -78,6 +81,10 @@ class Source(ABC):
         """Look at the env, the rows or the task, to which the networks of all policies are
         fitted.
         """
+
+    def scoring(self) -> Scoring | None:
+        """Return what workers that call rewards are given; None if a run has none."""
+        return None
 
     @abstractmethod
     def row(self, learns: Policy, net: Any, spec: Any) -> tuple[RowSpec, Noise]:

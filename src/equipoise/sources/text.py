@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -30,6 +30,7 @@ from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.seeds import derive_seed
+from equipoise.sources import scored
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
 from equipoise.sums import MODELS
@@ -49,6 +50,10 @@ from equipoise.types import (
     learning,
 )
 from equipoise.types.packed import begun
+
+if TYPE_CHECKING:
+    from equipoise.language.scoring.remote import Scorers
+    from equipoise.language.scoring.server import Scoring
 
 AT_ONCE = 100  # most answers that an evaluation writes side by side
 LITTLE = 0.05  # of the greatest entropy of a token
@@ -95,6 +100,8 @@ class Texts(Source):
                 "placement.shard: must be none with adapters (source.lora, source.adapter), got "
                 f"{self.program.placement.shard}; leave it out, since adapters are small"
             )
+        if source.scorers and not self._reads_rewards:
+            problems.append(scored.unread(source))
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"
@@ -356,13 +363,15 @@ class Texts(Source):
         *,
         row: Callable[[int], int],
         capsules: str | None = None,
+        scorers: Scorers | None = None,
     ) -> tuple[Engine, generator.Grader]:
         """Return the engine with its grader; for a task with a partner, an engine of conversations.
 
-        ``row`` returns the number of a group's prompt.
+        ``row`` returns the number of a group's prompt. ``scorers``: workers that call the rewards;
+        None calls them here.
         """
         if not text.task.partner:
-            return engine, self.grader(text, prompts, capsules)
+            return engine, self.grader(text, prompts, capsules, scorers=scorers)
         source = self.settings
         talking = Conversing(
             engine,
@@ -393,7 +402,8 @@ class Texts(Source):
         )
         named = source.reward or text.task.reward
         return talking, ConversationGrader(
-            talking, self.grader(text, prompts, capsules) if named else Ungraded()
+            talking,
+            self.grader(text, prompts, capsules, scorers=scorers) if named else Ungraded(),
         )
 
     def reciter(self, text: Text) -> Reciter:
@@ -448,8 +458,17 @@ class Texts(Source):
         own = text.task.reward if learned else ""
         return "" if source.gold == "none" else source.gold or own
 
+    def scoring(self) -> Scoring | None:
+        return scored.scoring(self.settings, self.text()) if self.settings.scorers else None
+
     def grader(
-        self, text: Text, prompts: Prompts, capsules: str | None, *, gold: str = ""
+        self,
+        text: Text,
+        prompts: Prompts,
+        capsules: str | None,
+        *,
+        gold: str = "",
+        scorers: Scorers | None = None,
     ) -> Grader:
         """Return a grader by ``gold``, or by the rewards that are learned from."""
         source = self.settings
@@ -461,6 +480,9 @@ class Texts(Source):
             )
         named = functions(names, () if gold else source.reward_weights)
         where = None if capsules is None else Path(capsules)
+        if scorers is not None:
+            remote = scored.remote(source, named, scorers, where)
+            return Grader(remote, prompts, text.tokenizer)
         if text.task.quick and names == text.task.reward:
             return Grader(HereScorer(named, capsules=where), prompts, text.tokenizer)
         return Grader(

@@ -253,6 +253,15 @@ class TaskSource(SourceSettings):
     reward_deadline_s: Annotated[
         PositiveFloat, Help("Seconds for a reward to grade a group"), FREE
     ] = 60.0
+    scorers: Annotated[
+        NonNegativeInt,
+        Help(
+            "Workers that call the rewards for all generators",
+            "0: each generator has a process for them. With several machines scorers may have "
+            "machines of their own.",
+        ),
+        FREE,
+    ] = 0
     chat_template_kwargs: Annotated[
         tuple[str, ...],
         Help(

@@ -15,6 +15,7 @@ from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
 from equipoise.types import WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.scorer import scorers_of
 
 if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
@@ -101,6 +102,7 @@ def made_generator(
             text.train,
             row=lambda group: order(*divmod(group, 1 + refills)),
             capsules=blue.capsules,
+            scorers=scorers_of(job),
         )
     return Generator(
         drawing or source.reciter(text),

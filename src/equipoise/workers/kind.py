@@ -249,6 +249,20 @@ class Movable:
     """The workers may be on another machine, all on the same; they get every policy's weights."""
 
 
+class Placed(OwnsMemory):
+    """Each worker may be on any machine, and reads neither weights nor rows. It shares words."""
+
+    @abstractmethod
+    def heard(self, words: Tree, index: int) -> tuple[Array, ...]:
+        """The words of a worker that writing workers read, on every machine. The last is published
+        after the others.
+        """
+
+    @abstractmethod
+    def counted(self, words: Tree, index: int) -> tuple[Array, ...]:
+        """Its other words."""
+
+
 class StandsIn:
     """Receives wake-ups meant for workers on other machines."""
 

@@ -9,6 +9,7 @@ from equipoise.workers.inference import InferenceKind
 from equipoise.workers.kind import Kind
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.rollout import RolloutKind
+from equipoise.workers.scorer import ScorerKind
 from equipoise.workers.shard import ShardKind
 from equipoise.workers.together import TogetherKind
 
@@ -19,6 +20,7 @@ KINDS: tuple[Kind, ...] = (
     EnvKind(),
     RolloutKind(),
     GeneratorKind(),
+    ScorerKind(),
     InferenceKind(),
     ShardKind(),
 )

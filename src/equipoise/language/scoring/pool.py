@@ -50,16 +50,17 @@ class ProcessScorer:
         deadline_s: float = 60.0,
         capsules: Path | None = None,
         caution: float = 0.0,
+        outcomes: Outcomes | None = None,
     ) -> None:
         """``deadline_s``: seconds of one function for one group. ``capsules``: their directory.
-        ``caution``: as in ``functions.total``.
+        ``caution``: as in ``functions.total``. ``outcomes``: in the place of these two.
         """
         if processes < 1:
             raise ValueError(f"reward_processes: expected at least 1, got {processes}")
         if not deadline_s > 0:
             raise ValueError(f"reward_deadline_s: expected more than 0 seconds, got {deadline_s}")
         self._names, self._deadline_s = [one.name for one in functions], deadline_s
-        self._outcomes = Outcomes(functions, capsules, deadline_s, caution)
+        self._outcomes = outcomes or Outcomes(functions, capsules, deadline_s, caution)
         self._queue: deque[tuple[int, Samples, bytes]] = deque()
         self._killed: list[_Process] = []
         self._again = set[int]()  # keys of groups that are scored again
@@ -80,7 +81,7 @@ class ProcessScorer:
         return tuple(one.fd for one in self._processes)
 
     def submit(self, key: int, samples: Samples) -> None:
-        self._queue.append((key, samples, _line(samples)))
+        self._queue.append((key, samples, line_of(samples)))
         self._deal()
 
     def poll(self) -> list[Scored]:
@@ -250,7 +251,7 @@ class _Process:
         return None
 
 
-def _line(samples: Samples) -> bytes:
+def line_of(samples: Samples) -> bytes:
     """The samples as one line of JSON; ValueError names the column that JSON cannot hold."""
     fields = samples.to_json()
     try:

@@ -16,6 +16,7 @@ from equipoise.learners.pool import LONGEST_S, Group, LearnerLost
 if TYPE_CHECKING:
     from equipoise.private.torch import Store
 
+LONGEST_ADDRESS = 64  # letters of an IP address, with its zone
 BACKEND = "learners"  # torch's name for the group that the pool has already
 
 
@@ -42,16 +43,22 @@ def mesh_of(pool: Group, device: torch.device) -> DeviceMesh:
     return init_device_mesh(device.type, (pool.size,))
 
 
-def served(pool: Group, address: str = "127.0.0.1") -> Store:
-    """A store for NCCL that the first learner serves, at an address of this machine alone."""
+def served(pool: Group) -> Store:
+    """A store for NCCL that the first learner serves at its address, which gloo also uses."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    server = socket.create_server((address, 0)) if pool.rank == 0 else None
-    port = int(pool.max(torch.tensor(server.getsockname()[1] if server else 0)))
+    there, server = torch.zeros(LONGEST_ADDRESS + 1, dtype=torch.int64), None
+    if pool.rank == 0:
+        server = socket.create_server(
+            (pool.address, 0), family=socket.AF_INET6 if ":" in pool.address else socket.AF_INET
+        )
+        there[0] = server.getsockname()[1]
+        there[1 : 1 + len(pool.address)] = torch.tensor(list(pool.address.encode("ascii")))
+    there = pool.max(there)
     descriptor = None if server is None else server.detach()
     return TCPStore(
-        address,
-        port,
+        bytes(there[1:].tolist()).rstrip(b"\0").decode("ascii"),
+        int(there[0]),
         pool.size,
         server is not None,
         wait_for_workers=False,

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from equipoise.learners.parameters.parameters import LossSums, T, added
 from equipoise.learners.parameters.parts import Spread
 from equipoise.learners.pool import Learners
-from equipoise.nets.block import blocks
+from equipoise.nets.block import parts
 from equipoise.types import LossOutput
 
 
@@ -31,7 +31,7 @@ class Sliced(Spread):
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self._forward = _Forward(self.net)
-        for module in (*reversed(blocks(self.net)), self._forward):  # the inner blocks come first
+        for module in (*reversed(parts(self.net)), self._forward):  # the inner blocks come first
             held = fully_shard(module, mesh=mesh, reshard_after_forward=True)
             assert isinstance(held, FSDPModule)
             held.set_gradient_divide_factor(1.0)  # sums, not means

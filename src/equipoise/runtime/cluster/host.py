@@ -44,7 +44,17 @@ from equipoise.runtime.process import forkserver
 from equipoise.runtime.process.crew import Crew, Died, ring
 from equipoise.runtime.process.handles import Queues, SiteSlots
 from equipoise.types import Tick
-from equipoise.workers.kind import KeepingKind, Kind, Member, Movable, Torchless, stepped, written
+from equipoise.workers.kind import (
+    KeepingKind,
+    Kind,
+    LearningKind,
+    Member,
+    Movable,
+    Placed,
+    Torchless,
+    stepped,
+    written,
+)
 
 IDLE_S = 0.05  # how long a site looks at nothing, unless something comes
 
@@ -69,6 +79,12 @@ class SiteJob:
     def cores(self) -> int:
         """One for each thread that its workers compute with."""
         return sum(one.threads(self.blueprint) for one in self.members if one.title in self.titles)
+
+    @property
+    def scores(self) -> bool:
+        """Are its workers scorers, which may have machines of their own?"""
+        mine = [one for one in self.members if one.title in self.titles]
+        return all(isinstance(one.kind, Placed) for one in mine)
 
 
 class SiteHost:
@@ -106,12 +122,8 @@ class SiteHost:
         groups, here = stepped(blue, mine), written(blue, mine)
         every = parts(blue, self._shared, rows, job.members)
         places = {number: place for number, place in every.items() if place.of(job.titles)}
-        known = {
-            number: place.part
-            for number, place in every.items()
-            if place.meets and number not in places
-        }
-        meeting = {number: place.part for number, place in places.items() if place.meets}
+        known = {number: place.part for number, place in every.items() if place.reaches(job.titles)}
+        said = {number: place.part for number, place in places.items() if place.heard}
         exchange, stacks = self._shared.exchange, stacks_of(blue)
         inferences = {
             group: RemoteInference(exchange, group, stacks)
@@ -152,12 +164,12 @@ class SiteHost:
             groups=len(groups),
             silent_s=job.home.silent_s,
         )
-        counted = {number: place.part for number, place in places.items() if not place.meets}
-        self._parts = SiteParts(
-            counted, of_group, time.monotonic, meeting, known if meeting else {}
-        )
+        counted = {number: place.part for number, place in places.items() if not place.heard}
+        self._parts = SiteParts(counted, of_group, time.monotonic, said, known)
         published = SiteWeights(
-            weights, asks=not meeting, follows=any(isinstance(one.kind, Movable) for one in mine)
+            weights,
+            asks=not any(isinstance(one.kind, LearningKind) for one in mine),
+            follows=any(isinstance(one.kind, Movable) for one in mine),
         )
         learners = {
             one.index: self._remote_learner(one.index)

@@ -40,6 +40,7 @@ from equipoise.runtime.cluster.placing import (
     check_shards,
     deal,
     fits,
+    labels_of,
     placed,
 )
 from equipoise.workers.kind import Kind, SamplingKind, ServingKind, crew
@@ -165,22 +166,29 @@ class RayNodes:
     def _place(self) -> None:
         """Start the sites for which there is a machine with room."""
         self._placed = time.monotonic()
-        nodes = self.nodes()
-        by_name = {node.name: node for node in nodes if fits(node, self.cluster)}
+        by_name = {node.name: node for node in self.nodes()}
+
+        def begin(name: str, node: Node) -> None:
+            cores = self._waiting[name].cores
+            by_name[node.name] = replace(node, used=node.used + cores)
+            self._begin(name, node.name)
+
         for name, job in sorted(self._waiting.items()):
-            node, cores = by_name.get(self._wanted.get(name, "")), job.cores
-            if node is not None and node.free >= cores:
-                by_name[node.name] = replace(node, used=node.used + cores)
-                self._begin(name, node.name)
-        found = placed(
-            {name: job.cores for name, job in self._waiting.items()},
-            list(by_name.values()),
-            self.cluster,
-        )
-        for name, node_name in found.items():
-            self._begin(name, node_name)
+            node = by_name.get(self._wanted.get(name, ""))
+            if node is not None and fits(node, self._labels(job)) and node.free >= job.cores:
+                begin(name, node)
+        for scores in (False, True):
+            waiting = {
+                name: job.cores for name, job in self._waiting.items() if job.scores == scores
+            }
+            labels = labels_of(self.cluster, scores=scores)
+            for name, node_name in placed(waiting, list(by_name.values()), labels).items():
+                begin(name, by_name[node_name])
         if self.cluster.autoscale:
             self._ask()
+
+    def _labels(self, job: SiteJob) -> Mapping[str, str]:
+        return labels_of(self.cluster, scores=job.scores)
 
     def _begin(self, name: str, node: str) -> None:
         job = self._waiting.pop(name)
@@ -203,10 +211,10 @@ class RayNodes:
         self._asked = sum(wanted)
         from ray.autoscaler.sdk import request_resources
 
-        labels = dict(self.cluster.labels)
-        selectors = [labels] * len(wanted) if labels else None
+        labels = [dict(self._labels(job)) for job in self._waiting.values()]
         request_resources(
-            bundles=[{"CPU": cores} for cores in wanted], bundle_label_selectors=selectors
+            bundles=[{"CPU": cores} for cores in wanted],
+            bundle_label_selectors=labels if any(labels) else None,
         )
 
     def waits(self) -> Mapping[str, int]:

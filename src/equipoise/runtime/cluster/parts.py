@@ -22,7 +22,7 @@ from equipoise.runtime.cluster.carried import Carried
 from equipoise.runtime.cluster.frames import Body, Kind, Known, Message, Statistics
 from equipoise.runtime.cluster.wire import Refused
 from equipoise.types import Array
-from equipoise.workers.kind import LearningKind, Member, Movable, SteppingKind, WritingKind
+from equipoise.workers.kind import LearningKind, Member, Movable, Placed, SteppingKind, WritingKind
 from equipoise.workers.shared import Shared
 
 if TYPE_CHECKING:
@@ -109,17 +109,21 @@ class Place:
 
     ``titles``: the workers that write it: their places are known. An env counts its failures, and
     the worker that acts for it counts the rest; under central inference these are two workers.
-    ``meets``: are these the words by which a learner meets the others, so that home passes them on?
+    ``heard``: the workers that read it, so that home passes it on to their machines.
     """
 
     part: Part
     titles: frozenset[str]
     group: int | None = None
-    meets: bool = False
+    heard: frozenset[str] = frozenset()
 
     def of(self, titles: Collection[str]) -> bool:
         """Is it written by some of these workers?"""
         return not self.titles.isdisjoint(titles)
+
+    def reaches(self, titles: Collection[str]) -> bool:
+        """Do some of these workers read it, and another machine's worker write it?"""
+        return not (self.heard.isdisjoint(titles) or self.of(titles))
 
 
 def parts(
@@ -159,7 +163,7 @@ def parts(
             Place(
                 Words(*SharedMeeting.words_of(words, member.index)),
                 frozenset([member.title]),
-                meets=True,
+                heard=frozenset(one.title for one in learners),
             )
         )
         found.append(
@@ -177,6 +181,12 @@ def parts(
                 frozenset(member.title for member in members if member.kind.name == name),
             )
         )
+    writing = frozenset(one.title for one in members if isinstance(one.kind, WritingKind))
+    for member in members:
+        if isinstance(kind := member.kind, Placed):
+            views, mine = shared.own[kind.name].views, frozenset([member.title])
+            found.append(Place(Words(*kind.heard(views, member.index)), mine, heard=writing))
+            found.append(Place(Arrays(*kind.counted(views, member.index)), mine))
     return {number: place for number, place in enumerate(found) if place is not None}
 
 
@@ -187,21 +197,18 @@ class HomeParts(Carried):
         self,
         parts: Mapping[int, Part],
         counts: Collection[int],
-        meeting: Collection[int] = (),
+        said: Collection[int] = (),
+        heard: Collection[int] = (),
         met: Callable[[], object] = lambda: None,
     ) -> None:
-        """``parts``: of the whole run, by number; ``counts``: the site's counts. ``meeting``: the
-        words that learners write for each other.
+        """``parts``: of the whole run, by number; ``counts``: the site's counts. ``said``: those
+        that workers elsewhere read; ``heard``: words from elsewhere that the site's workers read.
 
-        Words of learners elsewhere are sent to a site with learners. ``met`` is called when a
-        learner of the site has written a word.
+        ``met`` is called when the site has sent one of ``said``.
         """
         self._parts, self._counts, self._met = parts, frozenset(counts), met
-        self._meeting = frozenset(meeting)
-        self._elsewhere = (
-            sorted(self._meeting - self._counts) if self._meeting & self._counts else []
-        )
-        # the words of learners elsewhere that the site has, by part
+        self._said, self._elsewhere = frozenset(said), sorted(heard)
+        # the words from elsewhere that the site has, by part
         self._known: dict[int, bytes] = {}
         self.most = {
             Kind.STATISTICS: max((parts[number].nbytes for number in self._counts), default=0)
@@ -214,7 +221,7 @@ class HomeParts(Carried):
                     got = f"{part} with {len(body):,} bytes"
                     raise Refused(f"statistics: expected a part of this site, got {got}")
                 self._parts[part].write(body)
-                if part in self._meeting:
+                if part in self._said:
                     self._met()
 
     def ready(self) -> Iterator[Message]:
@@ -235,16 +242,16 @@ class SiteParts(Carried):
         parts: Mapping[int, Part],
         of_group: Mapping[int, Iterable[int]],
         clock: Callable[[], float],
-        meeting: Mapping[int, Part] = MappingProxyType({}),
+        said: Mapping[int, Part] = MappingProxyType({}),
         known: Mapping[int, Part] = MappingProxyType({}),
     ) -> None:
         """``parts``: the counts of the workers here, by home's numbers; ``of_group``: the counts
         that go home before a group's rows.
 
-        ``clock``: gives seconds. ``meeting``: the words of the learners here, and ``known``: the
-        words of the other learners.
+        ``clock``: gives seconds. ``said``: the words here that workers elsewhere read, and
+        ``known``: the words from elsewhere.
         """
-        self._parts, self._of_group, self._meeting, self._known = parts, of_group, meeting, known
+        self._parts, self._of_group, self._said, self._known = parts, of_group, said, known
         self._clock = clock
         # the words sent home in this session, of parts that are sent if they have changed
         self._sent: dict[int, bytes] = {}
@@ -267,11 +274,11 @@ class SiteParts(Carried):
                 yield Statistics(number, counted)
 
     def ready(self) -> Iterator[Message]:
-        for number, part in self._meeting.items():
-            if (said := part.read()) != self._sent.get(number):
-                self._sent[number] = said
+        for number, part in self._said.items():
+            if (words := part.read()) != self._sent.get(number):
+                self._sent[number] = words
                 yield from self.all()  # the counts of that moment
-                yield Statistics(number, said)
+                yield Statistics(number, words)
         if (now := self._clock()) - self._counted_at >= STATISTICS_S:
             self._counted_at = now
             yield from self.all()
@@ -280,7 +287,7 @@ class SiteParts(Carried):
         match message:
             case Known(part, body):
                 if part not in self._known or self._known[part].nbytes != len(body):
-                    raise Refused(f"known: expected a part of learners elsewhere, got part {part}")
+                    raise Refused(f"known: expected a part of workers elsewhere, got part {part}")
                 self._known[part].write(body)
 
     def forget(self) -> None:

@@ -2,9 +2,9 @@
 the settings of the cluster.
 
 A *cell* is the least that can be moved: an actor, or an inference worker with the actors that it
-acts for, or a learner or a shard with the actors that feed it. A *site* is some cells that are
-moved together: the cells of one machine at the start. A site keeps its cells as long as the run
-lives, and goes to another machine when its own is lost.
+acts for, or a learner or a shard with the actors that feed it, or a scorer. A *site* is some cells
+that are moved together: the cells of one machine at the start. A site keeps its cells as long as
+the run lives, and goes to another machine when its own is lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from equipoise.workers.kind import (
     LearningKind,
     Member,
     Movable,
+    Placed,
     ServingKind,
     SteppingKind,
 )
@@ -48,6 +49,7 @@ class Cell:
     titles: tuple[str, ...]
     actors: int  # the cells among them that step envs
     cores: int  # one for each thread that they compute with
+    scores: bool = False  # is it a scorer, which may have machines of its own?
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ def cells(
     learners_at: At = "home",
     shards_at: At = "home",
 ) -> list[Cell]:
-    """The cells of a run: in the order of their first envs, then kinds that are ``Movable``, and
-    cells with learners last.
+    """The cells of a run: in the order of their first envs, then kinds that are ``Movable`` or
+    ``Placed``, and cells with learners last.
 
     Inference workers that stay with the learner are in none, nor are learners and shards that stay
     at home.
@@ -85,6 +87,8 @@ def cells(
             groups = set(member.groups(blue))
         elif isinstance(kind, Movable):
             groups = {kind.name}
+        elif isinstance(kind, Placed):
+            groups = {member.title}
         else:
             continue
         mine = [cell for cell in found if cell[0] & groups]
@@ -108,6 +112,7 @@ def cells(
             tuple(one.title for one in cell),
             sum(isinstance(one.kind, SteppingKind) for one in cell),
             sum(one.threads(blue) for one in cell),
+            any(isinstance(one.kind, Placed) for one in cell),
         )
         for cell in (found[at][1] for at in order)
     ]
@@ -178,12 +183,17 @@ def check_shards(blue: Blueprint, inference_at: At) -> None:
         )
 
 
-def fits(node: Node, cluster: Cluster) -> bool:
-    """May actors be placed on this machine?"""
+def labels_of(cluster: Cluster, *, scores: bool) -> Mapping[str, str]:
+    """The labels of the machines for a cell: scorers may have machines of their own."""
+    return cluster.scorer_labels or cluster.labels if scores else cluster.labels
+
+
+def fits(node: Node, labels: Mapping[str, str]) -> bool:
+    """May a site be placed on this machine?"""
     return (
         not node.home
         and not node.draining
-        and all(node.labels.get(key) == value for key, value in cluster.labels.items())
+        and all(node.labels.get(key) == value for key, value in labels.items())
     )
 
 
@@ -195,28 +205,45 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
     would work.
     """
     home = next(node for node in nodes if node.home)
-    others = sorted((node for node in nodes if fits(node, cluster)), key=lambda node: node.name)
-    check_labels(nodes, cluster)
-    kept = _kept(run, learners, home, alone=not others and not cluster.autoscale, cluster=cluster)
-    free = {node.name: node.free for node in others}
-    dealt: dict[str, list[str]] = {}
-    left: list[Cell] = []
-    for cell in run[kept:]:
-        name = max(free, key=lambda one: free[one], default=None)
-        if name is None or free[name] < cell.cores:
-            left.append(cell)
-            continue
-        free[name] -= cell.cores
-        dealt.setdefault(name, []).extend(cell.titles)
-    if left and not cluster.autoscale:
-        raise ValueError(_no_room(run, left, others, cluster))
-    sites = {f"site {number}": tuple(titles) for number, titles in enumerate(dealt.values())}
-    places = dict(zip(sites, dealt, strict=True))
-    size = max(
-        (int(node.cores) for node in others),
-        default=max(max((cell.cores for cell in left), default=1), 4),
-    )
-    for titles in _bundles(left, size):
+    check_labels(nodes, cluster.labels, cluster.autoscale)
+    apart = any(cell.scores for cell in run) and bool(cluster.scorer_labels)
+    if apart:
+        check_labels(nodes, cluster.scorer_labels, cluster.autoscale, "scorer_labels")
+    away = [cell for cell in run if apart and cell.scores]
+    here = [cell for cell in run if not (apart and cell.scores)]
+    fit = {
+        scores: sorted(
+            (one for one in nodes if fits(one, labels_of(cluster, scores=scores))),
+            key=lambda node: node.name,
+        )
+        for scores in (False, True)
+    }
+    others = fit[False]
+    kept = _kept(here, learners, home, alone=not others and not cluster.autoscale, cluster=cluster)
+    free = {node.name: node.free for node in (*others, *fit[True])}
+    sites, places = dict[str, tuple[str, ...]](), dict[str, str]()
+    waiting = dict[str, tuple[str, ...]]()
+    for cells, there in ((here[kept:], others), (away, fit[True])):
+        dealt: dict[str, list[str]] = {}
+        left: list[Cell] = []
+        for cell in cells:
+            name = max((one.name for one in there), key=lambda one: free[one], default=None)
+            if name is None or free[name] < cell.cores:
+                left.append(cell)
+                continue
+            free[name] -= cell.cores
+            dealt.setdefault(name, []).extend(cell.titles)
+        if left and not cluster.autoscale:
+            raise ValueError(_no_room(run, left, there, cluster))
+        for node, titles in dealt.items():
+            places[f"site {len(sites)}"] = node
+            sites[f"site {len(sites)}"] = tuple(titles)
+        size = max(
+            (int(node.cores) for node in there),
+            default=max(max((cell.cores for cell in left), default=1), 4),
+        )
+        waiting |= {f"{len(waiting) + at}": each for at, each in enumerate(_bundles(left, size))}
+    for titles in waiting.values():
         sites[f"site {len(sites)}"] = titles
     return Dealt(sites, places)
 
@@ -258,8 +285,15 @@ def _no_room(
     run: Sequence[Cell], left: Sequence[Cell], others: Sequence[Node], cluster: Cluster
 ) -> str:
     """The reason why these cells have no machine, and working settings."""
-    wanted = "" if not cluster.labels else f" with the labels {_told(cluster.labels)}"
+    labels = labels_of(cluster, scores=all(cell.scores for cell in left))
+    wanted = f" with the labels {_told(labels)}" if labels else ""
     add = "add machines (with an autoscaler: --cluster autoscale=true)"
+    if all(cell.scores for cell in left):
+        got = sum(cell.scores for cell in run)
+        return (
+            f"source.scorers: expected at most {got - len(left)}, for which machines{wanted} have "
+            f"free cores, got {got}; use fewer, or {add}"
+        )
     if all(len(cell.titles) == cell.cores == 1 for cell in run):
         got = sum(cell.actors for cell in run)
         most = got - sum(cell.actors for cell in left)
@@ -293,29 +327,33 @@ def _bundles(left: Sequence[Cell], size: int) -> list[tuple[str, ...]]:
     return found
 
 
-def check_labels(nodes: Sequence[Node], cluster: Cluster) -> None:
-    """ValueError if no machine has a label that is asked for."""
-    if cluster.autoscale:
+def check_labels(
+    nodes: Sequence[Node], labels: Mapping[str, str], autoscale: bool, name: str = "labels"
+) -> None:
+    """ValueError if no machine has a label that is asked for. ``name``: of the setting."""
+    if autoscale:
         return
-    for key, value in cluster.labels.items():
+    for key, value in labels.items():
         there = sorted({node.labels[key] for node in nodes if key in node.labels})
         if value in there:
             continue
         if there:
             raise ValueError(
-                f"labels: expected a machine with {key}={value}, found none{hint(value, there)}"
+                f"{name}: expected a machine with {key}={value}, found none{hint(value, there)}"
             )
-        keys = {name for node in nodes for name in node.labels if not name.startswith("ray.io/")}
+        keys = {key for node in nodes for key in node.labels if not key.startswith("ray.io/")}
         raise ValueError(
-            f"labels: expected machines with the label {key!r}, found none{hint(key, keys)}"
+            f"{name}: expected machines with the label {key!r}, found none{hint(key, keys)}"
         )
 
 
-def placed(waiting: Mapping[str, int], nodes: Sequence[Node], cluster: Cluster) -> dict[str, str]:
+def placed(
+    waiting: Mapping[str, int], nodes: Sequence[Node], labels: Mapping[str, str]
+) -> dict[str, str]:
     """Give sites that have no machine a machine with room for all their workers. ``waiting``: the
     cores of each.
     """
-    free = {node.name: node.free for node in nodes if fits(node, cluster)}
+    free = {node.name: node.free for node in nodes if fits(node, labels)}
     found = {}
     for site, cores in sorted(waiting.items(), key=lambda one: (-one[1], one[0])):
         name = max(sorted(free), key=lambda one: free[one], default=None)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.curve import Keys
 from equipoise.experience.queue.unstacked import BlockPacker
 from equipoise.files import sync_directory, write_synced
 from equipoise.plans.memory_needed import queue_plan
@@ -22,7 +23,7 @@ from equipoise.runtime.cluster.home_site import HomeSite
 from equipoise.runtime.cluster.keeping import HomeShards, RemoteShard
 from equipoise.runtime.cluster.parts import HomeParts, parts
 from equipoise.runtime.cluster.proxy import MOST, Proxy, Traffic
-from equipoise.runtime.cluster.sockets import Keys, Listener
+from equipoise.runtime.cluster.sockets import Listener
 from equipoise.runtime.cluster.stepping import HomeSteps, RemoteEnvs
 from equipoise.runtime.cluster.weights import HomeWeights, Newest
 from equipoise.runtime.cluster.wire import Refused, Tally
@@ -207,7 +208,8 @@ class _Carriers:
     def of(self, site: Expected) -> list[Carried]:
         """In the order in which they are served: a shard first does what was asked before a cut."""
         counts = [number for number, place in self._places.items() if place.of(site.titles)]
-        meeting = [number for number, place in self._places.items() if place.meets]
+        said = [number for number in counts if self._places[number].heard]
+        heard = [n for n, place in self._places.items() if place.reaches(site.titles)]
         counted = {number: place.part for number, place in self._places.items()}
         found: list[Carried] = [
             HomeWeights(self._newest),
@@ -228,7 +230,8 @@ class _Carriers:
                     self._learners(always=True),
                 )
             )
-        found.append(HomeParts(counted, counts, meeting, self._learners(always=self._blue.apart)))
+        ring = self._learners(always=self._blue.apart)
+        found.append(HomeParts(counted, counts, said, heard, ring))
         if site.stepped:
             assert self._shared.exchange is not None
             envs = {

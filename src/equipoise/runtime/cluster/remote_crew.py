@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from equipoise.curve import Keys
 from equipoise.deaths import Death, Streak
 from equipoise.errors import WorkerFailed
 from equipoise.plans.blueprint import Blueprint
@@ -26,7 +27,6 @@ from equipoise.runtime.cluster.parts import parts
 from equipoise.runtime.cluster.placing import groups_of_shard
 from equipoise.runtime.cluster.proxy import take_back
 from equipoise.runtime.cluster.proxy_worker import Expected, Home, ProxyKind, begin_anew
-from equipoise.runtime.cluster.sockets import Keys
 from equipoise.runtime.cluster.wire import Tally
 from equipoise.runtime.cut import CutCoordinator
 from equipoise.runtime.ipc import Outbox

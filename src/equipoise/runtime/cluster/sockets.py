@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
+from equipoise import curve
+from equipoise.curve import Keys
 from equipoise.runtime.cluster.frames import Body, Denied, Kind, Probe
 from equipoise.runtime.cluster.line import SILENT_S
 from equipoise.runtime.cluster.wire import WORDS, Refused, Tally, parse, words
@@ -36,20 +36,6 @@ FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 BEGUN = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """CURVE keys in Z85; a run makes its own, and hands them to its sites by a way that is trusted
-    already.
-    """
-
-    public: bytes
-    secret: bytes
-
-    @staticmethod
-    def made() -> Keys:
-        return Keys(*zmq.curve_keypair())
 
 
 class _Monitored:
@@ -148,14 +134,11 @@ class Listener:
         ``silent_s``: the time after which a silent connection is closed.
         """
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._guard = ThreadAuthenticator(self._context)
-        self._guard.start()
-        self._guard.configure_curve_callback(credentials_provider=_Only(sites))
+        self._guard = curve.guard(self._context, sites)
         self._most, self.refused = most, refused
         self._socket = _Monitored(self._context, zmq.ROUTER, groups, silent_s, refused)
         socket = self._socket.socket
-        socket.curve_server, socket.curve_publickey = True, keys.public
-        socket.curve_secretkey = keys.secret
+        curve.serve(socket, keys)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(f"tcp://{address}:{port or '*'}")
@@ -222,16 +205,6 @@ class Listener:
         self._context.term()
 
 
-class _Only:
-    """Lets in peers with one key."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        return key == self._key
-
-
 class HomeLink:
     """``Link`` of one site."""
 
@@ -276,8 +249,7 @@ class SiteLink:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.RECONNECT_IVL, 100)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.curve_serverkey, socket.curve_publickey = home, keys.public
-        socket.curve_secretkey = keys.secret
+        curve.join(socket, home, keys)
         socket.connect(f"tcp://{address}")
 
     @property
