@@ -305,4 +305,5 @@ class Generator:
         self._begun = self._episodes.next_row
 
     def close(self) -> None:
+        self._engine.close()
         self._grader.close()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import nn
@@ -28,7 +28,9 @@ from equipoise.language.scoring.functions import Samples, check_columns, functio
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.language.turns import partner
+from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
+from equipoise.sources import engines
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
 from equipoise.sums import MODELS
@@ -78,11 +80,7 @@ class Texts(Source):
             problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
-        if source.engine != "torch":
-            try:
-                latency(source.engine)
-            except ValueError as error:
-                problems.append(f"source.engine: {error}")
+        problems += engines.problems(source, self.program.placement)
         if source.lora is not None and source.adapter:
             problems.append(
                 "source.lora: must be left out with source.adapter, whose file has the rank, got "
@@ -153,6 +151,8 @@ class Texts(Source):
         source, program, reads = self.settings, self.program, self._reads_rewards
         phases.say(f"reading the task {program.name}")
         text = self.text()
+        if reads:
+            engines.check(source, program.placement, text.spec.prompt + text.spec.completion)
         named = source.reward or text.task.reward
         if not (named or text.task.partner) and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
@@ -280,6 +280,8 @@ class Texts(Source):
             self.settings.samples_at_once,
         )
         batch = max(policy.batch for policy in learning(self.program).values())
+        if lag is not None and engines.is_served(self.settings.engine):
+            most = (lag + 1) * batch  # a server has a queue of its own
         return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
 
     def room(self) -> int | None:
@@ -320,9 +322,31 @@ class Texts(Source):
             on_update=self.settings.on_update,
         )
 
-    def writing_engine(self, text: Text, algorithm: Learns, net: nn.Module) -> Continuing:
-        """Return the engine of a generator, by the setting ``engine``."""
+    def writing_engine(
+        self,
+        text: Text,
+        algorithm: Learns,
+        net: nn.Module,
+        *,
+        index: int = 0,
+        note: Callable[[str], object] = lambda words: None,
+    ) -> Continuing:
+        """Return the engine of generator ``index``, by the setting ``engine``; ``note``: for words
+        about its servers.
+        """
         place, named = self.program.placement, self.settings.engine
+        if engines.is_served(named):
+            return engines.served(
+                self.settings,
+                place,
+                cast("Decoder", net),
+                Ends(text.spec.eos, self.settings.stop),
+                length=text.spec.prompt + text.spec.completion,
+                temperature=foreign.attribute(algorithm, "temperature", 1.0),
+                seed=derive_seed(self.program.schedule.seed, "tokens"),
+                index=index,
+                note=note,
+            )
         if named != "torch":
             return SimEngine(
                 latency(named),

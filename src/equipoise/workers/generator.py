@@ -54,7 +54,9 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         if algorithm.reads_rewards:
             order, places = text.order(program.schedule.seed), 1 + getattr(algorithm, "refills", 0)
             engine, grader = source.graded_engine(
-                source.writing_engine(text, algorithm, blue.network(name)),
+                source.writing_engine(
+                    text, algorithm, blue.network(name), index=index, note=site.note
+                ),
                 text,
                 text.train,
                 row=lambda group: order(*divmod(group, places)),
