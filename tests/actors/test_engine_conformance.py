@@ -184,9 +184,9 @@ def test_every_sample_comes_once_whole_and_stamped(make: Make, name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_samples_come_again_in_any_company(make: Make, name: str) -> None:
-    first, other = make(name), make(name)
-    found = drawn(first, range(8))
-    assert same({key: one for key, one in found.items() if key[0] >= 5}, drawn(other, range(5, 8)))
+    found = drawn(make(name), range(8))
+    again = drawn(make(name), range(5, 8))
+    assert same({key: one for key, one in found.items() if key[0] >= 5}, again)
     assert len({tuple(one.token.tolist()) for one in found.values()}) > 8
 
 

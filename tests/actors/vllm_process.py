@@ -47,15 +47,12 @@ class Process:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def close(self) -> None:
-        self.kill()
         for one in (self._process.stdin, self._process.stdout):
             if one is not None:
                 one.close()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
 
 
 @contextmanager
@@ -72,4 +69,4 @@ def served(
         yield started
     finally:
         for one in started:
-            one.close()
+            one.kill()

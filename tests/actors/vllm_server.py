@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,28 @@ from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Stop
+
+# parts of a stream that are wrong in one way each, by the fault's name
+GARBAGE: dict[str, dict[str, Any]] = {
+    "token of text": {"token_ids": ["x"]},
+    "token too large": {"token_ids": [10**9]},
+    "more tokens": {"token_ids": [4, 4, 4, 4]},
+    "no log-probabilities": {"logprobs": None},
+    "a chance above 1": {"logprobs": {"token_logprobs": [0.5]}},
+    "nan": {"logprobs": {"token_logprobs": [math.nan]}},
+    "another choice": {"index": 77},
+    "an unknown end": {"finish_reason": "abort"},
+    "an end too soon": {"finish_reason": "length"},
+    "an end by no end": {"finish_reason": "stop", "stop_reason": 5},
+    "foreign weights": {
+        "finish_reason": "length",
+        "weight_versions": [{"start": 0, "end": 1, "version": "other-1"}],
+    },
+    "torn spans": {
+        "finish_reason": "length",
+        "weight_versions": [{"start": 3, "end": 9, "version": "other-1"}],
+    },
+}
 
 
 class SeededEngine(TorchEngine):
@@ -133,7 +156,6 @@ class Handler(BaseHTTPRequestHandler):
     version = "0.33.0"
     fault = ""
     token = ""
-    updates = 0
 
     def log_message(self, *_: object) -> None: ...
 
@@ -171,6 +193,10 @@ class Handler(BaseHTTPRequestHandler):
         model, parts = self.model, urlsplit(self.path)
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             self.answer({"error": "Unauthorized"}, 401)
+        elif parts.path == "/fault":  # of the tests alone
+            type(self).fault = body["fault"]
+            type(self).version = body.get("version", self.version)
+            self.answer({})
         elif parts.path == "/v1/completions":
             self.complete(body)
         elif parts.path == "/pause":
@@ -182,13 +208,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"status": "resumed"})
         elif parts.path == "/collective_rpc":
             assert body["method"] == "reload_weights"
-            type(self).updates += 1
-            late = self.updates > 2
             try:
                 model.reload(
                     body["kwargs"]["weights_path"],
-                    half=late and self.fault == "half",
-                    ignore=late and self.fault == "stale",
+                    half=self.fault == "half",
+                    ignore=self.fault == "stale",
                 )
             except RuntimeError as error:
                 self.answer({"error": {"message": f"Worker failed: {error}"}}, 500)
@@ -213,6 +237,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"choices": [{"index": 0, "prompt_logprobs": [None, *found]}]})
             return
         answers = model.ask(body)
+        if self.fault == "html":
+            self.answer("<html>It works!</html>")
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
@@ -222,6 +249,9 @@ class Handler(BaseHTTPRequestHandler):
         for _ in range(body["n"]):
             one = answers.get()
             assert one is not None
+            if self.fault == "hangs up":
+                self.close_connection = True
+                return
             for chunk in self.chunks(one, one.index - first, body["stream_interval"]):
                 self.send(f"data: {json.dumps({'choices': [chunk]})}\n\n".encode())
         self.send(b"data: [DONE]\n\n")
@@ -229,8 +259,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def chunks(self, one: Sampled, index: int, every: int) -> Iterator[dict[str, Any]]:
         """The parts of a sample: the first token, then ``every`` tokens at a time."""
-        if self.fault == "garbage" and self.updates > 2:
-            yield {"index": index, "token_ids": ["x"], "logprobs": {"token_logprobs": [-1.0]}}
         at = 0
         while at < len(one.token):
             end = min(at + (every if at else 1), len(one.token))
@@ -246,7 +274,7 @@ class Handler(BaseHTTPRequestHandler):
             }
             if last and not self.version.startswith("0.32"):
                 chunk["weight_versions"] = list(self.spans(one))
-            yield chunk
+            yield chunk | GARBAGE.get(self.fault, {})
             at = end
 
     def spans(self, one: Sampled) -> Iterator[dict[str, Any]]:
@@ -259,6 +287,14 @@ class Handler(BaseHTTPRequestHandler):
     def send(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
+
+
+class QuietServer(ThreadingHTTPServer):
+    """Clients that leave are no error."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def main() -> None:
@@ -275,7 +311,7 @@ def main() -> None:
     eos = about.pop("eos")
     Handler.model = Model(DecoderConfig(**about), given.rows, given.length, eos)
     Handler.version, Handler.fault, Handler.token = given.vllm, given.fault, given.token
-    server = ThreadingHTTPServer(("127.0.0.1", given.port), Handler)
+    server = QuietServer(("127.0.0.1", given.port), Handler)
     print(server.server_address[1], flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()  # until the caller ends
