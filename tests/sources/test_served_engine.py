@@ -91,12 +91,9 @@ def test_a_run_whose_server_is_killed_goes_on_with_the_other(
     tmp_path: Path, sorting: Callable[..., list[Process]]
 ) -> None:
     processes = sorting(count=2)
-    with start(
-        tmp_path / "run", settings(processes), max_lag=1, steps=2048, report_every=64
-    ) as run:
-        for number, _ in enumerate(run):
-            if number == 2:
-                processes[0].kill()
+    with start(tmp_path / "run", settings(processes), max_lag=1, steps=4096) as run:
+        for _ in run:
+            processes[0].kill()
     assert run.summary is not None
     summary = dict(run.summary)
     rows = summary["rows"]
