@@ -34,6 +34,7 @@ SPEAKING = (
     "RewardsFailed",
     "PartnersFailed",
     "DifferentPrompts",
+    "EngineFailed",
 )
 
 

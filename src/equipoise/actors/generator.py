@@ -323,4 +323,5 @@ class Generator:
         self.restore(source.state())
 
     def close(self) -> None:
+        self._engine.close()
         self._grader.close()

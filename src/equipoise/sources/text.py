@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from torch import nn
@@ -29,8 +29,9 @@ from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.scoring.scorer import HereScorer, Scorer
 from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
+from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
-from equipoise.sources import scored
+from equipoise.sources import engines, scored
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
 from equipoise.sums import MODELS
@@ -85,11 +86,7 @@ class Texts(Source):
             problems.append("source.task: expected a task, such as sort or a JSONL file, got ''")
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
-        if source.engine != "torch":
-            try:
-                latency(source.engine)
-            except ValueError as error:
-                problems.append(f"source.engine: {error}")
+        problems += engines.problems(source, self.program.placement)
         if source.lora is not None and source.adapter:
             problems.append(
                 "source.lora: must be left out with source.adapter, whose file has the rank, got "
@@ -164,6 +161,8 @@ class Texts(Source):
         text = self.text()
         if text.task.ready is not None:
             text.task.ready(self._holders)
+        if reads:
+            engines.check(source, program.placement, text.spec.prompt + text.spec.completion)
         named = source.reward or text.task.reward
         if not (named or text.task.partner) and (reads or program.evaluation.episodes):
             less = "" if reads else ", or --evaluate-episodes 0"
@@ -296,6 +295,8 @@ class Texts(Source):
             self.settings.samples_at_once,
         )
         batch = max(policy.batch for policy in learning(self.program).values())
+        if lag is not None and engines.is_served(self.settings.engine):
+            most = (lag + 1) * batch  # a server has a queue of its own
         return max(most if lag is None else min(most, (lag + 1) * batch), place.group_envs)
 
     def room(self) -> int | None:
@@ -337,10 +338,31 @@ class Texts(Source):
         )
 
     def writing_engine(
-        self, text: Text, algorithm: Learns, net: nn.Module, *, device: str
+        self,
+        text: Text,
+        algorithm: Learns,
+        net: nn.Module,
+        *,
+        device: str,
+        index: int = 0,
+        note: Callable[[str], object] = lambda words: None,
     ) -> Continuing:
-        """Return the engine of a generator, by the setting ``engine``."""
+        """Return the engine of generator ``index``, by the setting ``engine``; ``note``: for words
+        about its servers.
+        """
         place, named = self.program.placement, self.settings.engine
+        if engines.is_served(named):
+            return engines.served(
+                self.settings,
+                place,
+                cast("Decoder", net),
+                Ends(text.spec.eos, self.settings.stop),
+                length=text.spec.prompt + text.spec.completion,
+                temperature=foreign.attribute(algorithm, "temperature", 1.0),
+                seed=derive_seed(self.program.schedule.seed, "tokens"),
+                index=index,
+                note=note,
+            )
         if named != "torch":
             return SimEngine(
                 latency(named),

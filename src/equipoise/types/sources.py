@@ -330,12 +330,46 @@ class TaskSource(SourceSettings):
     engine: Annotated[
         str,
         Help(
-            "Engine of generators: torch, or sim for trials",
-            "sim draws random tokens in the time of a device that this machine does not have: "
-            "sim:step_s=0.02,median=100.",
+            "Engine of generators: torch, or vllm:URL[,URL...]",
+            "sim is for trials: it draws random tokens in the time of a device that this machine "
+            "does not have, as in sim:step_s=0.02,median=100.",
         ),
+        Flag(WHERE, "torch|vllm:URL"),
         FREE,
     ] = "torch"
+    engine_token_file: Annotated[
+        str,
+        Help(
+            "File with the token of the engine's servers",
+            "Without it $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one.",
+        ),
+        FREE,
+    ] = ""
+    engine_versions: Annotated[
+        tuple[str, ...],
+        Help(
+            "Versions of vLLM that are accepted; empty accepts tested ones",
+            "A version may be its first numbers: 0.33.",
+        ),
+        FREE,
+    ] = ()
+    engine_deadline_s: Annotated[
+        PositiveFloat,
+        Help(
+            "Seconds for a server of the engine to answer or draw",
+            "A server that takes longer, also to load weights, is not used until the next update.",
+        ),
+        FREE,
+    ] = 120.0
+    engine_folder: Annotated[
+        str,
+        Help(
+            "Folder in which the engine's servers find weights",
+            "It must have the same name for this machine and for the servers. Empty is the memory "
+            "of this machine.",
+        ),
+        FREE,
+    ] = ""
     on_update: Annotated[
         Literal["keep", "recompute", "finish"],
         Help(

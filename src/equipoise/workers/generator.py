@@ -46,17 +46,22 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     def build(self, job: Job, site: Site) -> Generator:
         (name, *_) = job.blueprint.learns
         weights = job.shared.policies[name].actor_weights.handle()
-        worker = made_generator(job, site, weights, partial(self.engine, job))
+        worker = made_generator(job, site, weights, partial(self.engine, job, site))
         if not job.life:
             site.load(worker)
         return worker
 
-    def engine(self, job: Job, text: Text) -> Continuing:
+    def engine(self, job: Job, site: Site, text: Text) -> Continuing:
         """The engine that draws, if the algorithm reads rewards."""
         blue = job.blueprint
         (name, *_), device = blue.learns, blue.program.placement.device
         return texts_of(blue.program).writing_engine(
-            text, blue.roles[name].algorithm, blue.network(name), device=device
+            text,
+            blue.roles[name].algorithm,
+            blue.network(name),
+            device=device,
+            index=job.index,
+            note=site.note,
         )
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:

@@ -174,6 +174,7 @@ class Conversing:
         return self._engine.take(version, params, whole)
 
     def close(self) -> None:
+        self._engine.close()
         if self._steps is not None:
             self._steps.close()
 

@@ -18,11 +18,20 @@ _BITS = 52
 _BLOCK = 256
 
 
+def group_keys(seed: int, group: I64) -> I64:
+    """Keys [B] of groups [B], from which ``index_keys`` makes those of their samples."""
+    key = mix(np.array([seed], np.int64).view(np.uint64) + _GOLDEN)
+    return mix((key ^ group.view(np.uint64)) * _GOLDEN).view(np.int64)
+
+
+def index_keys(key: I64, index: I64) -> I64:
+    """Keys [B] of the samples with these numbers in the groups ``key`` [B]."""
+    return mix((key.view(np.uint64) ^ index.view(np.uint64)) * _GOLDEN).view(np.int64)
+
+
 def sample_keys(seed: int, group: I64, index: I64) -> I64:
     """Keys [B] of the samples (group, index) [B]; they are bits, and their sign means nothing."""
-    key = mix(np.array([seed], np.int64).view(np.uint64) + _GOLDEN)
-    key = mix((key ^ group.view(np.uint64)) * _GOLDEN)
-    return mix((key ^ index.view(np.uint64)) * _GOLDEN).view(np.int64)
+    return index_keys(group_keys(seed, group), index)
 
 
 def uniform(key: I64, count: I64) -> NDArray[np.float64]:

@@ -107,6 +107,9 @@ class Engine(Protocol):
         weights: if it is not whole, a step needs others first.
         """
 
+    def close(self) -> None:
+        """Give back all that the engine holds outside this process's memory."""
+
 
 class Continuing(Engine, Protocol):
     """An engine that can continue samples after their end."""

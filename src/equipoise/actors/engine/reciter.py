@@ -70,3 +70,5 @@ class Reciter:
     ) -> Iterator[None]:
         self.version = version
         yield from ()
+
+    def close(self) -> None: ...

@@ -182,6 +182,8 @@ class SimEngine:
         if whole():
             self.version = version
 
+    def close(self) -> None: ...
+
     def _admit(self) -> None:
         """Begin groups whose samples all have room, in order."""
         while self._returned and len(self._rows) < self._most:

@@ -230,6 +230,8 @@ class TorchEngine:
         self._check(params)
         return self._taking(version, params, whole)
 
+    def close(self) -> None: ...
+
     def _check(self, params: Mapping[str, Tensor]) -> None:
         lora.check_base(self._adapted, params, "update")
         for name, parameter in self._adapted.named_parameters():
