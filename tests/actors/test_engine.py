@@ -526,3 +526,19 @@ def test_long_prompts_begin_a_few_at_a_time(net: Decoder, monkeypatch: pytest.Mo
     found = {(one.group, one.index): one for one in few.step()}
     assert few.waiting > 8
     assert _same(whole, found | _run(few))
+
+
+def test_an_engine_that_gave_its_memory_back_draws_the_same(net: Decoder) -> None:
+    wanted, engine = _engine(net), _engine(net)
+    _submit(engine, range(4))
+    with pytest.raises(RuntimeError, match="without open samples, got 4 groups"):
+        engine.give_back()
+    _run(engine)
+    engine.give_back()
+    for one in (wanted, engine):
+        _submit(one, range(4, 12), samples=8)
+    expected, found = _run(wanted), _run(engine)
+    assert found.keys() == expected.keys() and len(found) == 64
+    for key, sample in expected.items():
+        assert sample.token.tolist() == found[key].token.tolist()
+        assert sample.logp.tolist() == found[key].logp.tolist()

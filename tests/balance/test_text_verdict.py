@@ -163,18 +163,25 @@ def test_every_sentence_is_of_a_cause() -> None:
     assert {cause for _, _, _, cause, _ in CASES.values()} >= set(SENTENCES)
 
 
-def both(drawing: float, learning: float, **more: float) -> dict[str, Shares]:
+def both(
+    drawing: float,
+    learning: float,
+    *,
+    publish: float = 0.0,
+    preempted: float = 0.0,
+    starved: float = 0.0,
+    steps: float = 100.0,
+) -> dict[str, Shares]:
     """10 s of a learner that generates."""
-    steps, publish, preempted = (more.pop(name, 0.0) for name in ("steps", "publish", "preempted"))
     return {
         "learner": Shares(
             worked=drawing + learning + publish,
             preempted=preempted,
+            starved=starved,
             done=10.0,
             parts={"decode": drawing, "loss": learning, "publish": publish, "fetch": 0.0},
-            counts={"decode": steps or 100.0},
+            counts={"decode": steps},
             side="learning",
-            **more,
         )
     }
 

@@ -74,3 +74,20 @@ def test_slots_are_copied() -> None:
     assert torch.equal(out[0], out[1]) and torch.equal(
         decoding.cache.key[:, 1, :, :9], decoding.cache.key[:, 4, :, :9]
     )
+
+
+@torch.inference_mode()
+def test_memory_that_was_given_back_is_there_again_and_finite() -> None:
+    net = _net()
+    decoding = Decoding(net, 5, 16)
+    decoding._store.fill_(torch.nan)
+    nbytes = decoding._store.nbytes
+    decoding.give_back()
+    assert decoding._store.untyped_storage().nbytes() == 0
+    decoding.have_room()
+    assert decoding._store.untyped_storage().nbytes() == nbytes
+    # what is masked is multiplied by 0
+    assert not decoding._store.any() and not decoding.cache.key.any()
+    decoding._store.fill_(1.0)
+    decoding.have_room()  # there is room: texts stay
+    assert decoding.cache.value.all()

@@ -362,7 +362,7 @@ def test_a_race_stops_where_the_next_turn_would_not_fit(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(race, "time", SimpleNamespace(monotonic=lambda: now.at))
     monkeypatch.setattr(runs, "rate", rate)
-    monkeypatch.setattr(runs, "_blueprint", lambda program, place: program)
+    monkeypatch.setattr(runs, "throwaway", lambda program, place: program)
     place = SimpleNamespace(placement=SimpleNamespace(inference="local"))
     programs: Any = {}
 

@@ -145,6 +145,9 @@ def test_a_watched_engine_adds_up_what_it_takes() -> None:
         lengths += [one.drawn for one in engine.step()]
         if not engine.live and not engine.waiting:
             break
+    before = sums["steps"].copy()
+    engine.step()  # nothing is drawn
+    assert (sums["steps"] == before).all()
     began, steps = sums["began"], sums["steps"].sum(0)
     assert began[text_costs.PROMPTS] == 2 and began[text_costs.PROMPT_TOKENS] == 8
     assert began[text_costs.SAMPLES] == 8 and sums["ended"] == 8

@@ -4,6 +4,9 @@ memory that is given back.
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from equipoise import api
 from equipoise.nets.decoding import Decoding
+from tests.runtime.test_cluster import pids
 from tests.runtime.test_text import SMALL, STEPS, finished, trained
 
 TINY = SMALL | {"batch": 16, "steps": 64}
@@ -88,6 +92,29 @@ def test_a_run_that_goes_on_ends_in_the_same_bits(tmp_path: Path) -> None:
     trained(tmp_path / "run", on="serial", placement="together", steps=STEPS // 2, settings=half)
     again = finished(api.start(resume=tmp_path / "run", on="process", steps=STEPS))
     assert again["params_sha256"] == whole["params_sha256"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("victim", "learners"), [("learner", 1), ("learner 1", 2), ("learner", 2)])
+def test_a_learner_that_is_killed_while_it_generates_or_learns_costs_no_bit(
+    victim: str, learners: int, tmp_path: Path, seed: int
+) -> None:
+    given: dict[str, Any] = {"placement": "together", "learners": learners, **SMALL}
+    whole = finished(api.start("sort", out=tmp_path / "whole", on="process", **given))
+    draw = random.Random(seed)
+    for moment in range(3):
+        out, at = tmp_path / f"killed {moment}", draw.randrange(64, 900)
+        run = api.start("sort", out=out, on="process", checkpoint_every=256, **given)
+        killed: list[int] = []
+        with run:
+            for report in run:
+                if report.env_steps >= at and not killed:
+                    killed = pids(victim)[:1]
+                    os.kill(killed[0], signal.SIGKILL)
+        assert run.summary is not None and run.summary["status"] == "completed"
+        rows = run.summary["rows"]
+        assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+        assert run.summary["params_sha256"] == whole["params_sha256"], f"killed at about {at}"
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,8 @@ class Fields(TypedDict, total=False):
     fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
     and `max_lag` are the limits."""
     placement: Literal["apart", "together", "elastic"] | Literal["auto"] | None
-    """Workers that generate text: apart, together or auto (default: apart). apart: generators
-    (`actors`) write while learners learn. together: each learner generates, scores and then
-    learns; `max_lag` is 0. auto: the faster one by a measurement, at most `max_lag` versions old.
-    elastic: learners are lent; no run does this yet."""
+    """Workers that generate text: apart, together or auto (default: apart). together: each
+    learner generates and then learns. auto measures which is faster."""
     learners: int | Literal["auto"] | None
     """Learners that share each batch (default: 1). Each learner has actors of its own."""
     inference: Literal["local", "central"] | Literal["auto"] | None
@@ -213,8 +211,7 @@ class Fields(TypedDict, total=False):
     graphs: bool | None
     """Record learner updates as CUDA graphs (GPU only) (default: false)."""
     auto: Sequence[str] | None
-    """Placement settings to measure when the run begins (default: none). `--set
-    placement.threads=auto` adds threads."""
+    """Placement settings to measure when the run begins (default: none)."""
     deadline_s: float | None
     """Seconds without work until a worker is replaced (default: 120.0)."""
     give_up_s: float | None
@@ -401,8 +398,7 @@ class ResumeOptions(TypedDict, total=False):
     graphs: bool | None
     """Record learner updates as CUDA graphs (GPU only) (default: false)."""
     auto: Sequence[str] | None
-    """Placement settings to measure when the run begins (default: none). `--set
-    placement.threads=auto` adds threads."""
+    """Placement settings to measure when the run begins (default: none)."""
     deadline_s: float | None
     """Seconds without work until a worker is replaced (default: 120.0)."""
     give_up_s: float | None

@@ -167,7 +167,7 @@ def measured(blue: Blueprint, interrupt: Interrupt, *, until: float) -> Costs | 
         )
 
     try:
-        first, now = None, moment()
+        first, began, now = None, 0.0, moment()
         while time.monotonic() < until:
             interrupt.check()
             runtime.poll(SLICE_S)

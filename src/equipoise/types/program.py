@@ -246,10 +246,7 @@ class Placement:
         TextPlacement,
         Help(
             "Workers that generate text: apart, together or auto",
-            "apart: generators (`actors`) write while learners learn. together: each learner "
-            "generates, scores and then learns; `max_lag` is 0. auto: the faster one by a "
-            "measurement, at most `max_lag` versions old. elastic: learners are lent; no run does "
-            "this yet.",
+            "together: each learner generates and then learns. auto measures which is faster.",
         ),
         Read("source.task", why="it places the generators of a task"),
         Flag(WHERE, "PLAN", name="placement"),
@@ -390,10 +387,7 @@ class Placement:
     ] = 1
     auto: Annotated[
         tuple[str, ...],
-        Help(
-            "Placement settings to measure when the run begins",
-            "`--set placement.threads=auto` adds threads.",
-        ),
+        Help("Placement settings to measure when the run begins"),
         FREE,
     ] = ()
     deadline_s: Annotated[

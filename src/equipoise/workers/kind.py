@@ -130,7 +130,7 @@ class BeginsAnew:
 class SamplingKind(Kind):
     """Steps envs or acts for them: its workers have groups of envs."""
 
-    side = "sampling"
+    side: ClassVar[Side] = "sampling"
     alike: ClassVar[bool] = True  # its ticks are steps of envs: many, and alike
 
     @abstractmethod
@@ -186,7 +186,7 @@ class LearningKind(Kind, BeginsAnew, Unnumbered):
     others still; it also saves its queue.
     """
 
-    side = "learning"
+    side: ClassVar[Side] = "learning"
 
     @abstractmethod
     def vital(self, blue: Blueprint, shared: Shared, index: int) -> bool:

@@ -120,8 +120,8 @@ class Together:
 
 
 class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
-    """A learner that generates the samples that it learns from. Its blocks are those of one
-    generator; it dies as a learner does.
+    """A learner that generates the samples that it learns from: to the queue it is a generator, and
+    its death is a learner's.
     """
 
     side: ClassVar[Side] = "learning"
