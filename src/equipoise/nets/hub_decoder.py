@@ -121,7 +121,7 @@ class HubDecoder(Decoder, Layered):
     def layers(self) -> list[nn.Module]:
         """Return the layers whose inputs are all that ``recompute`` keeps."""
         kind = importlib.import_module("transformers.modeling_layers").GradientCheckpointingLayer
-        return [module for module in self.modules() if isinstance(module, kind)]
+        return [module for module in self.module.modules() if isinstance(module, kind)]
 
     def hidden(self, data: Packed, layout: Layout | None = None) -> Tensor:
         layout = Layout.of(data) if layout is None else layout
