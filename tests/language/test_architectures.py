@@ -15,15 +15,17 @@ import torch
 
 from equipoise import api, tree
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
+from equipoise.algorithms.token_ppo import TokenPPO
 from equipoise.language import adapters, architectures, files, models
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.nets import hub_decoder, lora, precision
-from equipoise.nets.block import recomputable, recompute
+from equipoise.nets.block import parts, recompute
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.hub_decoder import HubConfig, HubDecoder
 from equipoise.nets.layout import Layout
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.token_logp import token_logp
+from equipoise.types import TextSpec
 from tests.runtime.test_text import SMALL, finished, shown
 
 transformers = pytest.importorskip("transformers")
@@ -212,7 +214,7 @@ def test_layers_are_computed_again_with_the_same_gradients(kind: str, tmp_path: 
     data = packed_texts([([0, 1, 2, 3], [[2, 2, 1, 0], [1]]), ([3], [[0, 0]])])
     plain, again = network(tmp_path), network(tmp_path)
     recompute(again)
-    assert len(recomputable(again)) == 2
+    assert len(parts(again)) == 2
     kept = list[int]()
     for net in (plain, again):
         sizes = list[int]()
@@ -228,6 +230,20 @@ def test_layers_are_computed_again_with_the_same_gradients(kind: str, tmp_path: 
     assert kept[1] < 0.5 * kept[0]
     for (name, x), y in zip(plain.named_parameters(), again.parameters(), strict=True):
         assert x.grad is None or (y.grad is not None and torch.equal(x.grad, y.grad)), name
+
+
+def test_a_critic_of_its_own_has_layers_of_its_own(tmp_path: Path) -> None:
+    model_in(tmp_path, "gpt2")
+    model = asdict(models.find(str(tmp_path)).config)
+    spec = TextSpec(model=model, weights=str(tmp_path), eos=(4,), prompt=8, completion=8)
+    net: Any = TokenPPO(critic="own").network(spec)
+    found = parts(net)
+    assert len(found) == len({*map(id, found)}) == 4
+    recompute(net)
+    data = packed_texts([([0, 1], [[2, 2, 1], [1]])])
+    layout = Layout.of(data)
+    (net.critic(data, layout).sum() - token_logp(net, data)[0].sum()).backward()
+    assert net.module.transformer.h[0].mlp.c_fc.weight.grad is not None
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])

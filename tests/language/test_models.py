@@ -2,6 +2,8 @@
 
 import pytest
 
+import equipoise as eq
+from equipoise.api.pinning import pinned_like, with_commit
 from equipoise.language import files, models
 from equipoise.nets.decoder import Decoder
 
@@ -95,3 +97,32 @@ def test_a_hub_id_without_the_extra_names_it(monkeypatch):
         ValueError, match=r"expected huggingface_hub, got none; .*language|transformers"
     ):
         models.find("some/model")
+
+
+COMMITS = ("a" * 40, "b" * 40)
+
+
+def test_a_run_keeps_the_commit_of_a_model_of_the_hub(monkeypatch, tmp_path):
+    asked = []
+
+    def fetched(name):
+        asked.append(name)
+        return tmp_path / "snapshots" / COMMITS[0]
+
+    monkeypatch.setattr(models, "from_hub", fetched)
+
+    def named(model):
+        return eq.program("sort", "grpo", model=model)
+
+    def model_of(program):
+        return program.source.model
+
+    for name in ("some/model", "some/model@main"):
+        assert model_of(with_commit(named(name))) == f"some/model@{COMMITS[0]}"
+    kept = [f"some/model@{COMMITS[1]}", "tiny", str(tmp_path), "llama:hidden_size=8"]
+    assert [model_of(with_commit(named(name))) for name in kept] == kept
+    assert asked == ["some/model", "some/model@main"]
+    was = named(f"some/model@{COMMITS[0]}")
+    again = ["some/model", "some/model@main", f"some/model@{COMMITS[1]}", "some/modelling", "tiny"]
+    found = [model_of(pinned_like(named(name), was)) for name in again]
+    assert found == [model_of(was), model_of(was), *again[2:]]
