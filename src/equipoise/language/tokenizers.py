@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,7 @@ class HubTokenizer:
                 f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}"
             )
         self._directory, self._read = directory, _auto(directory)
+        self._direct = _direct(self._read)
         own = self._read.eos_token_id
         self.eos: tuple[int, ...] = tuple(
             dict.fromkeys([*([] if own is None else [own]), *_ends(directory)])
@@ -227,6 +228,8 @@ class HubTokenizer:
 
     def decode(self, token: Sequence[int]) -> str:
         """The text without special tokens, as TRL gives it to rewards."""
+        if self._direct is not None:
+            return self._direct(list(token), skip_special_tokens=True)
         return str(self._read.decode(list(token), skip_special_tokens=True))
 
     def prompt(self, prompt: Prompt, template: Mapping[str, object] = NO_ARGUMENTS) -> list[int]:
@@ -365,6 +368,23 @@ def _auto(directory: Path) -> Any:
             f"{directory}: expected a tokenizer that transformers reads, got "
             f"{shortened(' '.join(said(error).split()), 200)}"
         ) from error
+
+
+def _direct(read: Any) -> Callable[..., str] | None:
+    """Return the decoder below transformers' own, which takes a third of its time; None if
+    transformers changes its text.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    kind = type(read)
+    plain = all(
+        getattr(kind, name, None) is getattr(PreTrainedTokenizerFast, name)
+        for name in ("decode", "_decode")
+    )
+    if not plain or read.clean_up_tokenization_spaces:
+        return None
+    found: Callable[..., str] = read.backend_tokenizer.decode
+    return found
 
 
 def _ends(directory: Path) -> list[int]:
