@@ -170,7 +170,7 @@ class HubTokenizer:
                 f"{directory}: expected a directory with {TOKENIZER} and {CONFIG}, got {got}"
             )
         self._directory, self._read = directory, _auto(directory)
-        self._direct = _direct(self._read)
+        self._direct = self._decoder()
         own = self._read.eos_token_id
         self.eos: tuple[int, ...] = tuple(
             dict.fromkeys([*([] if own is None else [own]), *_ends(directory)])
@@ -225,6 +225,21 @@ class HubTokenizer:
                 f"{shortened(repr(text))}: expected a text that {self._directory} has tokens for, "
                 f"got one with others ({error})"
             ) from error
+
+    def _decoder(self) -> Callable[..., str] | None:
+        """Return the decoder below transformers' own, which takes a third of its time; None if
+        transformers changes its text.
+        """
+        from transformers import PreTrainedTokenizerFast
+
+        plain = all(
+            getattr(type(self._read), name, None) is getattr(PreTrainedTokenizerFast, name)
+            for name in ("decode", "_decode")
+        )
+        if not plain or self._read.clean_up_tokenization_spaces:
+            return None
+        found: Callable[..., str] = self._read.backend_tokenizer.decode
+        return found
 
     def decode(self, token: Sequence[int]) -> str:
         """The text without special tokens, as TRL gives it to rewards."""
@@ -368,23 +383,6 @@ def _auto(directory: Path) -> Any:
             f"{directory}: expected a tokenizer that transformers reads, got "
             f"{shortened(' '.join(said(error).split()), 200)}"
         ) from error
-
-
-def _direct(read: Any) -> Callable[..., str] | None:
-    """Return the decoder below transformers' own, which takes a third of its time; None if
-    transformers changes its text.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    kind = type(read)
-    plain = all(
-        getattr(kind, name, None) is getattr(PreTrainedTokenizerFast, name)
-        for name in ("decode", "_decode")
-    )
-    if not plain or read.clean_up_tokenization_spaces:
-        return None
-    found: Callable[..., str] = read.backend_tokenizer.decode
-    return found
 
 
 def _ends(directory: Path) -> list[int]:
