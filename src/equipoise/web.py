@@ -10,12 +10,13 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from equipoise.private.h11 import watched
 
@@ -249,6 +250,38 @@ class LimitedProtocol(H11Protocol):
             self.refuse(
                 408, f"request: must be whole within {self.request_s:g} s, got a part of it"
             )
+
+
+class Chunks:
+    """Further parts of an answer whose head and first part were sent: each is one write, at once.
+
+    Uvicorn's ``send`` gives the same bytes, with more work and a turn of the loop.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @classmethod
+    def of(cls, send: Callable[..., object]) -> Chunks | None:
+        """Return the parts of the answer that ``send`` sends; None if they have another form."""
+        cycle = getattr(send, "__self__", None)
+        if not isinstance(cycle, RequestResponseCycle) or cycle.scope["http_version"] != "1.1":
+            return None
+        return cls(cycle)
+
+    def write(self, data: bytes) -> bool:
+        """Write a part; False if the caller reads too slowly or has left, and ``send`` waits."""
+        cycle = self._cycle
+        if (
+            cycle.flow.write_paused
+            or cycle.disconnected
+            or cycle.response_complete
+            or not cycle.response_started
+            or not data
+        ):
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
 
 IDLE_S = 75  # an HTTP connection that asks nothing is closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -205,3 +206,16 @@ def test_conversations_that_a_template_cannot_tell(tmp_path: Path) -> None:
         HubTokenizer(words(tmp_path / "kept", template=TURNS)).conversation(ASKED, spelled)
     with pytest.raises(ValueError, match="the tokenizer of characters has no chat template"):
         CharTokenizer("ab").conversation(ASKED, SAID)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cleans", [False, True])
+def test_a_text_is_that_of_transformers(tmp_path: Path, cleans: bool) -> None:
+    place = words(tmp_path, template=CHAT)
+    config = json.loads((place / "tokenizer_config.json").read_text())
+    config["clean_up_tokenization_spaces"] = cleans
+    (place / "tokenizer_config.json").write_text(json.dumps(config))
+    read = HubTokenizer(place)
+    assert (read._direct is None) == cleans
+    for tokens in ([], [0], list(range(read.size)), [read.size + 99], [*range(read.size)][::-1]):
+        assert read.decode(tokens) == read._read.decode(tokens, skip_special_tokens=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,9 +42,7 @@ def is_text_run(place: Path) -> bool:
 
 
 @contextmanager
-def gathered(
-    place: Path, registry: RegistryReader, *, base: str = "", trust: Sequence[str] = ()
-) -> Iterator[Path | None]:
+def gathered(place: Path, registry: RegistryReader, *, base: str = "") -> Iterator[Path | None]:
     """Yield the folder of a version: the model of a run on text, or of a folder. None for another
     kind of folder.
 
@@ -63,7 +61,7 @@ def gathered(
     aside.mkdir(parents=True)
     try:
         if run:
-            found = _of_run(place, aside / "model", trust)
+            found = _of_run(place, aside / "model")
         else:
             found = _of_folder(place, aside / "model", registry, base)
         if found is None:
@@ -75,13 +73,13 @@ def gathered(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _of_run(place: Path, to: Path, trust: Sequence[str]) -> versions.Facts | None:
+def _of_run(place: Path, to: Path) -> versions.Facts | None:
     """Export the model of a run into a new folder; None for a reward model."""
-    program, text, net = writer(place, trust=trust)
+    program, text, net = writer(place)
     if isinstance(net, ScoredDecoder):
         return None
     adapted = bool(lora.layers_of(net))
-    export_model(place, to, adapter=adapted, trust=trust)
+    export_model(place, to, adapter=adapted)
     settings, source = texts_of(program).settings, weights_of(place)
     (policy, *_) = learning(program).values()
     weights = adapters.base_sha256(to) if adapted else ""

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.app import Debug, Trust, app
+from equipoise.cli.app import Debug, app
 from equipoise.console.help import Sections, fail, plain_errors
 from equipoise.console.mistakes import OneLineErrors
 from equipoise.console.options import field_options, read_fields
 from equipoise.console.place import printable
-from equipoise.record.paths import RUN
 from equipoise.serving.settings import TRIAL, Settings
 
 if TYPE_CHECKING:
@@ -131,7 +130,6 @@ def add(
     base: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of the model that adapters belong to")
     ] = "",
-    trust: Trust = None,
     reason: Reason = "",
     as_json: Json = False,
     at: At = PLACE,
@@ -156,7 +154,7 @@ def add(
         to = Registry(at, create=True)
         trial = Trial(cpu_s=limits["trial_s"], memory=limits["trial_memory"])
         try:
-            with _gathered(artifact, to, base, trust or ()) as folder:
+            with _gathered(artifact, to, base) as folder:
                 version = to.add(folder, name, reason=reason, trial=trial)
         finally:
             trial.close()
@@ -171,8 +169,9 @@ def add(
 
 
 @contextmanager
-def _gathered(artifact: Path, to: Registry, base: str, trust: Sequence[str]) -> Iterator[Path]:
+def _gathered(artifact: Path, to: Registry, base: str) -> Iterator[Path]:
     """Yield the folder of an artifact: the given one, or one that is made of a run or a model."""
+    from equipoise.record.paths import RUN
     from equipoise.registry.artifacts import LANGUAGE, MANIFEST
 
     artifact = artifact.expanduser()
@@ -181,7 +180,7 @@ def _gathered(artifact: Path, to: Registry, base: str, trust: Sequence[str]) -> 
         from equipoise.api.text_versions import gathered
         from equipoise.api.writing import reward_model
 
-        with gathered(artifact, to, base=base, trust=trust) as folder:
+        with gathered(artifact, to, base=base) as folder:
             yield reward_model(artifact) if folder is None else folder
         return
     if base:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from equipoise.console.columns import columns, total
 from equipoise.console.place import printable
@@ -15,13 +15,14 @@ NAME = 24  # columns of a function's name
 TEXTS = ("prompt", "completion")
 
 
-def lines(found: Mapping[str, Any], width: int | None) -> list[str]:
+def lines(found: Mapping[str, object], width: int | None) -> list[str]:
     """Return the lines of a table of ``completions.json``.
 
     A long text is cut, with the number of its characters that are left out. Control characters are
     escaped.
     """
-    samples = [by_function(one) for one in found["samples"]]
+    given = cast(Sequence[Mapping[str, object]], found["samples"])
+    samples = [by_function(one) for one in given]
     names = list(dict.fromkeys(name for one in samples for name in one if name not in TEXTS))
     head = [*TEXTS, *(_cut(name, NAME) for name in names)]
     numbers = [[_number(one.get(name)) for name in names] for one in samples]
@@ -33,7 +34,7 @@ def lines(found: Mapping[str, Any], width: int | None) -> list[str]:
         [*(_cut(str(one[name]), size) for name, size in zip(TEXTS, sizes, strict=True)), *row]
         for one, row in zip(samples, numbers, strict=True)
     ]
-    title = f"evaluation at step {found['step']:,}: {len(samples)} of its answers"
+    title = f"evaluation at step {cast(int, found['step']):,}: {len(samples)} of its answers"
     return [title, *columns(head, rows, left=2, width=None)]
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from equipoise.console.place import printable
 from equipoise.files import read_json
@@ -246,13 +246,13 @@ class Watched:
         }
 
 
-def _shown(found: Mapping[str, Any]) -> Mapping[str, object]:
+def _shown(found: Mapping[str, object]) -> Mapping[str, object]:
     """Return completions without control characters, which a page would obey or hide."""
     samples = [
         one
-        | {name: printable(one[name], lines=True) for name in ("prompt", "completion")}
+        | {name: printable(str(one[name]), lines=True) for name in ("prompt", "completion")}
         | {"rewards": {printable(clipped(key)): x for key, x in one.get("rewards", {}).items()}}
-        for one in found["samples"]
+        for one in cast(list[dict[str, dict[str, str]]], found["samples"])
     ]
     return {"step": found["step"], "samples": samples}
 

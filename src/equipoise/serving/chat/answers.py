@@ -24,6 +24,8 @@ class Answers:
         self._asked, self._reply, self._token = asked, reply, token
         # by choice: letters of the tokens with log-probabilities so far
         self._letters = [0] * reply.job.samples
+        # by choice: the bytes of an event before and after its text
+        self._frames = dict[int, tuple[bytes, bytes]]()
 
     def whole(self, pieces: Sequence[Piece]) -> bytes:
         """Return the whole answer, of all pieces."""
@@ -50,15 +52,29 @@ class Answers:
 
     def parts(self, pieces: Sequence[Piece]) -> Iterator[bytes]:
         """Return the events of pieces."""
+        chat = self._asked.kind == "chat"
         for one in pieces:
-            chat = self._asked.kind == "chat"
-            content: Json = {"delta": {"content": one.text}} if chat else {"text": one.text}
-            if one.text or one.logprobs:
-                made = self._choice(one.choice, content, one.logprobs)
-                yield self._event([made | {"finish_reason": None}])
+            if one.text and self._asked.logprobs is None:
+                before, after = self._frames.get(one.choice) or self._frame(one.choice)
+                yield before + encode(one.text) + after
+            elif one.text or one.logprobs:
+                yield self._text(one.choice, one.text, one.logprobs)
             if one.finish:
                 last: Json = {"delta": {}} if chat else {"text": ""}
                 yield self._event([self._choice(one.choice, last) | {"finish_reason": one.finish}])
+
+    def _text(self, number: int, text: str, logprobs: Sequence[TokenLogp]) -> bytes:
+        chat = self._asked.kind == "chat"
+        content: Json = {"delta": {"content": text}} if chat else {"text": text}
+        made = self._choice(number, content, logprobs)
+        return self._event([made | {"finish_reason": None}])
+
+    def _frame(self, number: int) -> tuple[bytes, bytes]:
+        """Make the event of a choice once: its later ones differ in their text alone."""
+        mark = f"text of {self._asked.answer}"
+        before, _, after = self._text(number, mark, ()).partition(encode(mark))
+        self._frames[number] = before, after
+        return before, after
 
     def last(self) -> Iterator[bytes]:
         """Return the events after the text."""

@@ -21,6 +21,7 @@ from equipoise.serving.chat.wire import Kind, error, known_name, read
 from equipoise.serving.chat.writer import Piece, Reply
 from equipoise.serving.guard import Guard
 from equipoise.serving.messages import Refused
+from equipoise.web import Chunks
 
 JSON = ((b"content-type", messages.JSON),)
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")
@@ -82,7 +83,11 @@ class App(GuardedApp):
         The head of the answer waits for the first part, so that a refusal has its own status, and
         every event the version.
         """
-        begun = False
+        begun, chunks = False, Chunks.of(exchange.send)
+
+        def write(piece: Piece) -> bool:
+            return chunks is not None and chunks.write(b"".join(answers.parts([piece])))
+
         try:
             while some := await reply.next():
                 events = answers.parts(some)
@@ -92,6 +97,7 @@ class App(GuardedApp):
                 await exchange.send(
                     {"type": "http.response.body", "body": b"".join(events), "more_body": True}
                 )
+                reply.write_at_once = write
             end = b"".join(answers.last())
         except Refused as no:
             if not begun:

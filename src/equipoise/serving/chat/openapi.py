@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from equipoise.serving.chat.wire import NEUTRAL, PROMPTS, Chat, Completions
-from equipoise.serving.openapi import STATUSES
+from equipoise.serving.openapi import STATUSES, Schema
 
-Schema = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"
 ANY = (400, 401, 403, 405, 408, 431, 500, 503)  # of every path
 ASKED = (404, 413, 415, 429, 504)  # also of a request for an answer
@@ -18,7 +15,7 @@ SAID = STATUSES | {
     429: "Too many answers are open; the header Retry-After has a time.",
     504: "No answer within the deadline.",
 }
-ANYTHING = {"description": "Any value; it is not used."}
+ANYTHING = {"description": "A value that is not used."}
 TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 TEXTS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
 PROMPT = {

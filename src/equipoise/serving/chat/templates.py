@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from equipoise.hints import said
 from equipoise.language.scoring.process import die_with_parent
@@ -58,9 +58,8 @@ class Templates:
             raise
         self._give(child)
         if "error" in answer:
-            raise ValueError(answer["error"])
-        found: list[int] = answer["tokens"]
-        return found
+            raise ValueError(str(answer["error"]))
+        return cast("list[int]", answer["tokens"])
 
     def prepare(self) -> None:
         """Start a process, so that the first prompt does not wait for it."""
@@ -126,7 +125,7 @@ class _Child:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def ask(self, message: Mapping[str, object], within_s: float) -> Any:
+    def ask(self, message: Mapping[str, object], within_s: float) -> Mapping[str, object]:
         """Send a message, and wait for the answer; ``Exceeded`` if there is none."""
         ends, answer = time.monotonic() + within_s, bytearray()
         assert self._popen.stdin is not None and self._popen.stdout is not None
@@ -149,7 +148,7 @@ class _Child:
                 f"processor time and {MEMORY / 2**30:g} GiB of memory, got messages with which it "
                 "does not end; try another template, or /v1/completions"
             )
-        return json.loads(answer)
+        return cast("Mapping[str, object]", json.loads(answer))
 
     def kill(self) -> None:
         self._popen.kill()

@@ -72,16 +72,32 @@ class Reply:
         self.job, self.left = job, job.samples  # choices that have not ended
         self.version, self.tokens = "", 0
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
+        # writes a piece at once while ``next`` waits; False if it cannot
+        self.write_at_once: Callable[[Piece], bool] | None = None
         self._pieces: list[Piece] = []
         self._failed: Exception | None = None
         self._waiting: asyncio.Future[None] | None = None
 
     def add(self, piece: Piece, version: str, tokens: int) -> None:
         """Add a piece, in the loop's thread. ``tokens``: drawn since the last piece."""
-        self._pieces.append(piece)
         self.version, self.tokens = version, self.tokens + tokens
         self.left -= piece.finish is not None
-        self._wake()
+        if not self._written(piece):
+            self._pieces.append(piece)
+            self._wake()
+        elif not self.left:
+            self._wake()
+
+    def _written(self, piece: Piece) -> bool:
+        """Write a piece without a turn of the loop, if no other piece waits to be written."""
+        waits = self._waiting is not None and not self._waiting.done()
+        if self.write_at_once is None or not waits or self._pieces:
+            return False
+        try:
+            return self.write_at_once(piece)
+        except Exception as error:  # of a tokenizer
+            self.fail(error)
+            return False
 
     def fail(self, error: Exception) -> None:
         """End the reply with an error, in the loop's thread."""
