@@ -109,8 +109,9 @@ def test_a_run_that_is_resumed_has_the_bits_of_one_that_was_not_disturbed(tmp_pa
     assert source is not None
     again = replace(blue_of(tmp_path / "again", **given), resume=source)
     made = machines.on_machines(again, SITES) if to == "machines" else ProcessRuntime(again)
-    found, _ = machines.finish(made)
+    found, now = machines.finish(made)
     assert found == wanted
+    assert now.rows["inserted"] == now.rows["sampled"] + now.rows["held"]
 
 
 def poll_until(runtime, end):

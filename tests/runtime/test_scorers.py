@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.plans.plan import plan_run
 from equipoise.programs.cluster import Cluster
+from equipoise.record import checkpoint
+from equipoise.runtime import build
 from equipoise.runtime.cluster.placing import Node, cells, deal
+from equipoise.runtime.cluster.remote_crew import _in_hand
+from equipoise.runtime.ipc import Heap
 from equipoise.runtime.messages import Note
 from equipoise.workers.kind import crew
 from equipoise.workers.kinds import KINDS
@@ -109,6 +114,34 @@ def test_a_run_with_scorers_goes_on_without_any(tmp_path: Path) -> None:
         resume=tmp_path / "part", on="serial", steps=512, settings=["source.scorers=0"]
     )
     assert ended(part) == whole
+
+
+def test_a_site_s_learner_goes_on_with_its_own_queue(tmp_path: Path) -> None:
+    """Not with that of learner 0, dealt anew to two: then its blocks would have other numbers."""
+    settings = [*TEXT["settings"], "schedule.schedule_steps=512"]
+    options: dict[str, Any] = {"actors": 2, "learners": 2, "steps": 256, "settings": settings}
+    run = api.start(
+        "sort",
+        algorithm="grpo",
+        batch=64,
+        on="serial",
+        out=tmp_path / "run",
+        tensorboard=False,
+        evaluate_episodes=0,
+        max_lag=0,
+        **options,
+    )
+    for _ in run:
+        pass
+    source = checkpoint.choose(tmp_path / "run" / "checkpoints", skipped=[])
+    assert source is not None
+    made = replace(blue(tmp_path / "again", **options | {"steps": 512}), apart=True)
+    mine = tuple(one for one in crew(made, KINDS) if one.title in ("learner 1", "generator 1"))
+    names = [name for one in crew(made, KINDS) for name in one.files]
+    there = replace(made, resume=_in_hand(source, [*names, *source.kept], mine))
+    shared, _, _ = build.lay_out(there, KINDS, Heap, LocalChannel, site=mine)
+    begun = shared.queues[1].counters[0] // 4
+    assert begun.tolist() == [16, 17, 18, 19]  # four updates of four blocks each
 
 
 def test_a_scorer_is_a_cell_and_may_have_machines_of_its_own(tmp_path: Path) -> None:

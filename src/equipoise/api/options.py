@@ -154,6 +154,9 @@ class Fields(TypedDict, total=False):
     task's own functions if `reward` has a reward model."""
     reward_deadline_s: float | None
     """Seconds for a reward to grade a group (default: 60.0)."""
+    scorers: int | None
+    """Workers that call the rewards for all generators (default: 0). 0: each generator has a
+    process for them. With several machines scorers may have machines of their own."""
     chat_template_kwargs: Sequence[str] | None
     """Arguments of the chat template, as KEY=VALUE[,...] (default: none). An example is
     enable_thinking=false. A column of the row takes precedence."""
@@ -361,6 +364,9 @@ class ResumeOptions(TypedDict, total=False):
     two minutes."""
     reward_deadline_s: float | None
     """Seconds for a reward to grade a group (default: 60.0)."""
+    scorers: int | None
+    """Workers that call the rewards for all generators (default: 0). 0: each generator has a
+    process for them. With several machines scorers may have machines of their own."""
     step_deadline_s: float | None
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     samples_at_once: int | None

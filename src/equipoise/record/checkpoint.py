@@ -366,6 +366,10 @@ class Source:
     meta: Mapping[str, Any]
     kept: dict[str, bytes] = field(default_factory=dict, repr=False)
 
+    def has(self, name: str) -> bool:
+        """Can ``read`` return the file?"""
+        return name in self.kept or name in self.files
+
     def read(self, name: str) -> bytes:
         """The bytes of a file, checked against the manifest."""
         if name in self.kept:

@@ -202,9 +202,7 @@ def _fill(
             policy.weights.publish(0, initial[name])
         return
     source, files = blue.resume, list[str]()
-    while (
-        file := f"{numbered('experience', len(files))}.safetensors"
-    ) in source.files or not files:
+    while source.has(file := f"{numbered('experience', len(files))}.safetensors") or not files:
         files.append(file)
     states = [statefile.parse(source.read(file), source.path / file) for file in files]
     file = files[0]
