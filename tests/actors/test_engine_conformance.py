@@ -36,11 +36,11 @@ NAMES = (*DRAWING, "conversing", "sim")
 class OneTurn:
     """A partner that ends each conversation."""
 
-    def reset(self, row: Mapping[str, object]) -> object:
+    def reset(self, row: Mapping[str, object]) -> str:
         return ""
 
-    def step(self, text: str) -> object:
-        return 1.0
+    def step(self, text: str) -> tuple[None, float]:
+        return None, 1.0
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +196,7 @@ def test_log_probabilities_are_those_of_the_newest_weights(
 ) -> None:
     engine = make(name, temperature=0.7)
     assert wrong_logps(net, dict(net.named_parameters()), drawn(engine, range(4)), 0.7) < 1e-5
+    found: Samples = {}
     for version in (1, 2):
         params = moved(net, version)
         update(engine, version, params)

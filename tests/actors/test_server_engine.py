@@ -59,15 +59,11 @@ def _started(net: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def pair(_started: list[Process]) -> Iterator[list[Process]]:
-    """Two servers without a fault; those that a test ended are started again."""
+    """Two servers without a fault."""
     yield _started
     for one in _started:
-        try:
-            one.server(deadline_s=5.0).call("POST", "/fault", {"fault": "", "version": "0.33.0"})
-            one.server().resume()
-        except ServerFailed:
-            one.kill()
-            one.start()
+        one.server().call("POST", "/fault", {"fault": "", "version": "0.33.0"})
+        one.server().resume()
 
 
 @contextmanager
@@ -101,9 +97,12 @@ def submitted(one: ServerEngine, groups: range = range(8)) -> None:
 
 @pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.thorough)])
 def test_a_server_that_dies_costs_what_it_had_in_flight(
-    pair: list[Process], net: Decoder, how: str
+    tmp_path: Path, net: Decoder, how: str
 ) -> None:
-    with engine(pair, net, deadline_s=6.0 if how == "stopped" else 60.0) as (one, notes):
+    with (
+        served(tmp_path, net.config, (EOS,), "--length", str(LENGTH), count=2) as pair,
+        engine(pair, net, deadline_s=6.0 if how == "stopped" else 60.0) as (one, notes),
+    ):
         submitted(one)
         whole = collected(one)
         pair[0].server().pause(finish=False)  # so that its samples are under way when it dies
@@ -185,7 +184,7 @@ def test_weights_that_did_not_arrive_draw_nothing(
         assert all((sample.version == 1).all() for sample in found.values())
         broken(pair[1], fault)
         with pytest.raises(EngineFailed, match=said):
-            update(one, 2, moved(net, 2))
+            update(one, 2, moved(net, 2, 0.01))
 
 
 def test_a_stale_server_is_found_after_updates_too_small_to_see() -> None:
@@ -222,10 +221,9 @@ def test_samples_wait_until_the_weights_are_proven(
 
     with engine(pair[:1], net) as (one, _):
         submitted(one)
-        one.step()
+        found: Samples = {(x.group, x.index): x for x in one.step()}
         monkeypatch.setattr(Server, "logps", slow)
         parts = one.take(1, moved(net, 1), lambda: True)
-        found: Samples = {}
         before = -1
         until = time.monotonic() + 60
         while before < 0 and time.monotonic() < until:

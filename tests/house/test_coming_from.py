@@ -456,8 +456,6 @@ ABSENT: dict[str, list[tuple[str, Callable[[], str], str]]] = {
         ("nor are quantised", program("grpo", "load_in_4bit=1", env="sort"), "never quantised"),
         ("`--lora RANK`", program("grpo", "algorithm.lora_rank=4", env="sort"), "--lora RANK"),
         ("without dropout", program("grpo", "lora_dropout=0.1", env="sort"), "without dropout"),
-        ("one engine, in torch", no_module("vllm"), "none"),
-        ("one engine, in torch", command("train", "sort", "--use-vllm"), "No such option"),
     ],
 }
 # Words that begin a claim of absence. Each one of a page has to be part of a phrase above.

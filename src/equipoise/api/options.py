@@ -89,6 +89,10 @@ class Fields(TypedDict, total=False):
     on_nonfinite: Literal["stop", "drop", "clamp"] | None
     """Reaction to nan or infinity from an env (default: stop). stop: end the run. drop: drop the
     episode. clamp: clamp the value."""
+    engine: str | None
+    """Engine of generators: torch, or vllm:URL[,URL...] (default: torch). sim is for trials: it
+    draws random tokens in the time of a device that this machine does not have, as in
+    sim:step_s=0.02,median=100."""
     max_lag: int | None
     """Staleness limit in policy versions; 0 is lockstep (default: 0). A run in lockstep is
     reproducible. A higher limit lets actors and learner overlap. none sets no limit."""
@@ -179,9 +183,18 @@ class Fields(TypedDict, total=False):
     own end also ends it."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
-    engine: str | None
-    """Engine of generators: torch, or sim for trials (default: torch). sim draws random tokens in
-    the time of a device that this machine does not have: sim:step_s=0.02,median=100."""
+    engine_token_file: str | None
+    """File with the token of the engine's servers (default: none). Without it
+    $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""
+    engine_versions: Sequence[str] | None
+    """Versions of vLLM that are accepted; empty accepts tested ones (default: none). A version
+    may be its first numbers: 0.33."""
+    engine_deadline_s: float | None
+    """Seconds for a server of the engine to answer or draw (default: 120.0). A server that takes
+    longer, also to load weights, is not used until the next update."""
+    engine_folder: str | None
+    """Folder in which the engine's servers find weights (default: none). It must have the same
+    name for this machine and for the servers. Empty is the memory of this machine."""
     on_update: Literal["keep", "recompute", "finish"] | None
     """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
     recompute: compute the cache again. finish: finish the completions first."""
@@ -334,6 +347,10 @@ class ResumeOptions(TypedDict, total=False):
     steps: int | None
     """Env steps in all, such as 500k or 1M (default: 500000). They count after frame skip. With
     `--dataset` they are updates, and on text they are samples."""
+    engine: str | None
+    """Engine of generators: torch, or vllm:URL[,URL...] (default: torch). sim is for trials: it
+    draws random tokens in the time of a device that this machine does not have, as in
+    sim:step_s=0.02,median=100."""
     balance: Literal["off", "auto"] | None
     """Automatic adaptation of actors and staleness (default: off). With auto fewer actors act, on
     fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
@@ -371,9 +388,18 @@ class ResumeOptions(TypedDict, total=False):
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
-    engine: str | None
-    """Engine of generators: torch, or sim for trials (default: torch). sim draws random tokens in
-    the time of a device that this machine does not have: sim:step_s=0.02,median=100."""
+    engine_token_file: str | None
+    """File with the token of the engine's servers (default: none). Without it
+    $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""
+    engine_versions: Sequence[str] | None
+    """Versions of vLLM that are accepted; empty accepts tested ones (default: none). A version
+    may be its first numbers: 0.33."""
+    engine_deadline_s: float | None
+    """Seconds for a server of the engine to answer or draw (default: 120.0). A server that takes
+    longer, also to load weights, is not used until the next update."""
+    engine_folder: str | None
+    """Folder in which the engine's servers find weights (default: none). It must have the same
+    name for this machine and for the servers. Empty is the memory of this machine."""
     on_update: Literal["keep", "recompute", "finish"] | None
     """Treatment of running completions at new weights (default: keep). keep: keep the KV cache.
     recompute: compute the cache again. finish: finish the completions first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class SentWeights:
             raise ValueError(f"source.engine_folder: must be a folder, got {str(root)!r}")
         _sweep(root)
         self._root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+        # also called if the process ends by an error; a killed one's folder is removed by the next
+        self._removed = weakref.finalize(self, shutil.rmtree, self._root, True)
         # the user of a server may be another, on this machine or on a shared file system
         self._root.chmod(0o755)
         self._written: Path | None = None
@@ -75,7 +78,7 @@ class SentWeights:
         return folder, logp[torch.as_tensor(data.chosen)].double().cpu().numpy()
 
     def close(self) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._removed()
 
 
 class Proof:

@@ -408,6 +408,7 @@ class ServerEngine:
     def _alive(self) -> None:
         """EngineFailed if no server is left."""
         if all(held.why for held in self._held):
+            self.close()
             which = "; ".join(f"{held.server} {held.why}" for held in self._held)
             raise EngineFailed(f"source.engine: no server is left to draw samples: {which}")
 
