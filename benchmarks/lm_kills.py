@@ -472,7 +472,7 @@ class Ours:
         return [str(examples[number].columns["id"]) for number in line["numbers"]]
 
     def dropped(self, out: Path) -> Mapping[str, str]:
-        found = {}
+        found = dict[str, str]()
         for path in out.glob("capsules/reward-*.json"):
             capsule = json.loads(path.read_text())
             found |= dict.fromkeys(capsule["samples"]["columns"]["id"], capsule["error"])
