@@ -279,13 +279,9 @@ class Killed:
         if code == 0:
             self.look()
             return True
-        if (
-            code is not None
-            and self.kills
-            and self.mended < self.kills
-            and self._system.mend(self._out)
-        ):
+        if code is not None and self.mended < self.kills and self._system.mend(self._out):
             self.mended += 1
+            self.errors.append(self._last())
             self._process = self._start(again=True)
             return False
         quiet = time.monotonic() - self._heard
