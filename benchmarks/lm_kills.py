@@ -234,6 +234,7 @@ class Killed:
         self._read = 0  # bytes of the log
         self.lines: list[dict[str, Any]] = []
         self.kills = self.mended = 0
+        self.errors: list[str] = []  # for which a person had to help
         self._heard = time.monotonic()
         self._process = self._start(again=False)
 
@@ -278,13 +279,9 @@ class Killed:
         if code == 0:
             self.look()
             return True
-        if (
-            code is not None
-            and self.kills
-            and self.mended < self.kills
-            and self._system.mend(self._out)
-        ):
+        if code is not None and self.mended < self.kills and self._system.mend(self._out):
             self.mended += 1
+            self.errors.append(self._last())
             self._process = self._start(again=True)
             return False
         quiet = time.monotonic() - self._heard
@@ -297,6 +294,10 @@ class Killed:
             raise Stuck(f"{self._out.name}: {why}\n{text}")
         time.sleep(POLL_S)
         return False
+
+    def _last(self) -> str:
+        """The last line that the commands printed."""
+        return (self._printed.read_text(errors="replace").strip().splitlines() or [""])[-1]
 
     def kill(self, role: str, draw: random.Random) -> bool:
         """SIGKILL a process of the role -> was there one? Start again what does not go on."""
@@ -467,7 +468,7 @@ class Ours:
         return [str(examples[number].columns["id"]) for number in line["numbers"]]
 
     def dropped(self, out: Path) -> Mapping[str, str]:
-        found = {}
+        found = dict[str, str]()
         for path in out.glob("capsules/reward-*.json"):
             capsule = json.loads(path.read_text())
             found |= dict.fromkeys(capsule["samples"]["columns"]["id"], capsule["error"])
@@ -601,6 +602,7 @@ def attacked(
     finally:
         run.close()
     row |= {"kills": run.kills, "by_hand": run.mended, "prompts": len(alone[0])}
+    row["errors"] = run.errors
     row["seconds"] = round(time.monotonic() - began, 1)
     short = {k: len(v) if isinstance(v, list) else v for k, v in row.items()}
     print(json.dumps(short), flush=True)

@@ -74,6 +74,8 @@ import lm_kills_task
 out, faulty = pathlib.Path(sys.argv[1]), sys.argv[2]
 out.mkdir(exist_ok=True)
 begin = len(list(out.glob("step*")))
+if (out / "torn").exists():
+    sys.exit("torn")
 for update in range(begin + (faulty == "loses" and begin > 0), 20):
     ids = [str(update)] * 2
     lm_kills_task.log("scored", ids=ids)
@@ -83,6 +85,8 @@ for update in range(begin + (faulty == "loses" and begin > 0), 20):
         os._exit(0)
     time.sleep(0.02)
     (out / f"step{update}").touch()
+    if faulty == "tears" and not begin:
+        (out / "torn").touch()
     if faulty == "fails" and update == 3:
         sys.exit("no luck")
 if faulty == "loses":
@@ -122,7 +126,9 @@ class Played:
         return str(len(list(out.glob("step*"))))
 
     def mend(self, out: Path) -> bool:
-        return False
+        if self._fault == "tears":
+            (out / "torn").unlink()
+        return self._fault == "tears"
 
 
 SIZES = Scenario(name="played", max_lag=0, updates=20, group=2, evaluated=0)
@@ -144,6 +150,15 @@ def test_a_run_is_killed_and_judged(
         run.close()
     assert run.kills >= 1 and found.passed == (not fault), found
     assert bool(found.lost) == bool(fault)
+
+
+def test_the_help_of_a_person_is_counted(tmp_path: Path) -> None:
+    run = Killed(Played("tears"), SIZES, tmp_path, tmp_path / "run")
+    try:
+        lm_kills.killed(run, "driver", 1, 3, SIZES.updates)
+    finally:
+        run.close()
+    assert (run.kills, run.mended, run.errors) == (1, 1, ["torn"])
 
 
 def test_a_run_that_fails_by_itself_is_no_pass(tmp_path: Path) -> None:
