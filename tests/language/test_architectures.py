@@ -506,15 +506,15 @@ def test_large_models_are_written_in_parts(
 ) -> None:
     model_in(tmp_path / "model", kind)
     net = network(tmp_path / "model")
-    monkeypatch.setattr(hub_decoder, "SHARD", 10_000)
-    monkeypatch.setattr(files, "SHARD", 10_000)
+    monkeypatch.setattr(hub_decoder, "SHARD", 20_000)
+    monkeypatch.setattr(files, "SHARD", 20_000)
     saved = tmp_path / "saved"
     if isinstance(net, HubDecoder):
         net.write(saved)
     else:
         files.write(saved, net.config, dict(net.named_parameters()))
     shards = [file.stat().st_size for file in saved.glob("model-*.safetensors")]
-    assert len(shards) > 1 and max(shards) < 14_000
+    assert len(shards) > 1 and max(shards) < 24_000  # with the names in the header
     again = network(saved)
     for (name, x), y in zip(net.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(x, y), name

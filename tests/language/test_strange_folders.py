@@ -88,7 +88,10 @@ def pointed(name: object) -> Change:
 
 
 def settings(**changes: object) -> Change:
-    return lambda place: changed(place, **changes)
+    def made(place: Path) -> None:
+        changed(place, **changes)
+
+    return made
 
 
 def adapter(place: Path) -> None:
@@ -115,6 +118,16 @@ def bent_head(found: dict[str, Tensor]) -> dict[str, Tensor]:
 def without_end(place: Path) -> None:
     (place / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     (place / "generation_config.json").unlink()
+
+
+def without_tokenizer(place: Path) -> None:
+    for file in place.glob("tokenizer*"):
+        file.unlink()
+
+
+def pipe(place: Path) -> None:
+    (place / files.CONFIG).unlink()
+    os.mkfifo(place / files.CONFIG)
 
 
 def torn(place: Path, found: dict[str, Any]) -> None:
@@ -149,7 +162,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "adapter": (adapter, "must be a model, got an adapter of 'some/base'"),
     "code": (code, "got one with code of its own, which is not run"),
     "no tokenizer": (
-        lambda place: [file.unlink() for file in place.glob("tokenizer*")],
+        without_tokenizer,
         "expected one with a tokenizer",
     ),
     "pickle in the index": (sharded(pickled), "must name safetensors, got 'a.bin'"),
@@ -162,7 +175,7 @@ WRONG: dict[str, tuple[Change, str]] = {
         "got all but",
     ),
     "a pipe": (
-        lambda place: ((place / files.CONFIG).unlink(), os.mkfifo(place / files.CONFIG)),
+        pipe,
         "expected a plain file, got another kind",
     ),
 }
