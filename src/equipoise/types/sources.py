@@ -174,14 +174,16 @@ class TaskSource(SourceSettings):
         str,
         Help(
             "Prompts: a task, a file, reasoning_gym:NAME or a callable",
-            "A file is JSONL or parquet; a callable is module:callable.",
+            "A file is JSONL or parquet; a callable is module:callable. openenv:URL is a server of "
+            "worlds, verifiers:NAME a taskset.",
         ),
     ]
     arguments: Annotated[
         tuple[str, ...],
         Help(
             "Arguments of the task, as KEY=VALUE[,...]",
-            "They are settings of a reasoning-gym data set, or held_out=FILE for a file.",
+            "They are settings of a reasoning-gym data set, of a server or of a taskset, or "
+            "held_out=FILE for a file.",
         ),
     ] = ()
     model: Annotated[
