@@ -205,9 +205,6 @@ def test_a_history_that_is_rendered_is_learned_from_in_parts(tmp_path: Path) -> 
     assert runs["serial"] == runs["process"]
     assert shown(tmp_path / "serial", "token_mult_prob_error") < 1.001
     assert shown(tmp_path / "serial", "completions/prefixes") > 1.0
-    given[-1] = "source.history=append"
-    with pytest.raises(ValueError, match="try source.history=render"):
-        api.start(task, out=tmp_path / "not", **SMALL | options)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
