@@ -128,11 +128,10 @@ class Fields(TypedDict, total=False):
     """Env steps between checkpoints; 0 saves at the end only (default: none). none saves every
     two minutes."""
     task: str | Callable[..., object] | None
-    """Prompts: a task, a file, reasoning_gym:NAME or a callable. A file is JSONL or parquet; a
-    callable is module:callable. openenv:URL is a server of worlds, verifiers:NAME a taskset."""
+    """Prompts: a task, FILE, module:callable or KIND:NAME."""
     arguments: Sequence[str] | None
     """Arguments of the task, as KEY=VALUE[,...] (default: none). They are settings of a
-    reasoning-gym data set, of a server or of a taskset, or held_out=FILE for a file."""
+    reasoning-gym data set, or held_out=FILE for a file."""
     lora_alpha: float | None
     """Scale of the adapters, divided by their rank (default: 16.0)."""
     lora_targets: Sequence[str] | None
@@ -169,10 +168,7 @@ class Fields(TypedDict, total=False):
     step_deadline_s: float | None
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     history: Literal["append", "render"] | None
-    """Earlier turns of a conversation, as the next turn reads them (default: append). append: as
-    they were drawn; a chat template that changes them is refused. render: as the chat template
-    writes them again, such as without reasoning. Each prefix that was read is learned from once,
-    and `completion_tokens` counts them all."""
+    """Earlier turns as later ones read them (default: append)."""
     stop: Sequence[str] | None
     """Texts that end a completion (default: none). They are part of the completion. The model's
     own end also ends it."""

@@ -31,11 +31,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from equipoise.access import is_local, read_token
 from equipoise.files import parse_json
+from equipoise.foreign import Foreign
 from equipoise.hints import hint, said, shortened
 from equipoise.language.turns import openings
 from equipoise.language.turns.openenv_fields import (
@@ -101,7 +101,7 @@ class World:
             if type(value) is not kind:
                 word = {str: "a text", int: "a whole number", bool: "true or false"}[kind]
                 raise ValueError(f"{at}: {key}: must be {word}, got {value!r:.80}")
-        how: dict[str, Any] = known | dict(given)
+        how: dict[str, Foreign] = known | dict(given)
         for key, most in (("rows", MOST_ROWS), ("sessions", MOST_SESSIONS)):
             if not 1 <= how[key] <= most:
                 raise ValueError(f"{at}: {key}: must be 1 to {most:,}, got {how[key]:,}")
@@ -235,7 +235,7 @@ class Conversation:
 
     def reset(self, row: Mapping[str, object]) -> Prompt:
         """Begin a world with the arguments in the column ``reset``."""
-        given: Any = row["reset"]
+        given: Foreign = row["reset"]
         self._session = self._sessions.take()
         seen = self._asked("reset", given)
         if seen.done:
