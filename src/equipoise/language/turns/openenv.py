@@ -57,6 +57,7 @@ from equipoise.types.packed import Example, Prompt
 
 PREFIX = "openenv:"
 ROWS, SESSIONS = 64, 16
+STRANGE = "\N{REPLACEMENT CHARACTER}"
 MOST_ROWS, MOST_SESSIONS = 1_000_000, 1024
 READING = 4  # sessions that read the first observations
 
@@ -242,7 +243,7 @@ class Conversation:
             raise WrongAnswer("the server's reset: must begin an episode, got one that is done")
         text = self._world.to_text(seen.observation)
         if not self._world.chat:
-            return text
+            return text.replace(STRANGE, "?")
         system = [{"role": "system", "content": self._world.system}] if self._world.system else []
         return [*system, {"role": "user", "content": text}]
 
@@ -255,7 +256,9 @@ class Conversation:
         if seen.done:
             self.end()
             return None, seen.reward
-        return self._world.to_text(seen.observation), seen.reward
+        answer = self._world.to_text(seen.observation)
+        # a world may repeat a turn with a token that has no character
+        return answer if self._world.chat else answer.replace(STRANGE, "?"), seen.reward
 
     def end(self) -> None:
         """Give the session back; one that waits for an answer is closed."""
