@@ -76,7 +76,7 @@ class Running:
 
         def moved(name: str) -> float:
             return sum(
-                getattr(site, name) - getattr(before.sites[key], name)
+                float(getattr(site, name) - getattr(before.sites[key], name))
                 for key, site in now.sites.items()
             )
 

@@ -60,9 +60,9 @@ class SeededEngine(TorchEngine):
 
     seeds: dict[int, int]
 
-    def _begin(self, groups: list[_Group]) -> torch.Tensor:
+    def _begin(self, groups: list[_Group], end: torch.Tensor | None = None) -> torch.Tensor:
         first = self.live
-        hidden = super()._begin(groups)
+        hidden = super()._begin(groups, end)
         rows = self._rows[:, first : self.live]
         for one in groups:
             mine = rows[GROUP] == one.group

@@ -90,6 +90,16 @@ def copies(
     return seen(".", float(data["move"] == state["letter"]), state["moves"] == 3)
 
 
+def letters(
+    server: Server, connection: ServerConnection, given: Mapping[str, Any], state: dict[str, Any]
+) -> object:
+    """Two moves; 1 for each that is a small letter, as a quarter of all signs are."""
+    state["moves"] = state.get("moves", 0) + 1 if given["type"] == "step" else 0
+    move = given["data"].get("move", "")
+    right = len(move) == 1 and "a" <= move <= "z"
+    return seen(f"{given['data'].get('seed', 0) % 3}>", float(right), state["moves"] == 2)
+
+
 ACTION = {"properties": {"move": TEXT, "metadata": {"type": "object"}}, "required": ["move"]}
 
 

@@ -239,3 +239,25 @@ def test_what_is_refused(name: str, given: dict[str, object], wrong: str) -> Non
 def test_the_extra_is_named() -> None:
     with pytest.raises(ImportError, match="task 'verifiers:sums' needs verifiers: install its"):
         tasks.make("verifiers:sums", seed=1)
+
+
+@pytest.mark.usefixtures("tasksets")
+def test_the_private_names_of_a_toolset_are_there() -> None:
+    """``private/verifiers.py``: a call reads and writes the state that it is given."""
+    import asyncio
+
+    import verifiers.v1 as vf
+
+    from equipoise.private.verifiers import exit_stack, share_state
+
+    class Count(vf.State):  # type: ignore[misc]
+        calls: int = 0
+
+    class Adds(vf.Toolset[vf.ToolsetConfig, Count]):  # type: ignore[misc]
+        def add(self) -> None: ...
+
+    toolset, trace = Adds(vf.ToolsetConfig()), type("Trace", (), {"state": Count(calls=3)})()
+    assert hasattr(exit_stack(toolset), "enter_async_context")
+    share_state(toolset, trace)
+    assert asyncio.run(toolset._pull_state()) is trace.state
+    assert asyncio.run(toolset._push_state(b"")) is None

@@ -158,8 +158,8 @@ def test_a_scorer_is_a_cell_and_may_have_machines_of_its_own(tmp_path: Path) -> 
     apart = deal(run, 1, there, Cluster(scorer_labels={"does": "score"}))
     at = {title: apart.nodes[site] for site, titles in apart.sites.items() for title in titles}
     assert at["scorer 0"] == at["scorer 1"] == "n2" and len(at) == 5
-    both = {"labels": {"does": "write"}, "scorer_labels": {"does": "score"}}
-    apart = deal(run, 1, there, Cluster(**both))
+    both = Cluster(labels={"does": "write"}, scorer_labels={"does": "score"})
+    apart = deal(run, 1, there, both)
     at = {title: apart.nodes[site] for site, titles in apart.sites.items() for title in titles}
     assert {at[f"generator {n}"] for n in range(3)} == {"n0", "n1"} and at["scorer 1"] == "n2"
     mixed = deal(run, 1, there, Cluster(home_actors=0))

@@ -16,7 +16,9 @@ from equipoise import api
 from equipoise.actors.engine.conversing import Conversing
 from equipoise.actors.engine.engine import Conversation, Sampled
 from equipoise.errors import WorkerFailed, spoken
+from equipoise.language.turns import capsules
 from equipoise.language.turns.steps import PartnersFailed
+from tests.actors.test_history import DROPS
 from tests.language.test_tokenizers import words
 from tests.language.test_turns import CHAT
 from tests.runtime.test_cluster import pids
@@ -93,6 +95,10 @@ def test_a_partner_that_fails_is_counted_and_noted(tmp_path: Path) -> None:
     assert len(noted) == 1 and "LookupError: no such sum" in noted[0]
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["metrics"]["reward"] >= 0.0
+    kept = sorted((tmp_path / "run" / "capsules").iterdir())
+    assert 1 <= len(kept) <= 20 and all(one.name.startswith("conversation-") for one in kept)
+    again = capsules.replay(kept[0])
+    assert again.now == again.capsule.error and "no such sum" in again.now
 
 
 @pytest.mark.thorough
@@ -165,6 +171,40 @@ def test_messages_are_told_by_a_chat_template(tmp_path: Path, monkeypatch: Any) 
     words(Path(model), template=CHAT.replace("in messages", "in messages[-1:]"))
     with pytest.raises(ValueError, match="must keep earlier turns as they were written"):
         api.start(f"{TALKING}:Chatting", out=tmp_path / "not", **SMALL | {"model": str(model)})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("on", ["serial", "process"])
+def test_an_openenv_server_trains_a_model(on: Any, tmp_path: Path) -> None:
+    pytest.importorskip("websockets")
+    from tests.language.openenv_server import letters, serving
+
+    given = ["source.arguments=rows=6,chat=false,sessions=4", "source.turn_tokens=1"]
+    options: dict[str, Any] = {"max_completion_length": 16, "evaluate_episodes": 3, "steps": 1024}
+    settings = ["optimizer.learning_rate=1e-2", "source.samples_at_once=64", *given]
+    with serving(sessions=4, answer=letters) as server:
+        run = trained(tmp_path / "run", server.url, on=on, settings=settings, **options)
+        assert server.most <= 4 and server.open <= 4
+    assert run["episodes"] == 1024 and shown(tmp_path / "run", "completions/turns") == 2.0
+    assert shown(tmp_path / "run", "completions/failed_ratio") == 0.0
+    assert shown(tmp_path / "run", "reward") > 1.0  # 0.5 by chance
+    with serving(sessions=1) as server, pytest.raises(ValueError, match="sessions at once, got 1"):
+        trained(tmp_path / "few", server.url, on=on, settings=settings, **options)
+
+
+@pytest.mark.thorough
+def test_a_history_that_is_rendered_is_learned_from_in_parts(tmp_path: Path) -> None:
+    trained(tmp_path / "first", on="serial", steps=64)
+    model = api.export(tmp_path / "first", tmp_path / "model").path
+    words(Path(model), template=DROPS)
+    given = [*SMALL["settings"], "source.turn_tokens=4", "source.history=render"]
+    options: dict[str, Any] = {"model": str(model), "settings": given, "max_completion_length": 64}
+    task, runs = f"{TALKING}:Chatting", {}
+    for on in ("serial", "process"):
+        runs[on] = params(trained(tmp_path / on, task, on=on, steps=128, **options))
+    assert runs["serial"] == runs["process"]
+    assert shown(tmp_path / "serial", "token_mult_prob_error") < 1.001
+    assert shown(tmp_path / "serial", "completions/prefixes") > 1.0
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from equipoise import api
 from equipoise.actors.engine.server_engine import EngineFailed
 from equipoise.errors import WorkerFailed, spoken
-from equipoise.language.architectures import own_config
+from equipoise.language.architectures import config_of
 from equipoise.language.models import find
 from equipoise.language.tasks import make
 from equipoise.run.run import Run
@@ -28,7 +28,7 @@ def sorting(tmp_path: Path) -> Iterator[Callable[..., list[Process]]]:
     """Return a function that starts servers of the model ``tiny`` for the task ``sort``."""
     tokenizer = make("sort", seed=1, arguments={}).tokenizer
     assert tokenizer is not None
-    config = own_config(asdict(find("tiny", tokenizer.size).config), "a test")
+    config = config_of(asdict(find("tiny", tokenizer.size).config))
     with ExitStack() as held:
         yield lambda *arguments, count=1: held.enter_context(
             served(tmp_path, config, tuple(tokenizer.eos), *arguments, count=count)

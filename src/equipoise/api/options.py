@@ -135,8 +135,7 @@ class Fields(TypedDict, total=False):
     """Env steps between checkpoints; 0 saves at the end only (default: none). none saves every
     two minutes."""
     task: str | Callable[..., object] | None
-    """Prompts: a task, a file, reasoning_gym:NAME or a callable. A file is JSONL or parquet; a
-    callable is module:callable."""
+    """Prompts: a task, FILE, module:callable or KIND:NAME."""
     arguments: Sequence[str] | None
     """Arguments of the task, as KEY=VALUE[,...] (default: none). They are settings of a
     reasoning-gym data set, or held_out=FILE for a file."""
@@ -178,6 +177,8 @@ class Fields(TypedDict, total=False):
     the conversation, which is not learned from."""
     step_deadline_s: float | None
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
+    history: Literal["append", "render"] | None
+    """Earlier turns as later ones read them (default: append)."""
     stop: Sequence[str] | None
     """Texts that end a completion (default: none). They are part of the completion. The model's
     own end also ends it."""

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Protocol
 
 
-def exit_stack(toolset: Any) -> AsyncExitStack:
+class Toolset(Protocol):
+    """The private names of a toolset."""
+
+    _exit_stack: AsyncExitStack
+    _pull_state: Callable[[], Awaitable[object]]
+    _push_state: Callable[[bytes], Awaitable[None]]
+
+
+class Trace(Protocol):
+    """The part of a trace that toolsets share."""
+
+    state: object
+
+
+def exit_stack(toolset: Toolset) -> AsyncExitStack:
     """Return the stack of resources that a toolset's server enters before ``setup``."""
-    found: AsyncExitStack = toolset._exit_stack
-    return found
+    return toolset._exit_stack
 
 
-def share_state(toolset: Any, trace: Any) -> None:
+def share_state(toolset: Toolset, trace: Trace) -> None:
     """Have the calls of a toolset read and write a trace's state, as its server does over HTTP."""
 
     async def pull() -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from equipoise.nets.block import blocks, recomputable
+from equipoise.nets.block import blocks, parts
 from equipoise.types import Frozen, On, Program, learning
 
 
@@ -43,7 +43,7 @@ def shard_problems(program: Program) -> list[str]:
 def block_problems(program: Program, net: nn.Module) -> list[str]:
     """The parts of a policy's network without blocks."""
     place, found, problems = program.placement, blocks(net), []
-    if place.gradient_checkpointing and not recomputable(net):
+    if place.gradient_checkpointing and not parts(net):
         problems.append(
             "placement.gradient_checkpointing: expected false for a network without blocks, such "
             "as the core gtrxl, the torsos vit and cross and decoders have, got true"

@@ -92,6 +92,9 @@ class WatchedEngine:
     ) -> Iterator[None]:
         return self._engine.take(version, params, whole)
 
+    def close(self) -> None:
+        self._engine.close()
+
     def step(self) -> list[Sampled]:
         waiting, began = self._engine.waiting, perf_counter()
         done = self._engine.step()
@@ -121,8 +124,8 @@ class WatchedGenerator(GeneratorKind, OwnsMemory):
     def memory(self, blue: Blueprint) -> Tree:
         return {"watched": WatchedEngine.specs(self.count(blue))}
 
-    def engine(self, job: Job, text: Text) -> Continuing:
-        return WatchedEngine(super().engine(job, text), _row(job, self.name))
+    def engine(self, job: Job, site: Site, text: Text) -> Continuing:
+        return WatchedEngine(super().engine(job, site, text), _row(job, self.name))
 
 
 class WatchedTogether(TogetherKind):

@@ -173,8 +173,7 @@ class TaskSource(SourceSettings):
     task: Annotated[
         str,
         Help(
-            "Prompts: a task, a file, reasoning_gym:NAME or a callable",
-            "A file is JSONL or parquet; a callable is module:callable.",
+            "Prompts: a task, FILE, module:callable or KIND:NAME",
         ),
     ]
     arguments: Annotated[
@@ -310,12 +309,7 @@ class TaskSource(SourceSettings):
     ] = 60.0
     history: Annotated[
         Literal["append", "render"],
-        Help(
-            "Earlier turns of a conversation, as the next turn reads them",
-            "append: as they were drawn; a chat template that changes them is refused. render: as "
-            "the chat template writes them again, such as without reasoning. Each prefix that was "
-            "read is learned from once, and `completion_tokens` counts them all.",
-        ),
+        Help("Earlier turns as later ones read them"),
     ] = "append"
     stop: Annotated[
         tuple[str, ...],

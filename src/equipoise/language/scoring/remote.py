@@ -161,7 +161,7 @@ class RemoteScorer:
         peer.groups.clear()
 
     def _answers(self, peer: _Peer) -> list[Scored]:
-        found = []
+        found = list[Scored]()
         while True:
             try:
                 number, body = peer.socket.recv_multipart(zmq.NOBLOCK)

@@ -10,10 +10,10 @@ import select
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from equipoise import schema, trust
 from equipoise.files import LARGEST_JSON, parse_json, read_bounded
+from equipoise.foreign import Foreign
 from equipoise.language import capsule_files
 from equipoise.language.turns import openenv, partner, verifiers
 from equipoise.language.turns.partner import Dialogue, Partner, WrongAnswer
@@ -123,7 +123,7 @@ def read(path: Path, trusted: Sequence[str] = ()) -> TurnsCapsule:
 
     ``trusted``: modules and ``module:Class`` that the user vouches for (``trust.py``).
     """
-    data: Any = parse_json(read_bounded(path, LARGEST_JSON), path, finite=False)
+    data: Foreign = parse_json(read_bounded(path, LARGEST_JSON), path, finite=False)
     schema.check(data, SCHEMA, str(path))
     capsule = TurnsCapsule(
         partner=data["conversation"],
@@ -165,7 +165,7 @@ def replay(path: Path, trusted: Sequence[str] = ()) -> Replayed:
     return Replayed(capsule, "")
 
 
-def _step(steps: Steps, call: Callable[[Any], object]) -> object:
+def _step(steps: Steps, call: Callable[[Foreign], object]) -> object:
     steps.submit(0, call)
     while not (found := steps.poll()):
         select.select(steps.fds(), [], [], LOOK_S)

@@ -31,11 +31,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from equipoise.access import is_local, read_token
 from equipoise.files import parse_json
+from equipoise.foreign import Foreign
 from equipoise.hints import hint, said, shortened
 from equipoise.language.turns import openings
 from equipoise.language.turns.openenv_fields import (
@@ -57,6 +57,7 @@ from equipoise.types.packed import Example, Prompt
 
 PREFIX = "openenv:"
 ROWS, SESSIONS = 64, 16
+STRANGE = "\N{REPLACEMENT CHARACTER}"
 MOST_ROWS, MOST_SESSIONS = 1_000_000, 1024
 READING = 4  # sessions that read the first observations
 
@@ -101,7 +102,7 @@ class World:
             if type(value) is not kind:
                 word = {str: "a text", int: "a whole number", bool: "true or false"}[kind]
                 raise ValueError(f"{at}: {key}: must be {word}, got {value!r:.80}")
-        how: dict[str, Any] = known | dict(given)
+        how: dict[str, Foreign] = known | dict(given)
         for key, most in (("rows", MOST_ROWS), ("sessions", MOST_SESSIONS)):
             if not 1 <= how[key] <= most:
                 raise ValueError(f"{at}: {key}: must be 1 to {most:,}, got {how[key]:,}")
@@ -235,14 +236,14 @@ class Conversation:
 
     def reset(self, row: Mapping[str, object]) -> Prompt:
         """Begin a world with the arguments in the column ``reset``."""
-        given: Any = row["reset"]
+        given: Foreign = row["reset"]
         self._session = self._sessions.take()
         seen = self._asked("reset", given)
         if seen.done:
             raise WrongAnswer("the server's reset: must begin an episode, got one that is done")
         text = self._world.to_text(seen.observation)
         if not self._world.chat:
-            return text
+            return text.replace(STRANGE, "?")
         system = [{"role": "system", "content": self._world.system}] if self._world.system else []
         return [*system, {"role": "user", "content": text}]
 
@@ -255,7 +256,9 @@ class Conversation:
         if seen.done:
             self.end()
             return None, seen.reward
-        return self._world.to_text(seen.observation), seen.reward
+        answer = self._world.to_text(seen.observation)
+        # a world may repeat a turn with a token that has no character
+        return answer if self._world.chat else answer.replace(STRANGE, "?"), seen.reward
 
     def end(self) -> None:
         """Give the session back; one that waits for an answer is closed."""

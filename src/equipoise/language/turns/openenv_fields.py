@@ -9,11 +9,11 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from equipoise.access import is_local
 from equipoise.files import parse_json
+from equipoise.foreign import Foreign
 from equipoise.hints import hint, said, shortened
 
 TOKEN = "EQUIPOISE_OPENENV_TOKEN"  # the variable with a server's token
@@ -22,7 +22,7 @@ LONGEST = 300  # characters of the server's words in an error
 WHOLE = "json"  # as the name of a field: all fields
 OURS = ("metadata", "done", "reward")  # fields that are no text for or of the model
 NUMBERS = {"integer": int, "number": float}
-Fields = Mapping[str, Any]
+Fields = Mapping[str, Foreign]
 
 
 class Invalid(ValueError):
@@ -85,7 +85,7 @@ def read_schema(
 class _Stays(urllib.request.HTTPRedirectHandler):
     """Refuses redirects, which could lead a token elsewhere."""
 
-    def redirect_request(self, *given: Any) -> None:
+    def redirect_request(self, *given: Foreign) -> None:
         return None
 
 

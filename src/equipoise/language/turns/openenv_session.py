@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from equipoise.files import parse_json
+from equipoise.foreign import Foreign
 from equipoise.hints import install, said, shortened
 from equipoise.language.turns.openenv_fields import LARGEST, LONGEST, Fields, Invalid
 from equipoise.language.turns.partner import WrongAnswer
@@ -51,7 +51,7 @@ class Session:
         self._deadline_s, self._url = deadline_s, url
         try:
             # entered and never left: ``close`` ends it
-            self._socket: Any = connect(
+            self._socket: Foreign = connect(
                 url,
                 open_timeout=deadline_s,
                 close_timeout=CLOSE_S,

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from equipoise import phases
 from equipoise.foreign import Foreign
@@ -158,7 +157,7 @@ class Tools:
     """The tools of one conversation, which run in this process."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, Callable[[dict[str, object]], Any]] = {}
+        self._calls: dict[str, Callable[[dict[str, object]], Foreign]] = {}
         self.declared: list[Mapping[str, object]] = []
 
     @classmethod
@@ -214,7 +213,7 @@ class Table:
     """Turns between an env, which waits for the policy, and the conversation."""
 
     def __init__(self) -> None:
-        self.asked: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.asked: asyncio.Queue[tuple[str, Foreign]] = asyncio.Queue()
         self.said: asyncio.Queue[str | None] = asyncio.Queue()
         self.over = False  # the conversation was cut
 
@@ -280,7 +279,7 @@ class Play:
         self.tools = Tools()
         self._over = False
 
-    async def invoke(self, hook: Callable[..., Any]) -> None:
+    async def invoke(self, hook: Callable[..., Foreign]) -> None:
         from verifiers.v1.utils.decorators import invoke
 
         await invoke(hook, {"trace": self.trace, "runtime": self.runtime})
@@ -381,7 +380,7 @@ class Conversation:
 
     async def reset(self, row: Mapping[str, object]) -> Prompt:
         """Begin an episode of the task with the number in the column ``task``."""
-        number: Any = row["task"]
+        number: Foreign = row["task"]
         self._episode = asyncio.create_task(self._played(self._world.tasks[number]))
         kind, found = await self._table.asked.get()
         if kind == "messages":
@@ -465,7 +464,7 @@ async def _runtime(vf: Foreign, task: Foreign) -> AsyncIterator[Foreign]:
         yield None
 
 
-def _asks(hook: Callable[..., Any]) -> bool:
+def _asks(hook: Callable[..., Foreign]) -> bool:
 
     return "runtime" in inspect.signature(hook).parameters
 

@@ -184,9 +184,9 @@ def parts(
     writing = frozenset(one.title for one in members if isinstance(one.kind, WritingKind))
     for member in members:
         if isinstance(kind := member.kind, Placed):
-            views, mine = shared.own[kind.name].views, frozenset([member.title])
-            found.append(Place(Words(*kind.heard(views, member.index)), mine, heard=writing))
-            found.append(Place(Arrays(*kind.counted(views, member.index)), mine))
+            views, alone = shared.own[kind.name].views, frozenset([member.title])
+            found.append(Place(Words(*kind.heard(views, member.index)), alone, heard=writing))
+            found.append(Place(Arrays(*kind.counted(views, member.index)), alone))
     return {number: place for number, place in enumerate(found) if place is not None}
 
 

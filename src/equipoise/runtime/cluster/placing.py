@@ -242,9 +242,9 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
             (int(node.cores) for node in there),
             default=max(max((cell.cores for cell in left), default=1), 4),
         )
-        waiting |= {f"{len(waiting) + at}": each for at, each in enumerate(_bundles(left, size))}
-    for titles in waiting.values():
-        sites[f"site {len(sites)}"] = titles
+        waiting |= {f"{len(waiting) + at}": one for at, one in enumerate(_bundles(left, size))}
+    for each in waiting.values():
+        sites[f"site {len(sites)}"] = each
     return Dealt(sites, places)
 
 
