@@ -19,6 +19,7 @@ from equipoise.errors import WorkerFailed, spoken
 from equipoise.language.architectures import config_of
 from equipoise.language.models import find
 from equipoise.language.tasks import make
+from equipoise.nets.decoder import DecoderConfig
 from equipoise.run.run import Run
 from tests.actors.vllm_process import Process, served
 
@@ -29,6 +30,7 @@ def sorting(tmp_path: Path) -> Iterator[Callable[..., list[Process]]]:
     tokenizer = make("sort", seed=1, arguments={}).tokenizer
     assert tokenizer is not None
     config = config_of(asdict(find("tiny", tokenizer.size).config))
+    assert isinstance(config, DecoderConfig)
     with ExitStack() as held:
         yield lambda *arguments, count=1: held.enter_context(
             served(tmp_path, config, tuple(tokenizer.eos), *arguments, count=count)

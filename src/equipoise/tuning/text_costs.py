@@ -30,7 +30,7 @@ from equipoise.sources.text import texts_of
 from equipoise.tree import ArraySpec
 from equipoise.types import Array, Tree, learning
 from equipoise.workers.generator import GeneratorKind
-from equipoise.workers.kind import Job, Kind, OwnsMemory
+from equipoise.workers.kind import Job, Kind, OwnsMemory, Site
 from equipoise.workers.kinds import KINDS
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.together import TogetherKind
