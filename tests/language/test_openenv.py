@@ -117,6 +117,14 @@ def test_types_of_a_field(schema: object, kinds: set[str]) -> None:
     assert found == {"a": frozenset(kinds)}
 
 
+@pytest.mark.parametrize(("chat", "said"), [(False, ("a?", "\n")), (True, ("a\ufffd", ""))])
+def test_a_world_may_repeat_a_turn_without_a_character(chat: bool, said: tuple[str, str]) -> None:
+    with serving(answer=lambda *given: seen(given[2]["data"].get("move", "go"))) as server:
+        found = talk(world(server, chat=chat), {"reset": {}})
+        assert (found.step("a\ufffd")[0], found.step("")[0]) == said
+        found.end()
+
+
 def test_an_invalid_action_is_answered_with_the_servers_words() -> None:
     with serving() as server:
         found = talk(world(server, action="json"), {"reset": {"seed": 0}})

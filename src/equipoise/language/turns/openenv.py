@@ -243,7 +243,7 @@ class Conversation:
             raise WrongAnswer("the server's reset: must begin an episode, got one that is done")
         text = self._world.to_text(seen.observation)
         if not self._world.chat:
-            return text.replace(STRANGE, "?")
+            return _readable(text)
         system = [{"role": "system", "content": self._world.system}] if self._world.system else []
         return [*system, {"role": "user", "content": text}]
 
@@ -257,8 +257,7 @@ class Conversation:
             self.end()
             return None, seen.reward
         answer = self._world.to_text(seen.observation)
-        # a world may repeat a turn with a token that has no character
-        return answer if self._world.chat else answer.replace(STRANGE, "?"), seen.reward
+        return answer if self._world.chat else _readable(answer), seen.reward
 
     def end(self) -> None:
         """Give the session back; one that waits for an answer is closed."""
@@ -279,6 +278,13 @@ class Conversation:
             raise
         self._busy = False
         return seen
+
+
+def _readable(text: str) -> str:
+    """Return a text with a token at least, and each with a character: a world may repeat a turn
+    without one.
+    """
+    return text.replace(STRANGE, "?") or "\n"
 
 
 def _resets(file: str, at: str) -> list[Fields]:
