@@ -43,7 +43,9 @@ from equipoise.programs.settings import (
 )
 from equipoise.tuning.sizing import cut
 from equipoise.types import (
+    PROXY,
     Algorithm,
+    CallSource,
     EnvFactory,
     EnvSource,
     Frozen,
@@ -475,9 +477,10 @@ def _default(target: str, algorithm: str) -> Program:
         algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None
     )
     if cls.needs_task:
+        calls = target.startswith(PROXY)
+        source = CallSource(task=target) if calls else TaskSource(task=as_path(target))
         return apply_settings(
-            Program(source=TaskSource(task=as_path(target)), policies={"main": policy}),
-            {**TEXT, **cls.defaults},
+            Program(source=source, policies={"main": policy}), {**TEXT, **cls.defaults}
         )
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     usual, there = (REPLAY, REPLAY_ON_DEVICE) if cls.needs_replay else (QUEUE, ON_DEVICE)

@@ -9,7 +9,9 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
+
+from torch import Tensor
 
 from equipoise.actors.engine.request_engine import RequestEngine
 from equipoise.hints import said, shortened
@@ -18,7 +20,7 @@ from equipoise.language.task_files import plain
 from equipoise.serving.chat.model import Model, check_finite, context_of
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Asked, Denied
-from equipoise.serving.chat.writer import Job, Reply, Writer
+from equipoise.serving.chat.writer import Failed, Job, Reply, Writer
 from equipoise.serving.metrics import Metrics
 from equipoise.types.packed import Prompt
 
@@ -26,6 +28,22 @@ log = logging.getLogger("equipoise.serving")
 FOLLOW_S = 0.5  # seconds between two looks for newer weights
 LETTERS = 32  # most letters of a prompt for each token of the context
 T = TypeVar("T")
+
+
+class Writes(Protocol):
+    """The writer of answers, as ``Writer``."""
+
+    drawn: int
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def live(self) -> int: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def write(self, reply: Reply) -> None: ...
+    def cancel(self, reply: Reply) -> None: ...
+    def offer(self, version: str, params: Mapping[str, Tensor], failed: Failed) -> None: ...
 
 
 class Service:
@@ -40,14 +58,8 @@ class Service:
         self.model, self.rows, self._queue = model, rows, settings.queue
         self._deadline_s = deadline_s
         self.context = context_of(model, settings, rows)
-        net = model.net.to(settings.device)
-        engine = RequestEngine(
-            net, rows=rows, length=self.context, eos=model.tokenizer.eos, seed=seed
-        )
-        if model.source is not None:
-            engine.make_room()
         self._loop = asyncio.get_running_loop()
-        self.writer = Writer(engine, model.tokenizer.decode, model.version, self._loop)
+        self.writer = self._made_writer(settings, seed)
         # tokenizing a long prompt and loading weights take time: a thread for each
         self._reader, self._loader = (
             ThreadPoolExecutor(1, name) for name in ("prompts", "weights")
@@ -58,6 +70,19 @@ class Service:
         self.draining = False
         self.metrics = Metrics()
         self.metrics.gauges = self._gauges
+
+    def _made_writer(self, settings: TextSettings, seed: int) -> Writes:
+        model = self.model
+        engine = RequestEngine(
+            model.net.to(settings.device),
+            rows=self.rows,
+            length=self.context,
+            eos=model.tokenizer.eos,
+            seed=seed,
+        )
+        if model.source is not None:
+            engine.make_room()
+        return Writer(engine, model.tokenizer.decode, model.version, self._loop)
 
     def start(self) -> None:
         self.writer.start()
@@ -121,7 +146,7 @@ class Service:
     def _job(self, asked: Asked) -> Job:
         """Turn the prompts into tokens, in the thread for prompts."""
         param = "messages" if asked.kind == "chat" else "prompt"
-        prompts = [self._tokens(one, param) for one in asked.prompts]
+        prompts = [self._tokens(one, param, asked.template) for one in asked.prompts]
         longest = max(map(len, prompts))
         if longest >= self.context:
             raise _too_long(
@@ -142,7 +167,7 @@ class Service:
             with_logprobs=with_logprobs,
         )  # fmt: skip
 
-    def _tokens(self, prompt: object, param: str) -> Sequence[int]:
+    def _tokens(self, prompt: object, param: str, template: Mapping[str, object]) -> Sequence[int]:
         tokenizer, size = self.model.tokenizer, self.model.net.config.vocab_size
         if param == "prompt" and isinstance(prompt, list):
             tokens = cast("list[int]", prompt)
@@ -160,7 +185,7 @@ class Service:
                     f"{self.context - 1:,} tokens, the context less one",
                     f"a text of {letters:,} letters",
                 )
-            tokens = tokenizer.prompt(asked, self.model.template)
+            tokens = tokenizer.prompt(asked, {**self.model.template, **template})
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
             raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None
