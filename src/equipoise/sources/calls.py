@@ -267,11 +267,9 @@ class CallGrader:
 
     def submit(self, key: int, one: Conversation) -> None:
         row = one.rows[-1]
-        first = row.spans[0][0]
+        first, messages = row.spans[0][0], row.marks[-1].messages
         texts = isinstance(one.prompt, str)
-        said: Any = (
-            "".join(str(each["content"]) for each in one.messages) if texts else one.messages
-        )
+        said: Any = "".join(str(each["content"]) for each in messages) if texts else messages
         prompt: Any = one.prompt
         self._scorer.submit(
             key,

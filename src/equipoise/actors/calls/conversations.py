@@ -35,6 +35,16 @@ class NotPossible(Exception):
         self.status, self.sentence = status, sentence
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The place of an answer in its sample, and what recognises the calls that follow it."""
+
+    id: str  # of the answer
+    places: Sequence[tuple[int, int]]  # lengths and hashes of the tokens so far
+    text: str  # key of the messages so far
+    messages: Sequence[Mapping[str, object]]  # after the conversation's first prompt
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """One sample of a conversation, from the first token of its prompt on."""
@@ -46,7 +56,8 @@ class Row:
     spans: list[tuple[int, int]] = field(default_factory=list)
     hash: int = 0  # of all tokens
     stop: Stop = Stop.OPEN
-    busy: bool = False  # an answer that continues it is being drawn
+    marks: list[Mark] = field(default_factory=list)  # of each answer
+    turn: Turn | None = None  # an answer that continues it and is being drawn
 
     def extend(self, given: Sequence[int], answer: Answer) -> None:
         """Append given tokens and then an answer."""
@@ -76,11 +87,8 @@ class Conversation:
     calls: int = 0  # answers so far, those that were dropped included
     reward: float | None = None
     ended: bool = False  # no call and no reward may come
-    tokens: list[tuple[int, int]] = field(default_factory=list)  # keys in ``_ends``
-    texts: list[str] = field(default_factory=list)  # keys in ``_texts``
-    ids: list[str] = field(default_factory=list)  # of its calls
+    ids: list[str] = field(default_factory=list)  # of its answers
     prompt: object = None  # of its first call, as text or messages
-    messages: list[Mapping[str, object]] = field(default_factory=list)  # after its prompt
 
     @property
     def answers(self) -> int:
@@ -120,6 +128,7 @@ class Turn:
     conversation: Conversation
     prompt: Sequence[int]
     row: Row | None  # the sample that it continues; None: another one begins
+    id: str
     over: bool = False
 
 
@@ -179,15 +188,16 @@ class Conversations:
                 )
             elif row is None:
                 self.ledger.add("forks")
+            key = names.id if samples == 1 else f"{names.id}:{number}"
+            turn = Turn(conversation, prompt, row, key)
             if row is not None:
-                row.busy = True
+                row.turn = turn
             conversation.touched = now
             conversation.running += 1
             conversation.calls += 1
-            turns.append(Turn(conversation, prompt, row))
-            key = names.id if samples == 1 else f"{names.id}:{number}"
-            self._ids[key] = conversation
             conversation.ids.append(key)
+            self._ids[key] = conversation
+            turns.append(turn)
         self.ledger.add("calls", samples)
         return turns
 
@@ -204,7 +214,7 @@ class Conversations:
             turn.conversation.running -= 1
             turn.conversation.calls -= 1
             if turn.row is not None:
-                turn.row.busy = False
+                turn.row.turn = None
             if not turn.conversation.calls:
                 self._close(turn.conversation, "refused")
 
@@ -225,9 +235,11 @@ class Conversations:
             for conversation, row in self._ends.get((length, hashes[length]), ()):
                 if (known is None and conversation.named) or known not in (None, conversation):
                     continue
+                if names.group and conversation.group != ("name", names.group):
+                    continue
                 if row.token[:length] != array("q", prompt[:length]):
                     continue
-                if len(row.token) == length and not row.busy:
+                if len(row.token) == length and row.turn is None:
                     return conversation, row
                 fork = fork or conversation
         if fork is None and not names.conversation:
@@ -280,7 +292,6 @@ class Conversations:
         given = turn.prompt[len(row.token) :]
         before = hashed((*given, *answer.token[:-1]), row.hash)
         row.extend(given, answer)
-        conversation.messages = list(messages)
         if conversation.ended:  # it was dropped meanwhile; its answers are counted
             return
         places = [(len(row.token), row.hash)]
@@ -289,10 +300,9 @@ class Conversations:
         for place in places:
             self._ends.setdefault(place, []).append((conversation, row))
             self._lengths[place[0]] += 1
-        conversation.tokens += places
         if key:
             self._texts[key] = conversation
-            conversation.texts.append(key)
+        row.marks.append(Mark(turn.id, places, key, messages))
 
     def drop(self, turn: Turn, reason: str) -> None:
         """Drop an answer that is not whole; its sample stays as it was."""
@@ -308,7 +318,7 @@ class Conversations:
         turn.over = True
         turn.conversation.running -= 1
         if turn.row is not None:
-            turn.row.busy = False
+            turn.row.turn = None
 
     # ---------------------------------------------------------------------------------- the rewards
 
@@ -333,6 +343,7 @@ class Conversations:
             )
         if value is None and not self._limits.graded:
             raise NotPossible(400, "reward: must be a number, since the run has no --reward")
+        self._part(found, name)
         if found.running:
             raise NotPossible(
                 409,
@@ -343,6 +354,57 @@ class Conversations:
             raise NotPossible(409, f"id: must name a conversation with answers, got {found.name}")
         self._finish(found, value, now)
         return found
+
+    def _part(self, one: Conversation, id: str) -> None:
+        """Give what follows the answer ``id`` to another conversation with the same tokens, if one
+        waits there.
+
+        Of conversations without names that are equal so far, a call may have continued either.
+        Now that one ends here, the other one must have called.
+        """
+        for row in () if one.named else one.rows:
+            number = next((n for n, mark in enumerate(row.marks) if mark.id == id), None)
+            if number is None or (number + 1 == len(row.marks) and row.turn is None):
+                continue
+            length = row.spans[number][1]
+            for other, twin in self._ends.get(row.marks[number].places[0], ()):
+                same = twin is not row and len(twin.token) == length and twin.turn is None
+                if same and not other.named and twin.token == row.token[:length]:
+                    self._move(one, row, number + 1, other, twin)
+                    return
+
+    def _move(
+        self, one: Conversation, row: Row, first: int, other: Conversation, twin: Row
+    ) -> None:
+        """Move the answers of a sample from number ``first`` on behind its twin."""
+        length, moved = len(twin.token), row.marks[first:]
+        for name in ("token", "logp", "version"):
+            values = getattr(row, name)
+            getattr(twin, name).extend(values[length:])
+            del values[length:]
+        for name in ("spans", "marks"):
+            values = getattr(row, name)
+            getattr(twin, name).extend(values[first:])
+            del values[first:]
+        row.hash, twin.hash = twin.hash, row.hash
+        row.stop, twin.stop = twin.stop, row.stop
+        ids = [mark.id for mark in moved]
+        if (turn := row.turn) is not None:
+            ids.append(turn.id)
+            row.turn, twin.turn, turn.row, turn.conversation = None, turn, twin, other
+            one.running, other.running = one.running - 1, other.running + 1
+        for id in ids:
+            one.ids.remove(id)
+            other.ids.append(id)
+            self._ids[id] = other
+        one.calls, other.calls = one.calls - len(ids), other.calls + len(ids)
+        other.touched = max(one.touched, other.touched)
+        for mark in moved:
+            for place in mark.places:
+                pairs = self._ends[place]
+                pairs[pairs.index((one, row))] = (other, twin)
+            if self._texts.get(mark.text) is one:
+                self._texts[mark.text] = other
 
     def _finish(self, one: Conversation, value: float | None, now: float) -> None:
         """Close a conversation to calls, and grade it or let it wait for its group."""
@@ -395,14 +457,15 @@ class Conversations:
     def _close(self, one: Conversation, why: str) -> None:
         one.ended = True
         del self._open[one.name]
-        for place in one.tokens:
+        marks = [mark for row in one.rows for mark in row.marks]
+        for place in (place for mark in marks for place in mark.places):
             left = [pair for pair in self._ends.pop(place, ()) if pair[0] is not one]
             if left:
                 self._ends[place] = left
             self._lengths[place[0]] -= 1
             if not self._lengths[place[0]]:
                 del self._lengths[place[0]]
-        for key in one.texts:
+        for key in (mark.text for mark in marks):
             if self._texts.get(key) is one:
                 del self._texts[key]
         for name in (one.name, *one.ids):

@@ -116,7 +116,7 @@ class Answering:
     filler: int  # a token for rows without an answer
     max_lag: int | None
     per_batch: int  # blocks of an update
-    most_ready: int  # complete blocks above which new conversations wait
+    most_ready: int  # without a bound on lag: complete blocks above which new conversations wait
     alone: bool  # has the worker a thread of its own?
     cut: Callable[[], int]  # the number of the newest cut that is saved for
 
@@ -234,13 +234,12 @@ class CallWorker(Generator):
 
     def _begin_calls(self, now: float) -> bool:
         """Give the engine the calls that may begin: a new conversation waits while the learner has
-        enough groups.
+        enough, since its tokens would be too old when their turn comes.
         """
         begun = False
         for _ in range(len(self._pending)):
             call = self._pending.popleft()
-            full = len(self._ready) >= self._parts.most_ready
-            if full and not self.conversations.knows(call.prompt, call.names):
+            if self._full and not self.conversations.knows(call.prompt, call.names):
                 self._pending.append(call)
                 continue
             try:
@@ -262,6 +261,17 @@ class CallWorker(Generator):
                 call.group, call.prompt, call.samples, limit=call.limit, sampling=how
             )
         return begun
+
+    @property
+    def _full(self) -> bool:
+        """Would the block of a conversation that begins now come after all that its version may be
+        used for?
+        """
+        if self._parts.max_lag is None:
+            return len(self._ready) >= self._parts.most_ready
+        blocks = len(self._ready) + len(self._calls) // self._samples
+        newest = -1 if self._sequence is None else self._sequence
+        return self._oldest(newest + 1 + blocks) > self._weights.version
 
     def _step(self) -> bool:
         engine = self._engine

@@ -13,7 +13,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from equipoise.actors.calls.conversations import Names
-from equipoise.actors.calls.worker import Call, CallWorker, Message
+from equipoise.actors.calls.worker import OVER, Call, CallWorker, Message
 from equipoise.serving.chat.text import Text
 from equipoise.serving.chat.wire import Denied
 from equipoise.serving.chat.writer import FLUSH_S, Failed, Job, Piece, Reply, TokenLogp
@@ -161,6 +161,7 @@ class Desk:
         self._worker, self._decode, self._loop = worker, decode, loop
         self._open: dict[Reply, Answering] = {}
         self.drawn = 0
+        self.over = False  # the worker does no more work
 
     @property
     def version(self) -> str:
@@ -177,7 +178,10 @@ class Desk:
     def write(self, reply: Reply) -> None:
         assert isinstance(reply.job, CallJob)
         one = self._open[reply] = Answering(reply, reply.job, self._decode, self._loop)
-        self._worker.inbox.put(lambda: self._worker.ask(one.call))
+        if self.over:
+            reply.fail(busy(503, OVER))
+        else:
+            self._worker.inbox.put(lambda: self._worker.ask(one.call))
 
     def cancel(self, reply: Reply) -> None:
         one = self._open[reply]

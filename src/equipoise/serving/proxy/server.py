@@ -48,7 +48,7 @@ class WebDoor:
         refused = threading.Event()
 
         def over() -> None:
-            self._service.draining = True
+            self._service.draining = self._service.desk.over = True
             refused.set()
 
         if self._thread.is_alive():

@@ -61,7 +61,7 @@ class CallService(Service):
         return reply
 
     def _check_open(self) -> None:
-        if self.draining:
+        if self.desk.over:
             raise busy(503, OVER)
 
     def _late(self, reply: Reply) -> None:
