@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,15 +25,16 @@ from tests.actors.decoders import small_decoder
 from tests.experience.test_queue import Heap
 
 WORDS, LENGTH, END, GROUP, ROWS = 16, 96, 0, 4, 32
+SPEC = TextSpec(model={}, eos=(END,), prompt=32, completion=LENGTH - 32, turns=8)
+SMALL = partial(small_decoder, words=WORDS, length=LENGTH)
 Drawn = tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]
 
 
 class Weights:
     """Weights that change a little with each version."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self._net = small_decoder(words=WORDS, length=LENGTH)
+    def __init__(self, net: Any) -> None:
+        self.version, self._net = 0, net
 
     def publish(self) -> None:
         torch.manual_seed(self.version)
@@ -51,9 +53,9 @@ class Weights:
 class Engine(CallEngine):
     """An engine that keeps what it drew, besides and before anybody else reads it."""
 
-    def __init__(self) -> None:
-        net = small_decoder(words=WORDS, length=LENGTH)
-        super().__init__(net, rows=ROWS, length=LENGTH, eos=(END,), seed=1, on_update="keep")
+    def __init__(self, net: Any, spec: TextSpec) -> None:
+        length = spec.prompt + spec.completion
+        super().__init__(net, rows=ROWS, length=length, eos=spec.eos, seed=1, on_update="keep")
         self.prompts: dict[int, tuple[int, ...]] = {}
         self.samples: dict[tuple[int, int], Sampled] = {}
 
@@ -123,8 +125,15 @@ class Agent:
 class Ring:
     """A worker and a learner over one queue."""
 
-    def __init__(self, *, max_lag: int | None = 1, per_batch: int = 2, **limits: Any) -> None:
-        spec = TextSpec(model={}, eos=(END,), prompt=32, completion=LENGTH - 32, turns=8)
+    def __init__(
+        self,
+        *,
+        max_lag: int | None = 1,
+        per_batch: int = 2,
+        spec: TextSpec = SPEC,
+        net: Callable[[], Any] = SMALL,
+        **limits: Any,
+    ) -> None:
         self.plan = Plan(
             rows={"main": sample_row(spec)},
             unroll=1,
@@ -133,7 +142,7 @@ class Ring:
             envs=GROUP,
             max_lag=max_lag,
         )
-        self.max_lag, self.weights, self.engine = max_lag, Weights(), Engine()
+        self.max_lag, self.weights, self.engine = max_lag, Weights(net()), Engine(net(), spec)
         self._memory = Heap(self.plan.nbytes)
         self._free, self._full = [LocalChannel() for _ in range(self.plan.channels)], LocalChannel()
         self.queue, self.learner = self._queue(), self._queue()
@@ -156,7 +165,7 @@ class Ring:
                 ),
                 limits=Limits(**(usual | limits)),
                 grader=None,
-                filler=END,
+                filler=spec.eos[0],
                 max_lag=max_lag,
                 per_batch=per_batch,
                 most_ready=self.plan.blocks,

@@ -348,7 +348,7 @@ def test_it_can_be_saved_between_two_tokens_and_a_resume_counts_what_was_open() 
 
 def test_prompts_of_a_group_share_what_they_begin_with() -> None:
     def row(*tokens: int) -> Row:
-        made = Row()
+        made = Row(None)  # type: ignore[arg-type]  # of no conversation
         made.extend(tokens, Answer([END], [0.0], [0], Stop.EOS))
         return made
 

@@ -277,7 +277,7 @@ class CallGrader:
                 prompts=[prompt],
                 completions=[said],
                 completion_ids=[list(row.token[first:])],
-                ended=[row.stop in (Stop.EOS, Stop.TEXT)],
+                ended=[row.marks[-1].stop in (Stop.EOS, Stop.TEXT)],
                 columns={name: [value] for name, value in one.columns.items()},
             ),
         )

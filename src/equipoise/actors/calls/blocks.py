@@ -105,7 +105,7 @@ def write(block: Block, slot: Slot, *, oldest: int, filler: int, version: int) -
         token[0, i, :length] = row.token[asked:]
         behaviour["logp"][0, i, :length] = row.logp[asked:]
         behaviour["version"][0, i, :length] = row.version[asked:]
-        behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(row.stop)
+        behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(row.marks[-1].stop)
         versions = np.array(row.version)
         fresh = [(a, b) for a, b in row.spans if int(versions[a:b].min()) >= oldest]
         for a, b in row.spans:

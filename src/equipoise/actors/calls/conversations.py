@@ -15,8 +15,9 @@ import math
 import secrets
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.types.packed import Stop
@@ -35,42 +36,51 @@ class NotPossible(Exception):
         self.status, self.sentence = status, sentence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Mark:
     """The place of an answer in its sample, and what recognises the calls that follow it."""
 
     id: str  # of the answer
+    row: Row
+    end: int  # tokens of the sample up to here
     places: Sequence[tuple[int, int]]  # lengths and hashes of the tokens so far
     text: str  # key of the messages so far
     messages: Sequence[Mapping[str, object]]  # after the conversation's first prompt
+    stop: Stop
+    claims: int = 0  # calls that followed it
 
 
 @dataclass(slots=True, eq=False)
 class Row:
     """One sample of a conversation, from the first token of its prompt on."""
 
+    conversation: Conversation
+    parent: Mark | None = None  # the answer that its first call followed with other tokens
     token: array[int] = field(default_factory=lambda: array("q"))
     logp: array[float] = field(default_factory=lambda: array("f"))
     version: array[int] = field(default_factory=lambda: array("q"))
     # (first, last + 1) of the drawn tokens of each answer
     spans: list[tuple[int, int]] = field(default_factory=list)
-    hash: int = 0  # of all tokens
-    stop: Stop = Stop.OPEN
     marks: list[Mark] = field(default_factory=list)  # of each answer
+    hash: int = 0  # of all tokens
     turn: Turn | None = None  # an answer that continues it and is being drawn
 
     def extend(self, given: Sequence[int], answer: Answer) -> None:
         """Append given tokens and then an answer."""
-        self.token.extend(given)
-        self.logp.extend([0.0] * len(given))
-        self.version.extend([-1] * len(given))
+        self.give(given)
         begin = len(self.token)
         self.token.extend(answer.token)
         self.logp.extend(answer.logp)
         self.version.extend(answer.version)
         self.spans.append((begin, len(self.token)))
-        self.hash = hashed((*given, *answer.token), self.hash)
-        self.stop = answer.stop
+        self.hash = hashed(answer.token, self.hash)
+
+    def give(self, tokens: Sequence[int]) -> None:
+        """Append tokens that are not chosen."""
+        self.token.extend(tokens)
+        self.logp.extend([0.0] * len(tokens))
+        self.version.extend([-1] * len(tokens))
+        self.hash = hashed(tokens, self.hash)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +93,7 @@ class Conversation:
     touched: float  # seconds, when it was last called
     columns: Mapping[str, object] = field(default_factory=dict)  # for reward functions
     rows: list[Row] = field(default_factory=list)
-    running: int = 0  # answers that are being drawn
+    turns: list[Turn] = field(default_factory=list)  # answers that are being drawn
     calls: int = 0  # answers so far, those that were dropped included
     reward: float | None = None
     ended: bool = False  # no call and no reward may come
@@ -128,6 +138,7 @@ class Turn:
     conversation: Conversation
     prompt: Sequence[int]
     row: Row | None  # the sample that it continues; None: another one begins
+    parent: Mark | None  # the answer that it follows
     id: str
     over: bool = False
 
@@ -151,9 +162,9 @@ class Conversations:
         self._limits, self.ledger = limits, ledger
         self._open: dict[str, Conversation] = {}  # by name, while calls or a reward may come
         # by length and hash of the tokens up to each answer
-        self._ends: dict[tuple[int, int], list[tuple[Conversation, Row]]] = {}
+        self._ends: dict[tuple[int, int], list[Mark]] = {}
         self._lengths: Counter[int] = Counter()
-        self._texts: dict[str, Conversation] = {}
+        self._texts: dict[str, list[Mark]] = {}  # by key of the messages up to each answer
         self._ids: dict[str, Conversation] = {}  # of calls
         self._closed: OrderedDict[str, str] = OrderedDict()  # why, by name or id of a call
         self.to_grade: deque[Conversation] = deque()  # ended, for a function
@@ -173,12 +184,14 @@ class Conversations:
         """
         turns = list[Turn]()
         hashes = prefixes(prompt)
-        known = self._open.get(names.conversation) if names.conversation else None
         for number in range(samples):
-            conversation, row = self._place(prompt, hashes, names, known)
+            place = self._place(prompt, hashes, names)
+            if isinstance(place, Mark):
+                conversation: Conversation | None = place.row.conversation
+            else:
+                conversation = place
             if conversation is None:
                 conversation = self._new(prompt, names, number if samples > 1 else None, now, turns)
-                known = conversation if names.conversation else None
             elif conversation.calls >= self._limits.calls:
                 self._undo(turns)
                 raise NotPossible(
@@ -186,15 +199,19 @@ class Conversations:
                     f"conversation {conversation.name}: must have at most {self._limits.calls:,} "
                     "calls (source.turns), got one more; end it with POST /v1/reward",
                 )
-            elif row is None:
-                self.ledger.add("forks")
+            mark = place if isinstance(place, Mark) else None
+            row = None if mark is None or not _leaf(mark, prompt) else mark.row
             key = names.id if samples == 1 else f"{names.id}:{number}"
-            turn = Turn(conversation, prompt, row, key)
+            turn = Turn(conversation, prompt, row, mark, key)
             if row is not None:
                 row.turn = turn
+            elif conversation.calls:
+                self.ledger.add("forks")
+            if mark is not None:
+                mark.claims += 1
             conversation.touched = now
-            conversation.running += 1
             conversation.calls += 1
+            conversation.turns.append(turn)
             conversation.ids.append(key)
             self._ids[key] = conversation
             turns.append(turn)
@@ -203,48 +220,52 @@ class Conversations:
 
     def knows(self, prompt: Sequence[int], names: Names) -> bool:
         """Return whether a call belongs to an open conversation."""
-        if names.conversation:
-            return names.conversation in self._open
-        return self._place(prompt, prefixes(prompt), names, None)[0] is not None
+        return self._place(prompt, prefixes(prompt), names) is not None
 
     def _undo(self, turns: Sequence[Turn]) -> None:
         """Take back turns of a call that is refused."""
         for turn in turns:
-            turn.over = True
-            turn.conversation.running -= 1
+            self._end(turn)
             turn.conversation.calls -= 1
-            if turn.row is not None:
-                turn.row.turn = None
             if not turn.conversation.calls:
-                self._close(turn.conversation, "refused")
+                self._close(turn.conversation, "was refused")
 
     def _place(
-        self,
-        prompt: Sequence[int],
-        hashes: Sequence[int],
-        names: Names,
-        known: Conversation | None,
-    ) -> tuple[Conversation | None, Row | None]:
-        """Return the conversation of a call, and the sample that it continues."""
+        self, prompt: Sequence[int], hashes: Sequence[int], names: Names
+    ) -> Mark | Conversation | None:
+        """Return the answer that a call follows, or its conversation alone, or None for a new one.
+
+        The first that there is: a sample that the call continues by its tokens, the longest; an
+        answer that nothing followed, by the messages; any answer, by tokens or by messages.
+        """
+        known = self._open.get(names.conversation) if names.conversation else None
         if names.conversation and known is None:
-            return None, None
-        fork: Conversation | None = known
+            return None
+        tokens = array("q", prompt)
+        followed = list[Mark]()
         for length in sorted(self._lengths, reverse=True):
-            if length > len(prompt):
-                continue
-            for conversation, row in self._ends.get((length, hashes[length]), ()):
-                if (known is None and conversation.named) or known not in (None, conversation):
-                    continue
-                if names.group and conversation.group != ("name", names.group):
-                    continue
-                if row.token[:length] != array("q", prompt[:length]):
-                    continue
-                if len(row.token) == length and row.turn is None:
-                    return conversation, row
-                fork = fork or conversation
-        if fork is None and not names.conversation:
-            fork = next((self._texts[key] for key in names.history if key in self._texts), None)
-        return fork, None
+            for mark in (
+                self._ends.get((length, hashes[length]), ()) if length < len(hashes) else ()
+            ):
+                if self._fits(mark, names, known) and mark.row.token[:length] == tokens[:length]:
+                    if _leaf(mark, prompt):
+                        return mark
+                    followed.append(mark)
+        texts = [
+            mark
+            for key in names.history
+            for mark in self._texts.get(key, ())
+            if self._fits(mark, names, known)
+        ]
+        free = next((mark for mark in texts if not mark.claims), None)
+        return free or next(iter((*followed, *texts)), known)
+
+    def _fits(self, mark: Mark, names: Names, known: Conversation | None) -> bool:
+        """Return whether a call with these names may follow an answer."""
+        one = mark.row.conversation
+        if known is not None:
+            return one is known
+        return not one.named and (not names.group or one.group == ("name", names.group))
 
     def _new(
         self,
@@ -285,24 +306,24 @@ class Conversations:
         if turn.over:
             return
         conversation, row = turn.conversation, turn.row
-        self._end(turn)
+        self._end(turn, whole=True)
         if row is None:
-            row = Row()
+            row = Row(conversation, turn.parent)
             conversation.rows.append(row)
-        given = turn.prompt[len(row.token) :]
-        before = hashed((*given, *answer.token[:-1]), row.hash)
-        row.extend(given, answer)
+        row.extend(turn.prompt[len(row.token) :], answer)
+        end, before = len(row.token), row.token[: len(row.token) - 1]
+        places = [(end, row.hash)]
+        if answer.stop == Stop.EOS:  # a text that goes on without its end is another sample
+            places.append((end - 1, hashed(before)))
+        mark = Mark(turn.id, row, end, places, key, messages, answer.stop)
+        row.marks.append(mark)
         if conversation.ended:  # it was dropped meanwhile; its answers are counted
             return
-        places = [(len(row.token), row.hash)]
-        if answer.stop == Stop.EOS:  # a text that goes on without its end is another sample
-            places.append((len(row.token) - 1, before))
         for place in places:
-            self._ends.setdefault(place, []).append((conversation, row))
+            self._ends.setdefault(place, []).append(mark)
             self._lengths[place[0]] += 1
         if key:
-            self._texts[key] = conversation
-        row.marks.append(Mark(turn.id, places, key, messages))
+            self._texts.setdefault(key, []).append(mark)
 
     def drop(self, turn: Turn, reason: str) -> None:
         """Drop an answer that is not whole; its sample stays as it was."""
@@ -311,14 +332,16 @@ class Conversations:
         self._end(turn)
         self.ledger.add(reason)
         conversation = turn.conversation
-        if not conversation.running and not conversation.rows and not conversation.ended:
-            self._close(conversation, REASON_LEFT)
+        if not conversation.turns and not conversation.rows and not conversation.ended:
+            self._close(conversation, "lost its only call before the answer")
 
-    def _end(self, turn: Turn) -> None:
+    def _end(self, turn: Turn, *, whole: bool = False) -> None:
         turn.over = True
-        turn.conversation.running -= 1
+        turn.conversation.turns.remove(turn)
         if turn.row is not None:
             turn.row.turn = None
+        if turn.parent is not None and not whole:
+            turn.parent.claims -= 1
 
     # ---------------------------------------------------------------------------------- the rewards
 
@@ -344,11 +367,11 @@ class Conversations:
         if value is None and not self._limits.graded:
             raise NotPossible(400, "reward: must be a number, since the run has no --reward")
         self._part(found, name)
-        if found.running:
+        if found.turns:
             raise NotPossible(
                 409,
                 f"id: must name a conversation whose answers are whole, got {found.name}, which "
-                f"has {found.running} that are being drawn; wait for them",
+                f"has {len(found.turns)} that are being drawn; wait for them",
             )
         if not found.rows:
             raise NotPossible(409, f"id: must name a conversation with answers, got {found.name}")
@@ -356,55 +379,67 @@ class Conversations:
         return found
 
     def _part(self, one: Conversation, id: str) -> None:
-        """Give what follows the answer ``id`` to another conversation with the same tokens, if one
-        waits there.
+        """Give what followed the answer ``id`` to another conversation that is equal so far.
 
-        Of conversations without names that are equal so far, a call may have continued either.
-        Now that one ends here, the other one must have called.
+        Of equal conversations without names, a call may follow either. If one ends at an answer
+        that calls followed, and the other's was not followed, the calls were the other's.
         """
-        for row in () if one.named else one.rows:
-            number = next((n for n, mark in enumerate(row.marks) if mark.id == id), None)
-            if number is None or (number + 1 == len(row.marks) and row.turn is None):
-                continue
-            length = row.spans[number][1]
-            for other, twin in self._ends.get(row.marks[number].places[0], ()):
-                same = twin is not row and len(twin.token) == length and twin.turn is None
-                if same and not other.named and twin.token == row.token[:length]:
-                    self._move(one, row, number + 1, other, twin)
-                    return
+        marks = (mark for row in one.rows for mark in row.marks)
+        mark = next((mark for mark in marks if mark.id == id), None)
+        if one.named or mark is None or not mark.claims:
+            return
+        known = self._texts.get(mark.text) or self._ends.get(mark.places[0], ())
+        for twin in known:
+            other = twin.row.conversation
+            alike = other is not one and not other.named and other.group == one.group
+            if alike and not twin.claims:
+                self._move(one, mark, other, twin)
+                return
 
-    def _move(
-        self, one: Conversation, row: Row, first: int, other: Conversation, twin: Row
-    ) -> None:
-        """Move the answers of a sample from number ``first`` on behind its twin."""
-        length, moved = len(twin.token), row.marks[first:]
-        for name in ("token", "logp", "version"):
-            values = getattr(row, name)
-            getattr(twin, name).extend(values[length:])
-            del values[length:]
-        for name in ("spans", "marks"):
-            values = getattr(row, name)
-            getattr(twin, name).extend(values[first:])
-            del values[first:]
-        row.hash, twin.hash = twin.hash, row.hash
-        row.stop, twin.stop = twin.stop, row.stop
-        ids = [mark.id for mark in moved]
-        if (turn := row.turn) is not None:
-            ids.append(turn.id)
-            row.turn, twin.turn, turn.row, turn.conversation = None, turn, twin, other
-            one.running, other.running = one.running - 1, other.running + 1
-        for id in ids:
+    def _move(self, one: Conversation, mark: Mark, other: Conversation, twin: Mark) -> None:
+        """Move what followed ``mark`` behind ``twin``."""
+        row, first = mark.row, mark.row.marks.index(mark) + 1
+        moved, turns = list[Mark](), list[Turn]()
+        if row.marks[first:] or row.turn is not None:
+            target = twin.row
+            if not (
+                target.marks[-1] is twin
+                and target.turn is None
+                and len(target.token) == twin.end
+                and target.token == row.token[: mark.end]
+            ):  # the same messages in other tokens: the tokens so far are given
+                target = Row(other, twin)
+                target.give(row.token[: mark.end])
+                other.rows.append(target)
+            moved += _cut(row, first, target)
+            if (turn := row.turn) is not None:
+                row.turn, target.turn, turn.row = None, turn, target
+                turns.append(turn)
+        parents = {mark, *moved}
+        for each in [each for each in one.rows if each is not row]:
+            if each.parent in parents:
+                one.rows.remove(each)
+                other.rows.append(each)
+                each.conversation = other
+                each.parent = twin if each.parent is mark else each.parent
+                parents |= {*each.marks}
+                moved += each.marks
+        turns += [turn for turn in one.turns if turn.parent in parents and turn not in turns]
+        for turn in turns:
+            turn.parent = twin if turn.parent is mark else turn.parent
+            turn.conversation = other
+            one.turns.remove(turn)
+            other.turns.append(turn)
+        for id in (*(each.id for each in moved), *(turn.id for turn in turns)):
             one.ids.remove(id)
             other.ids.append(id)
             self._ids[id] = other
-        one.calls, other.calls = one.calls - len(ids), other.calls + len(ids)
+        one.calls, other.calls = (
+            one.calls - len(moved) - len(turns),
+            other.calls + len(moved) + len(turns),
+        )
+        twin.claims, mark.claims = mark.claims, 0
         other.touched = max(one.touched, other.touched)
-        for mark in moved:
-            for place in mark.places:
-                pairs = self._ends[place]
-                pairs[pairs.index((one, row))] = (other, twin)
-            if self._texts.get(mark.text) is one:
-                self._texts[mark.text] = other
 
     def _finish(self, one: Conversation, value: float | None, now: float) -> None:
         """Close a conversation to calls, and grade it or let it wait for its group."""
@@ -435,7 +470,7 @@ class Conversations:
         late = [
             one
             for one in self._open.values()
-            if not one.running and now - one.touched > self._limits.reward_s
+            if not one.turns and now - one.touched > self._limits.reward_s
         ]
         for one in late:
             if self._limits.graded and one.rows:
@@ -457,17 +492,14 @@ class Conversations:
     def _close(self, one: Conversation, why: str) -> None:
         one.ended = True
         del self._open[one.name]
-        marks = [mark for row in one.rows for mark in row.marks]
-        for place in (place for mark in marks for place in mark.places):
-            left = [pair for pair in self._ends.pop(place, ()) if pair[0] is not one]
-            if left:
-                self._ends[place] = left
-            self._lengths[place[0]] -= 1
-            if not self._lengths[place[0]]:
-                del self._lengths[place[0]]
-        for key in (mark.text for mark in marks):
-            if self._texts.get(key) is one:
-                del self._texts[key]
+        for mark in (mark for row in one.rows for mark in row.marks):
+            for place in mark.places:
+                _remove(self._ends, place, mark)
+                self._lengths[place[0]] -= 1
+                if not self._lengths[place[0]]:
+                    del self._lengths[place[0]]
+            if mark.text:
+                _remove(self._texts, mark.text, mark)
         for name in (one.name, *one.ids):
             self._ids.pop(name, None)
             self._closed[name] = why
@@ -475,7 +507,45 @@ class Conversations:
             self._closed.popitem(last=False)
 
 
-REASON_LEFT = "lost its only call before the answer"
+def _leaf(mark: Mark, prompt: Sequence[int]) -> bool:
+    """Return whether a call with this prompt, which begins with the tokens up to an answer,
+    continues the answer's sample.
+    """
+    row, length = mark.row, mark.end
+    return (
+        row.turn is None
+        and len(row.token) == length <= len(prompt)
+        and row.token == array("q", prompt[:length])
+    )
+
+
+def _cut(row: Row, first: int, target: Row) -> list[Mark]:
+    """Move the answers of a sample from number ``first`` on, with the tokens between them, to the
+    end of another one of the same length; return their marks.
+    """
+    length, moved = row.marks[first - 1].end, row.marks[first:]
+    for mine, its in ((row.token, target.token), (row.version, target.version)):
+        its.extend(mine[length:])
+        del mine[length:]
+    target.logp.extend(row.logp[length:])
+    del row.logp[length:]
+    target.spans += row.spans[first:]
+    target.marks += moved
+    for mark in moved:
+        mark.row = target
+    del row.spans[first:], row.marks[first:]
+    row.hash, target.hash = hashed(row.token), hashed(target.token)
+    return moved
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def _remove(index: dict[T, list[Mark]], key: T, mark: Mark) -> None:
+    """Remove a mark from an index of lists."""
+    index[key].remove(mark)
+    if not index[key]:
+        del index[key]
 
 
 def hashed(tokens: Sequence[int], start: int = 0) -> int:
