@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from equipoise import tree
-from equipoise.actors.calls.conversations import Limits, Names
 from equipoise.actors.calls.ledger import Ledger
+from equipoise.actors.calls.records import Limits, Names
 from equipoise.actors.calls.worker import Answering, Call, CallWorker
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.engine import Sampled

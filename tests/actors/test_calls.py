@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from equipoise.actors.calls.blocks import shared
-from equipoise.actors.calls.conversations import Answer, NotPossible, Row, hashed, prefixes
 from equipoise.actors.calls.ledger import REASONS
+from equipoise.actors.calls.records import Answer, NotPossible, Row, hashed, prefixes
 from equipoise.types import Stop, Tick
 from tests.actors.calling import END, GROUP, WORDS, Agent, Ring, learned
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from equipoise import foreign
 from equipoise.access import is_address, need_token, read_token
-from equipoise.actors.calls.conversations import Conversation
+from equipoise.actors.calls.records import Conversation
 from equipoise.actors.calls.worker import CallWorker
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.envs.failures.capsule import Failures

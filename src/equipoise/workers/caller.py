@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equipoise.actors.calls.conversations import Limits
 from equipoise.actors.calls.ledger import Ledger
+from equipoise.actors.calls.records import Limits
 from equipoise.actors.calls.worker import Answering, CallWorker
 from equipoise.actors.generator import PARTS, Writing
 from equipoise.plans.memory_needed import queue_plan

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equipoise.actors.calls.conversations import Conversation, Row
+from equipoise.actors.calls.records import Conversation, Row
 from equipoise.types import Array, Slot, Stop
 
 

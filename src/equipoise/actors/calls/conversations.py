@@ -12,147 +12,30 @@ whose messages it continues, since a chat template may write earlier turns in ot
 from __future__ import annotations
 
 import math
-import secrets
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from equipoise.actors.calls.ledger import Ledger
+from equipoise.actors.calls.records import (
+    Answer,
+    Conversation,
+    Limits,
+    Mark,
+    Names,
+    NotPossible,
+    Row,
+    Seen,
+    Turn,
+    hashed,
+    prefixes,
+)
 from equipoise.types.packed import Stop
 
 LARGEST = 3.4e38  # reward, in the range of the learner's float32
 MOST_CLOSED = 100_000  # names of conversations that are over, which are known for a while
-_PRIME = (1 << 61) - 1
-_BASE = secrets.randbelow(_PRIME - 512) + 256  # no caller can choose prompts with equal hashes
-
-
-class NotPossible(Exception):
-    """A request that a conversation cannot take."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence = status, sentence
-
-
-@dataclass(slots=True, eq=False)
-class Mark:
-    """The place of an answer in its sample, and what recognises the calls that follow it."""
-
-    id: str  # of the answer
-    row: Row
-    end: int  # tokens of the sample up to here
-    places: Sequence[tuple[int, int]]  # lengths and hashes of the tokens so far
-    text: str  # key of the messages so far
-    messages: Sequence[Mapping[str, object]]  # after the conversation's first prompt
-    stop: Stop
-    claims: int = 0  # calls that followed it
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """One sample of a conversation, from the first token of its prompt on."""
-
-    conversation: Conversation
-    parent: Mark | None = None  # the answer that its first call followed with other tokens
-    token: array[int] = field(default_factory=lambda: array("q"))
-    logp: array[float] = field(default_factory=lambda: array("f"))
-    version: array[int] = field(default_factory=lambda: array("q"))
-    # (first, last + 1) of the drawn tokens of each answer
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)  # of each answer
-    hash: int = 0  # of all tokens
-    turn: Turn | None = None  # an answer that continues it and is being drawn
-
-    def extend(self, given: Sequence[int], answer: Answer) -> None:
-        """Append given tokens and then an answer."""
-        self.give(given)
-        begin = len(self.token)
-        self.token.extend(answer.token)
-        self.logp.extend(answer.logp)
-        self.version.extend(answer.version)
-        self.spans.append((begin, len(self.token)))
-        self.hash = hashed(answer.token, self.hash)
-
-    def give(self, tokens: Sequence[int]) -> None:
-        """Append tokens that are not chosen."""
-        self.token.extend(tokens)
-        self.logp.extend([0.0] * len(tokens))
-        self.version.extend([-1] * len(tokens))
-        self.hash = hashed(tokens, self.hash)
-
-
-@dataclass(slots=True, eq=False)
-class Conversation:
-    """The calls of one episode of an agent."""
-
-    name: str
-    group: tuple[str, object]
-    named: bool  # by the caller
-    touched: float  # seconds, when it was last called
-    columns: Mapping[str, object] = field(default_factory=dict)  # for reward functions
-    rows: list[Row] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)  # answers that are being drawn
-    calls: int = 0  # answers so far, those that were dropped included
-    reward: float | None = None
-    ended: bool = False  # no call and no reward may come
-    ids: list[str] = field(default_factory=list)  # of its answers
-    prompt: object = None  # of its first call, as text or messages
-
-    @property
-    def answers(self) -> int:
-        """The number of answers in its samples."""
-        return sum(len(row.spans) for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The drawn tokens of one answer."""
-
-    token: Sequence[int]
-    logp: Sequence[float]
-    version: Sequence[int]
-    stop: Stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """Where a call belongs, as far as the caller stated it.
-
-    ``history``: keys of the messages up to each earlier answer, the longest first.
-    """
-
-    id: str
-    conversation: str = ""
-    group: str = ""
-    columns: Mapping[str, object] = field(default_factory=dict)
-    history: Sequence[str] = ()
-    prompt: object = None
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One answer that is being drawn."""
-
-    conversation: Conversation
-    prompt: Sequence[int]
-    row: Row | None  # the sample that it continues; None: another one begins
-    parent: Mark | None  # the answer that it follows
-    id: str
-    over: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds of conversations."""
-
-    group: int  # conversations of a group
-    most: int  # open conversations
-    calls: int  # answers of a conversation
-    reward_s: float  # seconds without a call until the reward has to be there
-    group_s: float  # seconds that a conversation waits for others of its group
-    graded: bool = False  # a function grades conversations that have ended
 
 
 class Conversations:
@@ -166,7 +49,7 @@ class Conversations:
         self._lengths: Counter[int] = Counter()
         self._texts: dict[str, list[Mark]] = {}  # by key of the messages up to each answer
         self._ids: dict[str, Conversation] = {}  # of calls
-        self._closed: OrderedDict[str, str] = OrderedDict()  # why, by name or id of a call
+        self._closed: OrderedDict[str, _Closed] = OrderedDict()  # by name or id of an answer
         self.to_grade: deque[Conversation] = deque()  # ended, for a function
         # rewarded, by group, with the time of the reward
         self._waiting: dict[tuple[str, object], deque[tuple[float, Conversation]]] = {}
@@ -235,30 +118,44 @@ class Conversations:
     ) -> Mark | Conversation | None:
         """Return the answer that a call follows, or its conversation alone, or None for a new one.
 
-        The first that there is: a sample that the call continues by its tokens, the longest; an
-        answer that nothing followed, by the messages; any answer, by tokens or by messages.
+        The first that there is, where the latest answer is that of the call's newest messages:
+
+        1. a sample that ends with the latest answer, which the call continues by its tokens
+        2. the latest answer by its messages, if nothing followed it
+        3. a sample that the call continues by its tokens, the longest
+        4. an answer by its messages that nothing followed, and then any answer
         """
         known = self._open.get(names.conversation) if names.conversation else None
         if names.conversation and known is None:
             return None
-        tokens = array("q", prompt)
-        followed = list[Mark]()
+        latest, tokens = next(iter(names.history), ""), array("q", prompt)
+        leaves, followed = list[Mark](), list[Mark]()
         for length in sorted(self._lengths, reverse=True):
-            for mark in (
-                self._ends.get((length, hashes[length]), ()) if length < len(hashes) else ()
-            ):
+            if length > len(prompt):
+                continue
+            for mark in self._ends.get((length, hashes[length]), ()):
                 if self._fits(mark, names, known) and mark.row.token[:length] == tokens[:length]:
-                    if _leaf(mark, prompt):
-                        return mark
-                    followed.append(mark)
+                    (leaves if _leaf(mark, prompt) else followed).append(mark)
         texts = [
             mark
             for key in names.history
             for mark in self._texts.get(key, ())
             if self._fits(mark, names, known)
         ]
-        free = next((mark for mark in texts if not mark.claims), None)
-        return free or next(iter((*followed, *texts)), known)
+        free = [mark for mark in texts if not mark.claims]
+        wanted = (
+            *(
+                mark
+                for mark in leaves
+                if not mark.claims and (not latest or mark.text in ("", latest))
+            ),
+            *(mark for mark in free if mark.text == latest),
+            *leaves,
+            *free,
+            *followed,
+            *texts,
+        )
+        return next(iter(wanted), known)
 
     def _fits(self, mark: Mark, names: Names, known: Conversation | None) -> bool:
         """Return whether a call with these names may follow an answer."""
@@ -352,9 +249,14 @@ class Conversations:
         name, 409 if it has a reward or an answer is being drawn, 400 for a number that is none.
         """
         found = self._open.get(name) or self._ids.get(name)
-        if found is None:
-            if (why := self._closed.get(name)) is not None:
-                raise NotPossible(409, f"id: must name an open conversation, got one that {why}")
+        if found is None and (over := self._closed.get(name)) is not None:
+            twin = None if over.seen is None else self._twin(over.seen, None)
+            if twin is None:
+                raise NotPossible(
+                    409, f"id: must name an open conversation, got one that {over.why}"
+                )
+            found, over.seen = twin.row.conversation, None
+        elif found is None:
             raise NotPossible(
                 404,
                 "id: must be the id of an answer (chatcmpl-...) or of a conversation, got "
@@ -388,13 +290,20 @@ class Conversations:
         mark = next((mark for mark in marks if mark.id == id), None)
         if one.named or mark is None or not mark.claims:
             return
-        known = self._texts.get(mark.text) or self._ends.get(mark.places[0], ())
-        for twin in known:
+        if (twin := self._twin(mark.seen, one)) is not None:
+            self._move(one, mark, twin.row.conversation, twin)
+
+    def _twin(self, seen: Seen, one: Conversation | None) -> Mark | None:
+        """Return an answer that nothing followed and that was seen alike, in another conversation
+        than ``one`` without a name.
+        """
+        text, place, group = seen
+        for twin in self._texts.get(text) or self._ends.get(place, ()):
             other = twin.row.conversation
-            alike = other is not one and not other.named and other.group == one.group
+            alike = other is not one and not other.named and other.group == group
             if alike and not twin.claims:
-                self._move(one, mark, other, twin)
-                return
+                return twin
+        return None
 
     def _move(self, one: Conversation, mark: Mark, other: Conversation, twin: Mark) -> None:
         """Move what followed ``mark`` behind ``twin``."""
@@ -500,11 +409,22 @@ class Conversations:
                     del self._lengths[place[0]]
             if mark.text:
                 _remove(self._texts, mark.text, mark)
+        # an answer that calls followed may be the last one of an equal conversation
+        marks = [] if one.named else [mark for row in one.rows for mark in row.marks]
+        last = {mark.id: mark.seen for mark in marks if mark.claims}
         for name in (one.name, *one.ids):
             self._ids.pop(name, None)
-            self._closed[name] = why
+            self._closed[name] = _Closed(why, last.get(name))
         while len(self._closed) > MOST_CLOSED:
             self._closed.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Closed:
+    """A name that is over: why, and the answer if it may be the last one of another agent."""
+
+    why: str
+    seen: Seen | None
 
 
 def _leaf(mark: Mark, prompt: Sequence[int]) -> bool:
@@ -546,18 +466,3 @@ def _remove(index: dict[T, list[Mark]], key: T, mark: Mark) -> None:
     index[key].remove(mark)
     if not index[key]:
         del index[key]
-
-
-def hashed(tokens: Sequence[int], start: int = 0) -> int:
-    """Return the hash of tokens that follow a text with the hash ``start``."""
-    for token in tokens:
-        start = (start * _BASE + token + 1) % _PRIME
-    return start
-
-
-def prefixes(tokens: Sequence[int]) -> list[int]:
-    """Return the hashes of all beginnings of a text, the empty one first."""
-    found = [0]
-    for token in tokens:
-        found.append((found[-1] * _BASE + token + 1) % _PRIME)
-    return found

@@ -16,17 +16,10 @@ from time import monotonic, perf_counter
 from typing import Protocol
 
 from equipoise.actors.calls.blocks import Block, blocks_of, write
-from equipoise.actors.calls.conversations import (
-    Answer,
-    Conversation,
-    Conversations,
-    Limits,
-    Names,
-    NotPossible,
-    Turn,
-)
+from equipoise.actors.calls.conversations import Conversations
 from equipoise.actors.calls.inbox import Inbox
 from equipoise.actors.calls.ledger import Ledger
+from equipoise.actors.calls.records import Answer, Conversation, Limits, Names, NotPossible, Turn
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.request_engine import Sampling
 from equipoise.actors.episodes import Episodes

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from equipoise.actors.calls.conversations import Names
+from equipoise.actors.calls.records import Names
 from equipoise.actors.calls.worker import OVER, Call, CallWorker, Message
 from equipoise.serving.chat.text import Text
 from equipoise.serving.chat.wire import Denied

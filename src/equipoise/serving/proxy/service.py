@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from equipoise.actors.calls.conversations import NotPossible
 from equipoise.actors.calls.ledger import REASONS
+from equipoise.actors.calls.records import NotPossible
 from equipoise.actors.calls.worker import OVER, CallWorker
 from equipoise.serving.chat.model import Model
 from equipoise.serving.chat.service import Service, Writes
