@@ -44,12 +44,12 @@ class Agent:
             for n, (role, _) in enumerate(self.messages)
             if role == MODEL
         ]
-        names = Names(id=self.id, group=self.group, history=history[::-1])
+        names = Names(id=self.id, group=self.group, history=history[::-1], fresh=not history)
         (self.turn,) = book.begin(rendered(self.messages), names, 1, 0.0)
 
     def answered(self, book: Conversations, draw: random.Random) -> None:
-        tokens = [draw.choice((5, 6, HIDDEN)) for _ in range(draw.randint(1, 2))]
-        ends = len(tokens) == 1
+        tokens = [draw.choice((5, 6, HIDDEN)) for _ in range(draw.randint(0, 2))]
+        ends = len(tokens) < 2
         tokens += [END] * ends
         stop = Stop.EOS if ends else Stop.LENGTH
         text = tuple(one for one in tokens if one in (5, 6))

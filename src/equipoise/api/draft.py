@@ -450,6 +450,7 @@ TEXT = {  # groups of eight samples, 32 of them an update
     "placement.envs_per_actor": 8,
     "placement.max_lag": 1,
 }
+CALLS = {"placement.max_lag": 4}  # the conversations of a group come one after the other
 # one world: a stream without one gives nothing
 WORLDS = {"placement.actors": 1, "placement.envs_per_actor": 1}
 REPLAY = {  # four streams, and an update a step
@@ -480,7 +481,8 @@ def _default(target: str, algorithm: str) -> Program:
         calls = target.startswith(PROXY)
         source = CallSource(task=target) if calls else TaskSource(task=as_path(target))
         return apply_settings(
-            Program(source=source, policies={"main": policy}), {**TEXT, **cls.defaults}
+            Program(source=source, policies={"main": policy}),
+            {**TEXT, **(CALLS if calls else {}), **cls.defaults},
         )
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     usual, there = (REPLAY, REPLAY_ON_DEVICE) if cls.needs_replay else (QUEUE, ON_DEVICE)

@@ -126,7 +126,7 @@ class Conversations:
         4. an answer by its messages that nothing followed, and then any answer
         """
         known = self._open.get(names.conversation) if names.conversation else None
-        if names.conversation and known is None:
+        if known is None and (names.conversation or names.fresh):
             return None
         latest, tokens = next(iter(names.history), ""), array("q", prompt)
         leaves, followed = list[Mark](), list[Mark]()
@@ -210,7 +210,9 @@ class Conversations:
         row.extend(turn.prompt[len(row.token) :], answer)
         end, before = len(row.token), row.token[: len(row.token) - 1]
         places = [(end, row.hash)]
-        if answer.stop == Stop.EOS:  # a text that goes on without its end is another sample
+        if (
+            answer.stop == Stop.EOS and len(answer.token) > 1
+        ):  # a text that goes on without its end is another sample
             places.append((end - 1, hashed(before)))
         mark = Mark(turn.id, row, end, places, key, messages, answer.stop)
         row.marks.append(mark)

@@ -120,6 +120,7 @@ class Names:
     group: str = ""
     columns: Mapping[str, object] = field(default_factory=dict)
     history: Sequence[str] = ()
+    fresh: bool = False  # has it messages, and none of them is an answer?
     prompt: object = None
 
 

@@ -70,6 +70,11 @@ class Answering:
             prompt = decode(job.prompts[0])
         self._prompt = prompt
         known = keys(self._messages)
+        history = [
+            key
+            for key, one in zip(known[::-1], self._messages[::-1], strict=True)
+            if one.get("role") == "assistant"
+        ]
         self.call = Call(
             prompt=job.prompts[0],
             samples=job.n,
@@ -79,11 +84,8 @@ class Answering:
                 conversation=asked.conversation,
                 group=asked.group,
                 columns=asked.columns,
-                history=[
-                    key
-                    for key, one in zip(known[::-1], self._messages[::-1], strict=True)
-                    if one.get("role") == "assistant"
-                ],
+                history=history,
+                fresh=asked.kind == "chat" and not history,
                 prompt=prompt,
             ),
             listener=self,
