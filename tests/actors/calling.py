@@ -174,7 +174,7 @@ class Ring:
             ),
             self.ledger,
             blocks=self.queue,
-            weights=self.weights,  # type: ignore[arg-type]  # what it reads of them
+            weights=self.weights,
             episodes=Episodes(GROUP, Heap(tree.nbytes(Episodes.layout()))),
             streams=stream_ids(0, GROUP),
             clock=Clock(PARTS),

@@ -107,7 +107,7 @@ def test_conversations_are_learned_from_as_they_were_drawn(
     )
     # what each learned answer was drawn after, and its tokens: once for each time it was drawn
     assert not left - engine
-    drawn = {}
+    drawn = dict[Any, int]()
     for (group, _), one in ring.engine.samples.items():
         numbers = one.token.tolist(), one.logp.tolist(), one.version.tolist()
         key = ring.engine.prompts[group], *(tuple(x) for x in numbers)
@@ -312,9 +312,10 @@ def test_new_conversations_wait_while_the_learner_has_enough_and_others_go_on() 
         rewarded(ring, ring.answered(ASK).call.names.id)
     waits = ring.ask(ASK)
     ring.answered([4, *going.token_ids[0], 5], conversation="going")
-    assert ring.worker.tick() is Tick.STARVED and not waits.call.begun
+    assert ring.worker.tick() is Tick.STARVED
+    begun = [waits.call.begun]
     ring.settle()
-    assert waits.call.begun and counts(ring)["old"] == 0
+    assert [*begun, waits.call.begun] == [False, True] and counts(ring)["old"] == 0
     ring.close()
 
 

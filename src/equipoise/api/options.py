@@ -185,6 +185,19 @@ class Fields(TypedDict, total=False):
     weight_buffers: int | None
     """Versions of the weights that memory has room for (default: 3). Generators read one version
     while the learner writes others."""
+    conversations: int | None
+    """Most open conversations of agents; further ones get 429 (default: 10000)."""
+    call_queue: int | None
+    """Most answers that wait or are drawn; further ones get 429 (default: 4096)."""
+    call_deadline_s: float | None
+    """Seconds for an answer to a call (default: 600.0). 503 if it has not begun by then, with
+    Retry-After, and else 504."""
+    reward_wait_s: float | None
+    """Seconds without a call until a conversation needs its reward (default: 600.0). Then it is
+    dropped or, if `reward` has a function, graded."""
+    group_wait_s: float | None
+    """Seconds that a conversation waits for others of its group (default: 60.0). Then at least
+    two conversations are a group, and one alone is dropped."""
     least_actors: int | None
     """Fewest actors that act (default: 1)."""
     shard: Literal["none", "fsdp", "tensor"] | None
@@ -375,6 +388,19 @@ class ResumeOptions(TypedDict, total=False):
     weight_buffers: int | None
     """Versions of the weights that memory has room for (default: 3). Generators read one version
     while the learner writes others."""
+    conversations: int | None
+    """Most open conversations of agents; further ones get 429 (default: 10000)."""
+    call_queue: int | None
+    """Most answers that wait or are drawn; further ones get 429 (default: 4096)."""
+    call_deadline_s: float | None
+    """Seconds for an answer to a call (default: 600.0). 503 if it has not begun by then, with
+    Retry-After, and else 504."""
+    reward_wait_s: float | None
+    """Seconds without a call until a conversation needs its reward (default: 600.0). Then it is
+    dropped or, if `reward` has a function, graded."""
+    group_wait_s: float | None
+    """Seconds that a conversation waits for others of its group (default: 60.0). Then at least
+    two conversations are a group, and one alone is dropped."""
     least_actors: int | None
     """Fewest actors that act (default: 1)."""
     shard: Literal["none", "fsdp", "tensor"] | None

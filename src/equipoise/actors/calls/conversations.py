@@ -300,7 +300,7 @@ class Conversations:
         than ``one`` without a name.
         """
         text, place, group = seen
-        for twin in self._texts.get(text) or self._ends.get(place, ()):
+        for twin in self._texts.get(text) or self._ends.get(place) or ():
             other = twin.row.conversation
             alike = other is not one and not other.named and other.group == group
             if alike and not twin.claims:

@@ -246,8 +246,9 @@ class CallWorker(Generator):
                 self._fetch(self._weights.version)
             begun = call.begun = True
             call.group, self._groups = self._groups, self._groups + 1
-            call.token, call.version = ([[] for _ in call.turns] for _ in range(2))
+            call.token = [[] for _ in call.turns]
             call.logp = [[] for _ in call.turns]
+            call.version = [[] for _ in call.turns]
             self._calls[call.group] = call
             how = Sampling(top=call.top)
             self._engine.submit(
