@@ -143,7 +143,12 @@ def test_a_worker_that_is_killed_is_replaced_and_its_answers_are_counted(tmp_pat
 
 @pytest.mark.thorough
 def test_a_run_of_calls_begins_with_another_runs_policy(tmp_path: Path) -> None:
-    usual = {"steps": 64, "evaluate_episodes": 0, "on": "serial", "tensorboard": False}
+    usual: dict[str, Any] = {
+        "steps": 64,
+        "evaluate_episodes": 0,
+        "on": "serial",
+        "tensorboard": False,
+    }
     finished(api.start("guess", "grpo", out=tmp_path / "guess", batch=32, **usual))
     port = free_port()
     with agents(port):
@@ -175,7 +180,7 @@ def test_a_run_of_calls_begins_with_another_runs_policy(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_in_one_sentence(options: Any, sentence: str) -> None:
     algorithm = options.pop("algorithm", "grpo")
     with pytest.raises(ValueError, match=sentence):
-        api.check(api.program("proxy:8000", algorithm, **options))
+        api.start(f"proxy:{8000}", algorithm, out="unused", **options)
 
 
 def test_a_model_without_a_tokenizer_and_a_taken_address_are_refused(tmp_path: Path) -> None:

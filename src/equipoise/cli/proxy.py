@@ -56,7 +56,6 @@ def proxy(
     on: Annotated[
         str | None, typer.Option(metavar="serial|process", help="One thread, or processes")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary only")] = False,
     trust: Trust = None,
     debug: Debug = False,
 ) -> None:
@@ -67,7 +66,7 @@ def proxy(
     It is 'equipoise train proxy:PORT' with the model, the algorithm and the weights of RUN; all
     settings of 'train' can be set there.
     """
-    with Starting(quiet=quiet) as start:
+    with Starting(quiet=False) as start:
         with plain_errors("equipoise proxy", debug):
             phases.say("importing")
             from equipoise import api
@@ -89,6 +88,6 @@ def proxy(
             except api.NothingToDo as done:
                 say(str(done))
                 sys.exit(0)
-            view = View(run.program, on=run.on, quiet=quiet)
+            view = View(run.program, on=run.on, quiet=False)
         code = show(run, view, "proxy", start, None)
     sys.exit(code)

@@ -56,6 +56,7 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
                     order=lambda block, refills: 0,
                     refills=0,
                 ),
+                ledger=ledger,
                 limits=Limits(
                     group=size,
                     most=settings.conversations,
@@ -72,7 +73,6 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
                 alone=site.at_once is None,
                 cut=site.cut,
             ),
-            ledger,
             blocks=site.queues[0],
             weights=shared.policies[name].actor_weights.handle(),
             episodes=shared.actors[index],

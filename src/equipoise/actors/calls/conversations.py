@@ -285,7 +285,7 @@ class Conversations:
     def _part(self, one: Conversation, id: str) -> None:
         """Give what followed the answer ``id`` to another conversation that is equal so far.
 
-        Of equal conversations without names, a call may follow either. If one ends at an answer
+        A call may follow either of two equal conversations without names. If one ends at an answer
         that calls followed, and the other's was not followed, the calls were the other's.
         """
         marks = (mark for row in one.rows for mark in row.marks)

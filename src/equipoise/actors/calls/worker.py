@@ -104,6 +104,7 @@ class Answering:
     """The parts that a worker answers with."""
 
     writing: Writing
+    ledger: Ledger
     limits: Limits
     grader: Grader | None  # None: rewards come from the callers alone
     filler: int  # a token for rows without an answer
@@ -123,7 +124,6 @@ class CallWorker(Generator):
         self,
         engine: CallEngine,
         answering: Answering,
-        ledger: Ledger,
         *,
         blocks: Blocks,
         weights: WeightStore,
@@ -142,8 +142,8 @@ class CallWorker(Generator):
             clock=clock,
             note=note,
         )
-        self._parts, self.ledger, self.inbox = answering, ledger, Inbox()
-        self.conversations = Conversations(answering.limits, ledger)
+        self._parts, self.ledger, self.inbox = answering, answering.ledger, Inbox()
+        self.conversations = Conversations(answering.limits, self.ledger)
         self.door: Door | None = None
         self._pending: deque[Call] = deque()
         self._calls: dict[int, Call] = {}  # by the engine's group
