@@ -7,10 +7,10 @@ import importlib
 import importlib.util
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from equipoise import foreign
 from equipoise.access import is_address, need_token, read_token
@@ -26,11 +26,13 @@ from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, fingerprint
 from equipoise.listening import listen
+from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources.prompts import COMPLETION, Prompts, Text, model_of, room
 from equipoise.sources.source import Exam
 from equipoise.sources.text import Texts
 from equipoise.types import PROXY, CallSource, Learns, Policy, Program, RunSpec, Stop, TextSpec
+from equipoise.types.packed import Prompt
 
 TOKEN = "EQUIPOISE_PROXY_TOKEN"
 TURNS = 64  # answers of a conversation, if no setting gives the number
@@ -203,7 +205,7 @@ class Calls(Texts):
 
     def exam(
         self,
-        policies: Mapping[str, Any],
+        policies: Mapping[str, object],
         *,
         episodes: int,
         version: int = 0,
@@ -219,7 +221,7 @@ class Calls(Texts):
     def play_command(self) -> str:
         return "generate {}"
 
-    def call_engine(self, text: Text, algorithm: Learns, net: Any) -> CallEngine:
+    def call_engine(self, text: Text, algorithm: Learns, net: Decoder) -> CallEngine:
         """Return the engine of calls."""
         device = self.program.placement.device
         engine = CallEngine(
@@ -249,7 +251,9 @@ class Calls(Texts):
         )
         return CallGrader(scorer)
 
-    def open_door(self, worker: CallWorker, text: Text, net: Any, note: Any) -> None:
+    def open_door(
+        self, worker: CallWorker, text: Text, net: Decoder, note: Callable[[str], object]
+    ) -> None:
         """Begin to listen for calls."""
         module, _, name = self.settings.server.partition(":")
         opened: foreign.Foreign = getattr(importlib.import_module(module), name)
@@ -269,13 +273,12 @@ class CallGrader:
         row = one.rows[-1]
         first, messages = row.spans[0][0], row.marks[-1].messages
         texts = isinstance(one.prompt, str)
-        said: Any = "".join(str(each["content"]) for each in messages) if texts else messages
-        prompt: Any = one.prompt
+        said: object = "".join(str(each["content"]) for each in messages) if texts else messages
         self._scorer.submit(
             key,
             Samples(
-                prompts=[prompt],
-                completions=[said],
+                prompts=[cast(Prompt, one.prompt)],
+                completions=[cast(Prompt, said)],
                 completion_ids=[list(row.token[first:])],
                 ended=[row.marks[-1].stop in (Stop.EOS, Stop.TEXT)],
                 columns={name: [value] for name, value in one.columns.items()},

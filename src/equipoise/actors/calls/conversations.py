@@ -1,7 +1,7 @@
 """Conversations of calls: which call continues which one, as tokens; their rewards; their groups.
 
 A call whose prompt begins with all tokens of a sample, its own drawn ones included, continues the
-sample: the tokens between are given, not chosen. Any other call of the conversation begins another
+sample: the tokens between are given, not chosen. Every other call of the conversation begins a new
 sample, all of whose prompt is given. So each drawn token is in exactly one sample, and is learned
 from at most once. The samples of a conversation share its reward.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 
+from equipoise.foreign import Foreign
 from equipoise.serving.chat.answers import Answers, Json, encode
 from equipoise.serving.chat.writer import Piece
 from equipoise.serving.proxy.requests import tool_calls
@@ -21,7 +21,7 @@ class CallAnswers(Answers):
         body = super().whole(pieces)
         if "tools" not in self._asked.template:
             return body
-        said: Any = decode(body)
+        said: Foreign = decode(body)
         for one in said["choices"]:
             text, calls = tool_calls(one["message"]["content"], self._asked.id)
             if calls:

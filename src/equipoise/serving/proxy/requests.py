@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
+from equipoise.foreign import Foreign
 from equipoise.serving import bounds
 from equipoise.serving.chat.wire import Asked, Denied, Kind, read
 from equipoise.serving.messages import Name, decoded
@@ -60,11 +61,11 @@ class AskedCall(Asked):
 
 def read_call(kind: Kind, body: bytes, headers: Mapping[bytes, bytes], name: str) -> AskedCall:
     """Return a checked call; ``Denied`` names the wrong field. ``name``: of the model, if the call
-    names none. Any name of a model is accepted, since agents have theirs in their code.
+    names none. Every name of a model is accepted, since agents have theirs in their code.
     """
     bounds.check_json(body)
     try:
-        given: Any = msgspec.json.decode(body)
+        given: Foreign = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         given = None
     if not isinstance(given, dict):
@@ -98,7 +99,7 @@ def read_call(kind: Kind, body: bytes, headers: Mapping[bytes, bytes], name: str
         for key, header in (("conversation", CONVERSATION), ("group", GROUP))
     }
     asked = replace(asked, model=model, template=_tools(ours))
-    values: dict[str, Any] = {name: getattr(asked, name) for name in Asked.__dataclass_fields__}
+    values: dict[str, Foreign] = {name: getattr(asked, name) for name in Asked.__dataclass_fields__}
     return AskedCall(**(values | names), columns=columns)
 
 
@@ -115,7 +116,7 @@ def _name(field: str, value: object, header: bytes | None) -> str:
     return value
 
 
-def _tools(given: Mapping[str, Any]) -> dict[str, object]:
+def _tools(given: Mapping[str, Foreign]) -> dict[str, object]:
     """Return the tools of a call as arguments of a chat template."""
     tools, choice = given.get("tools"), given.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
@@ -150,7 +151,7 @@ def tool_calls(text: str, id: str) -> tuple[str, list[dict[str, object]]]:
     found = list[dict[str, object]]()
     for number, match in enumerate(CALL.finditer(text)):
         try:
-            said: Any = msgspec.json.decode(match[1].encode(errors="replace"))
+            said: Foreign = msgspec.json.decode(match[1].encode(errors="replace"))
         except msgspec.DecodeError:
             return text, []
         if not isinstance(said, dict) or not isinstance(said.get("name"), str):
