@@ -4,7 +4,7 @@ learns from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import Limits
@@ -18,6 +18,7 @@ from equipoise.types import Tree, stream_ids
 from equipoise.workers.kind import Job, OwnsMemory, Site, SteppingKind, Waits, WritingKind
 
 if TYPE_CHECKING:
+    from equipoise.nets.decoder import Decoder
     from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
@@ -41,7 +42,8 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
         if not isinstance(source, Calls):
             raise TypeError(f"source: must be one of calls, got {type(source).__name__}")
         text, settings = source.text(), source.settings
-        algorithm, net = blue.roles[name].algorithm, blue.network(name)
+        algorithm = blue.roles[name].algorithm
+        net = cast("Decoder", blue.network(name))  # text algorithms learn no other
         ledger, size = Ledger(shared.own[self.name].views), program.placement.group_envs
         worker = CallWorker(
             source.call_engine(text, algorithm, net),
