@@ -16,7 +16,8 @@ from typing import Literal
 from equipoise.api.settings_of_python import described, fields_of_python
 from equipoise.facts import Fact
 
-FILE = Path(__file__).parents[1] / "src" / "equipoise" / "api" / "options.py"
+API = Path(__file__).parents[1] / "src" / "equipoise" / "api"
+RUN, RESUME = API / "fields.py", API / "options.py"
 BEGINS, ENDS = "    # <fields of a run>\n", "    # </fields of a run>\n"
 RESUME_BEGINS, RESUME_ENDS = "    # <fields of a resume>\n", "    # </fields of a resume>\n"
 # the types of fields that take more from Python than from the command line
@@ -60,14 +61,21 @@ def replaced(text: str, begins: str, ends: str, fields: Mapping[str, Fact]) -> s
     return f"{before}{begins}{''.join(lines(fields))}{ends}{after}"
 
 
-def written() -> str:
-    """The file as it should be."""
+def written() -> dict[Path, str]:
+    """The files as they should be."""
     fields = fields_of_python()
-    text = replaced(FILE.read_text(encoding="utf-8"), BEGINS, ENDS, fields)
     free = {name: fact for name, fact in fields.items() if fact.rule == "free"}
-    text = replaced(text, RESUME_BEGINS, RESUME_ENDS, free)
+    marked = {RUN: (BEGINS, ENDS, fields), RESUME: (RESUME_BEGINS, RESUME_ENDS, free)}
+    return {
+        file: formatted(replaced(file.read_text(encoding="utf-8"), *how), file)
+        for file, how in marked.items()
+    }
+
+
+def formatted(text: str, file: Path) -> str:
+    """The text of a file as ruff writes it."""
     return subprocess.run(
-        [sys.executable, "-m", "ruff", "format", "-q", "--stdin-filename", str(FILE), "-"],
+        [sys.executable, "-m", "ruff", "format", "-q", "--stdin-filename", str(file), "-"],
         input=text,
         capture_output=True,
         text=True,
@@ -77,8 +85,9 @@ def written() -> str:
 
 
 def main() -> int:
-    FILE.write_text(written(), encoding="utf-8")
-    print(f"wrote {FILE}")
+    for file, text in written().items():
+        file.write_text(text, encoding="utf-8")
+        print(f"wrote {file}")
     return 0
 
 

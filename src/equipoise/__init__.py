@@ -62,6 +62,7 @@ __all__ = [
     "plot",
     "probe",
     "program",
+    "proxy",
     "resume",
     "score",
     "start",

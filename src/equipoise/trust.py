@@ -49,7 +49,7 @@ FAMILIES = re.compile(r"(python:)?(envpool|pettingzoo):[\w./-]+|remote:(tcp|unix
 CLASS = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}")  # module:Class
 REWARDS = re.compile(r"equipoise\.language\.scoring\.(own|reasoning):\w+")  # of ours
 # tasks without a module
-DATA = re.compile(r"reasoning_gym:\w+|.*\.(jsonl|parquet)")
+DATA = re.compile(r"reasoning_gym:\w+|proxy:[\w.:\[\]-]+|.*\.(jsonl|parquet)")
 PATH = re.compile(r"[/\\]|\.(jsonl|json|parquet)$")  # the marks of a file's path
 OPENED = ("store", "demonstrations")  # settings of terms that name a folder or a file
 SCORE = "score"  # setting of a term that names code

@@ -18,6 +18,7 @@ HEAVY = ("torch", "numpy", "gymnasium", "rich", "pydantic", "ray", "tensorboard"
 COMMANDS = (
     "train",
     "resume",
+    "proxy",
     "evaluate",
     "plot",
     "envs",

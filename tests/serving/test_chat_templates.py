@@ -58,17 +58,17 @@ def test_a_template_gives_the_tokens_of_the_tokenizer(tmp_path: Path) -> None:
     odd = "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
     read = tokenizer(tmp_path, odd + CHAT)
     asked = [{"role": "user", "content": "a b"}]
-    made = Templates(read.directory, {})
+    made = Templates(read.directory)
     try:
-        assert made(asked) == read.prompt(asked)
+        assert made(asked, {}) == read.prompt(asked)
         with pytest.raises(ValueError, match="no tools"):
-            made([{"role": "tool", "content": "a"}])
-        assert made(asked) == read.prompt(asked) and len(children()) == 1
+            made([{"role": "tool", "content": "a"}], {})
+        assert made(asked, {}) == read.prompt(asked) and len(children()) == 1
     finally:
         made.close()
     assert not children()
     with pytest.raises(Exceeded, match="before the end of the server"):
-        made(asked)
+        made(asked, {})
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_template_gives_the_tokens_of_the_tokenizer(tmp_path: Path) -> None:
     [(ENDLESS, "within 1 s of"), (MEMORY, "1 GiB of memory, got"), (POWER, "does not end")],
 )
 def test_a_template_is_bounded(quick: None, tmp_path: Path, template: str, said: str) -> None:
-    made = Templates(tokenizer(tmp_path, template).directory, {})
+    made = Templates(tokenizer(tmp_path, template).directory)
     try:
         with pytest.raises(ValueError, match=said):
-            made(ASK["messages"])
+            made(ASK["messages"], {})
     finally:
         made.close()
 

@@ -10,6 +10,7 @@ from equipoise.api.plotting import plot
 from equipoise.api.predicting import whatif
 from equipoise.api.probing import probe
 from equipoise.api.programs import check, configured, program
+from equipoise.api.proxied import proxy
 from equipoise.api.recorded import Played, play
 from equipoise.api.results import Result, resume, train
 from equipoise.api.reward_fitting import FittedReward, fit_reward_model
@@ -42,6 +43,7 @@ __all__ = [
     "plot",
     "probe",
     "program",
+    "proxy",
     "resume",
     "score",
     "start",

@@ -43,7 +43,9 @@ from equipoise.programs.settings import (
 )
 from equipoise.tuning.sizing import cut
 from equipoise.types import (
+    PROXY,
     Algorithm,
+    CallSource,
     EnvFactory,
     EnvSource,
     Frozen,
@@ -462,6 +464,7 @@ TEXT = {  # groups of eight samples, 32 of them an update
     "placement.envs_per_actor": 8,
     "placement.max_lag": 1,
 }
+CALLS = {"placement.max_lag": 4}  # the conversations of a group come one after the other
 # one world: a stream without one gives nothing
 WORLDS = {"placement.actors": 1, "placement.envs_per_actor": 1}
 REPLAY = {  # four streams, and an update a step
@@ -489,9 +492,11 @@ def _default(target: str, algorithm: str) -> Program:
         algorithm=cls(), unroll=1, batch=1, replay=ReplaySettings() if cls.needs_replay else None
     )
     if cls.needs_task:
+        calls = target.startswith(PROXY)
+        source = CallSource(task=target) if calls else TaskSource(task=as_path(target))
         return apply_settings(
-            Program(source=TaskSource(task=as_path(target)), policies={"main": policy}),
-            {**TEXT, **cls.defaults},
+            Program(source=source, policies={"main": policy}),
+            {**TEXT, **(CALLS if calls else {}), **cls.defaults},
         )
     start = Program(source=EnvSource(env=EnvFactory(target=target)), policies={"main": policy})
     usual, there = (REPLAY, REPLAY_ON_DEVICE) if cls.needs_replay else (QUEUE, ON_DEVICE)

@@ -7,6 +7,7 @@ GROUPS = {
         "train": "Train a policy on an env, or a model on text",
         "tune": "Search for the best settings, by many runs",
         "resume": "Continue a run from its newest checkpoint",
+        "proxy": "Answer the calls of agents, and learn from them",
         "evaluate": "Play fresh episodes with the policy of a run",
         "generate": "Answer prompts with the model of a run",
         "collect": "Save episodes of a policy as a data set",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from equipoise.actors.calls import ledger
 from equipoise.actors.episodes import first_returns, recent, recent_info
 from equipoise.actors.forward.rounding import kind_of, rounding_metrics
 from equipoise.balance.shares import Shares
@@ -163,6 +164,8 @@ def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Rec
         for name, kind in kinds.items():
             said = rounding_metrics(shared.policies[name].rounding, kind, record["version"])
             metrics |= {f"{name}/{key}": x for key, x in said.items()} if several else said
+        if (calls := shared.own.get("caller")) is not None:
+            metrics |= ledger.metrics(calls.views)
         return Record(
             version=record["version"],
             at=time.monotonic(),

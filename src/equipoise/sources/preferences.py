@@ -24,9 +24,10 @@ from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer, with_end
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
+from equipoise.sources.graders import Ungraded
 from equipoise.sources.prompts import Given, Prompts, Text, changed, fitting, model_of
 from equipoise.sources.references import Logp, References, packed_of, references
-from equipoise.sources.text import Texts, Ungraded, Writer
+from equipoise.sources.text import Texts, Writer
 from equipoise.types import Example, Program, RunSpec, TaskSource, TextSpec, Tokenizer, learning
 
 PAIRS_A_TICK = 32  # of an evaluation

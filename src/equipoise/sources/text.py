@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +14,7 @@ from torch import nn
 from equipoise import foreign, phases
 from equipoise.actors import generator
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
-from equipoise.actors.engine.engine import Continuing, Engine, Sampled
+from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.engine.reciter import Recited, Reciter
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
@@ -24,14 +24,15 @@ from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
 from equipoise.language import architectures, reward_models, tasks
-from equipoise.language.scoring.functions import Samples, check_columns, functions, load, spoken
+from equipoise.language.scoring.functions import check_columns, functions, load
 from equipoise.language.scoring.pool import ProcessScorer
-from equipoise.language.scoring.scorer import HereScorer, Scorer
+from equipoise.language.scoring.scorer import HereScorer
 from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
 from equipoise.sources import engines, scored
+from equipoise.sources.graders import ConversationGrader, Grader, Ungraded
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
 from equipoise.sums import MODELS
@@ -42,15 +43,11 @@ from equipoise.types import (
     Learns,
     Policy,
     Program,
-    Prompt,
     RunSpec,
-    Stop,
     TaskSource,
     TextSpec,
-    Tokenizer,
     learning,
 )
-from equipoise.types.packed import begun
 
 if TYPE_CHECKING:
     from equipoise.language.scoring.remote import Scorers
@@ -553,117 +550,3 @@ def sample_row(spec: TextSpec) -> RowSpec:
         }
         | ({"retokenized": number} if spec.turns else {}),
     )
-
-
-def _completion(prompt: Prompt, sample: Sampled, tokenizer: Tokenizer) -> Prompt:
-    """Return a sample as reward functions get it: a text, or the messages after the prompt."""
-    if sample.conversation is None:
-        return spoken(prompt, tokenizer.decode(sample.token.tolist()))
-    messages = sample.conversation.messages
-    return "".join(str(one["content"]) for one in messages) if isinstance(prompt, str) else messages
-
-
-PARTNER = "partner"  # the name of a partner's reward, next to those of reward functions
-
-
-class Ungraded:
-    """A grader without rewards: for imitated samples, and for partners whose rewards are all."""
-
-    def __init__(self) -> None:
-        self._groups: dict[int, list[float | None]] = {}
-
-    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        self._groups[group] = [None] * len(samples)
-
-    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
-        groups, self._groups = self._groups, {}
-        return groups
-
-    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
-        return {}
-
-    def fds(self) -> tuple[int, ...]:
-        return ()
-
-    def close(self) -> None: ...
-
-
-class ConversationGrader:
-    """The grader of conversations: it adds their partners' rewards to those of another grader. A
-    conversation whose partner failed has no reward.
-    """
-
-    def __init__(self, engine: Conversing, grader: generator.Grader) -> None:
-        self._engine, self._grader = engine, grader
-        self._own: dict[int, list[float | None]] = {}
-        self._graded: dict[int, list[float | None]] = {}  # by the partner, of the last ``poll``
-
-    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        self._own[group] = [
-            None if one.conversation is None else one.conversation.reward for one in samples
-        ]
-        self._grader.submit(group, number, samples)
-
-    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
-        found: dict[int, Sequence[float | None] | str] = {}
-        self._graded = {}
-        for group, rewards in self._grader.poll().items():
-            own = self._graded[group] = self._own.pop(group)
-            if isinstance(rewards, str):
-                found[group] = rewards
-            else:
-                found[group] = [
-                    None if mine is None else mine + (other or 0.0)
-                    for mine, other in zip(own, rewards, strict=True)
-                ]
-        return found
-
-    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
-        others = self._grader.terms()
-        return {
-            group: {PARTNER: own} | dict(others.get(group, {}))
-            for group, own in self._graded.items()
-        }
-
-    def fds(self) -> tuple[int, ...]:
-        return (*self._engine.fds(), *self._grader.fds())
-
-    def close(self) -> None:
-        self._engine.close()
-        self._grader.close()
-
-
-class Grader:
-    """Grades samples as texts, by the functions that a run names, else by the task's own."""
-
-    def __init__(self, scorer: Scorer, prompts: Prompts, tokenizer: Tokenizer) -> None:
-        self._scorer, self._prompts, self._tokenizer = scorer, prompts, tokenizer
-        self._terms: dict[int, Mapping[str, Sequence[float | None]]] = {}
-
-    def submit(self, group: int, number: int, samples: Sequence[Sampled]) -> None:
-        example, count = self._prompts.examples[number], len(samples)
-        tokens = [one.token.tolist() for one in samples]
-        self._scorer.submit(
-            group,
-            Samples(
-                prompts=[begun(example.prompt)[0]] * count,
-                completions=[_completion(example.prompt, one, self._tokenizer) for one in samples],
-                completion_ids=tokens,
-                ended=[one.stop in (Stop.EOS, Stop.TEXT) for one in samples],
-                columns={name: [value] * count for name, value in example.columns.items()},
-            ),
-        )
-
-    def poll(self) -> Mapping[int, Sequence[float | None] | str]:
-        scored = self._scorer.poll()
-        self._terms = {one.key: one.parts for one in scored}
-        return {one.key: one.error if one.reward is None else one.reward for one in scored}
-
-    def terms(self) -> Mapping[int, Mapping[str, Sequence[float | None]]]:
-        return self._terms
-
-    def fds(self) -> tuple[int, ...]:
-        return self._scorer.fds()
-
-    def close(self) -> None:
-        self._scorer.close()

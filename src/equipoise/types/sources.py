@@ -25,6 +25,7 @@ REMOTE = "remote:"  # begins the target of worlds outside, which connect to the 
 # begins the target of an env that is a function on tensors (equipoise.device_envs)
 DEVICE = "device:"
 JAX = "jax:"  # begins that of an env written in JAX, stepped as a device env
+PROXY = "proxy:"  # begins the task of a run that learns from the calls of agents
 # the sections of ``train --help``
 SECTIONS = WHAT, WHERE, LONG, OUT = "What to learn", "Where it runs", "How long", "What comes out"
 
@@ -406,4 +407,53 @@ class TaskSource(SourceSettings):
         }
 
 
-SOURCES = (EnvSource, RecordedSource, TaskSource)  # that are built in, and found by their fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSource(TaskSource):
+    """Calls of agents to a chat endpoint, which the run's own engine answers.
+
+    ``task`` is ``proxy:PORT`` or ``proxy:HOST:PORT``.
+    """
+
+    behaviour: ClassVar[str] = "equipoise.sources.calls:Calls"
+    of_pairs: ClassVar[str] = ""
+    # the web server, which is on a higher floor: as module:function
+    server: ClassVar[str] = "equipoise.serving.proxy.server:open_door"
+
+    conversations: Annotated[
+        PositiveInt, Help("Most open conversations of agents; further ones get 429"), FREE
+    ] = 10_000
+    call_queue: Annotated[
+        PositiveInt, Help("Most answers that wait or are drawn; further ones get 429"), FREE
+    ] = 4096
+    call_deadline_s: Annotated[
+        PositiveFloat,
+        Help(
+            "Seconds for an answer to a call",
+            "503 if it has not begun by then, with Retry-After, and else 504.",
+        ),
+        FREE,
+    ] = 600.0
+    reward_wait_s: Annotated[
+        PositiveFloat,
+        Help(
+            "Seconds without a call until a conversation needs its reward",
+            "Then it is dropped or, if `reward` has a function, graded.",
+        ),
+        FREE,
+    ] = 600.0
+    group_wait_s: Annotated[
+        PositiveFloat,
+        Help(
+            "Seconds that a conversation waits for others of its group",
+            "Then at least two conversations are a group, and one alone is dropped.",
+        ),
+        FREE,
+    ] = 60.0
+
+
+SOURCES = (
+    EnvSource,
+    RecordedSource,
+    TaskSource,
+    CallSource,
+)  # that are built in, and found by their fields

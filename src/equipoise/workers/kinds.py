@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from equipoise.workers.actor import ActorKind
+from equipoise.workers.caller import CallerKind
 from equipoise.workers.env import EnvKind
 from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.inference import InferenceKind
@@ -21,6 +22,7 @@ KINDS: tuple[Kind, ...] = (
     RolloutKind(),
     GeneratorKind(),
     ScorerKind(),
+    CallerKind(),
     InferenceKind(),
     ShardKind(),
 )

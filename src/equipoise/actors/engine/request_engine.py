@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.engine.drawing import inverse, sample_keys
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.actors.engine.torch_engine import (
     GROUP,
     INDEX,
@@ -65,11 +66,25 @@ class RequestEngine(TorchEngine):
     """A ``TorchEngine`` for requests; samples that run finish with the weights that began them."""
 
     def __init__(
-        self, net: Decoder, *, rows: int, length: int, eos: Sequence[int], seed: int
+        self,
+        net: Decoder,
+        *,
+        rows: int,
+        length: int,
+        eos: Sequence[int],
+        seed: int,
+        temperature: float = 1.0,
+        on_update: OnUpdate = "finish",
     ) -> None:
         """As ``TorchEngine``, without stop strings: the caller looks for them, and cancels."""
         super().__init__(
-            net, rows=rows, length=length, ends=Ends(eos), seed=seed, on_update="finish"
+            net,
+            rows=rows,
+            length=length,
+            ends=Ends(eos),
+            seed=seed,
+            temperature=temperature,
+            on_update=on_update,
         )
         self._asked: dict[int, Sampling] = {}  # of groups that wait
         self._how = np.zeros((3, rows))  # temperature, top_p and top by seat
@@ -145,6 +160,14 @@ class RequestEngine(TorchEngine):
             drawn = inverse(chance, self._uniform()).clamp_max(logits.shape[1] - 1)
             token = torch.where(self._tensor(hot), drawn, token)
         found = logp.gather(1, token[:, None])[:, 0]
+        self._note(token, found, logp, top)
+        return token, found
+
+    def _note(self, token: Tensor, found: Tensor, logp: Tensor, top: NDArray[np.float64]) -> None:
+        """Set ``drawn`` to the tokens of a step [live], their ``found`` log-probabilities, and the
+        ``top`` [live] likeliest of ``logp`` [live, vocabulary].
+        """
+        rows = self._rows[:, : self.live]
         group, index = rows[GROUP].tolist(), rows[INDEX].tolist()
         likeliest = {}
         if (wanted := np.flatnonzero(top)).size:
@@ -153,7 +176,6 @@ class RequestEngine(TorchEngine):
                 most = int(top[row])
                 likeliest[group[row], index[row]] = ids[:most], logps[:most]
         self.drawn = Drawn(group, index, token.tolist(), found.tolist(), likeliest)
-        return token, found
 
 
 def nucleus(chance: Tensor, top_p: Tensor) -> Tensor:

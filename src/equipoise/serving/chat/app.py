@@ -63,7 +63,7 @@ class App(GuardedApp):
         body = await self.body(exchange.headers, exchange.receive)
         asked = read(kind, body, self.service.model.name, self.service.names)
         reply = await self.service.ask(asked)
-        leaving = asyncio.ensure_future(_fail_when_left(exchange.receive, reply))
+        leaving = asyncio.ensure_future(fail_when_left(exchange.receive, reply))
         tokenizer = self.service.model_of(reply).tokenizer
         answers = Answers(asked, reply, lambda token: tokenizer.decode([token]))
         try:
@@ -126,7 +126,7 @@ class App(GuardedApp):
         return Response(encode(value), media_type="application/json")
 
 
-async def _fail_when_left(receive: Receive, reply: Reply) -> None:
+async def fail_when_left(receive: Receive, reply: Reply) -> None:
     """Wait until the caller leaves, and fail its reply."""
     while (await receive())["type"] != "http.disconnect":
         pass

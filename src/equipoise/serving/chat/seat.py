@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
 
 from equipoise.actors.engine.request_engine import RequestEngine
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.serving.chat.model import Model, context_of
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.templates import Templates
-from equipoise.serving.chat.writer import Writer
+from equipoise.serving.chat.writer import Failed, Reply, Writer
 from equipoise.types.packed import Prompt
+
+
+class Writes(Protocol):
+    """The writer of answers, as ``Writer``."""
+
+    drawn: int
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def live(self) -> int: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def write(self, reply: Reply) -> None: ...
+    def cancel(self, reply: Reply) -> None: ...
+    def offer(self, version: str, params: Mapping[str, Tensor], failed: Failed) -> None: ...
 
 
 class Seat:
@@ -25,31 +45,42 @@ class Seat:
         rows: int,
         seed: int,
         engines: int = 1,
+        writer: Writes | None = None,
     ) -> None:
         """``rows``: choices that are drawn at the same time; ``engines``: how many of this size
-        must fit into memory. ValueError if they do not.
+        must fit into memory; ``writer``: None: one with an engine of its own. ValueError if they
+        do not fit.
         """
         self.model, self.open = model, 0  # choices that were asked for and have not ended
         self.context = context_of(model, settings, rows * engines)
-        net = model.net.to(settings.device)
+        self.writer = writer or self._made_writer(settings.device, loop, rows, seed)
+        tokenizer = model.tokenizer
+        self._templates = (
+            Templates(tokenizer.directory)
+            if isinstance(tokenizer, HubTokenizer) and tokenizer.has_template
+            else None
+        )
+
+    def _made_writer(
+        self, device: str, loop: asyncio.AbstractEventLoop, rows: int, seed: int
+    ) -> Writer:
+        model = self.model
+        net = model.net.to(device)
         engine = RequestEngine(
             net, rows=rows, length=self.context, eos=model.tokenizer.eos, seed=seed
         )
         if model.source is not None:
             engine.make_room()
-        self.writer = Writer(engine, model.tokenizer.decode, model.version, loop)
-        tokenizer = model.tokenizer
-        self._templates = (
-            Templates(tokenizer.directory, model.template)
-            if isinstance(tokenizer, HubTokenizer) and tokenizer.has_template
-            else None
-        )
+        return Writer(engine, model.tokenizer.decode, model.version, loop)
 
-    def prompt(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt; ValueError if the tokenizer cannot read it."""
+    def prompt(self, prompt: Prompt, template: Mapping[str, object]) -> list[int]:
+        """Return the tokens of a prompt; ValueError if the tokenizer cannot read it. ``template``:
+        further arguments of the chat template.
+        """
+        template = {**self.model.template, **template}
         if self._templates is None or isinstance(prompt, str):
-            return self.model.tokenizer.prompt(prompt, self.model.template)
-        return self._templates(prompt)
+            return self.model.tokenizer.prompt(prompt, template)
+        return self._templates(prompt, template)
 
     def prepare(self) -> None:
         """Start a process for the chat template, if there is one."""

@@ -16,10 +16,10 @@ from equipoise.hints import said, shortened
 from equipoise.language.messages import read_prompt
 from equipoise.language.task_files import plain
 from equipoise.serving.chat.model import Model, check_finite
-from equipoise.serving.chat.seat import Seat
+from equipoise.serving.chat.seat import Seat, Writes
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Asked, Denied
-from equipoise.serving.chat.writer import Job, Reply, Writer
+from equipoise.serving.chat.writer import Job, Reply
 from equipoise.serving.metrics import Metrics
 from equipoise.serving.store import Store
 from equipoise.types.packed import Prompt
@@ -52,7 +52,7 @@ class Service:
         self.rows, self._queue, self._settings = rows, settings.queue, settings
         self._deadline_s, self._seed, self._store = deadline_s, seed, store
         self._loop = asyncio.get_running_loop()
-        self.seat = Seat(model, settings, self._loop, rows=rows, seed=seed, engines=engines)
+        self.seat = self._made_seat(model, engines)
         self._answers = dict[Reply, tuple[Seat, Asked]]()  # the open ones
         # tokenizing a long prompt and loading weights take time: a thread for each; chat templates
         # may take longer, and hold up no texts
@@ -68,6 +68,10 @@ class Service:
         self.metrics = Metrics()
         self.metrics.gauges = self._gauges
 
+    def _made_seat(self, model: Model, engines: int) -> Seat:
+        rows, seed = self.rows, self._seed
+        return Seat(model, self._settings, self._loop, rows=rows, seed=seed, engines=engines)
+
     @property
     def model(self) -> Model:
         """The model that answers if a request names none."""
@@ -78,7 +82,7 @@ class Service:
         return self.seat.context
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> Writes:
         return self.seat.writer
 
     @property
@@ -175,7 +179,7 @@ class Service:
         """Turn the prompts into tokens, in the thread for prompts."""
         param = "messages" if asked.kind == "chat" else "prompt"
         model, context = seat.model, seat.context
-        prompts = [self._tokens(one, param, seat) for one in asked.prompts]
+        prompts = [self._tokens(one, param, seat, asked.template) for one in asked.prompts]
         longest = max(map(len, prompts))
         if longest >= context:
             raise _too_long(param, f"{context - 1:,} tokens, the context less one", f"{longest:,}")
@@ -194,7 +198,9 @@ class Service:
             with_logprobs=with_logprobs,
         )  # fmt: skip
 
-    def _tokens(self, prompt: object, param: str, seat: Seat) -> Sequence[int]:
+    def _tokens(
+        self, prompt: object, param: str, seat: Seat, template: Mapping[str, object]
+    ) -> Sequence[int]:
         size = seat.model.net.config.vocab_size
         if param == "prompt" and isinstance(prompt, list):
             tokens = cast("list[int]", prompt)
@@ -212,7 +218,7 @@ class Service:
                     f"{seat.context - 1:,} tokens, the context less one",
                     f"a text of {letters:,} letters",
                 )
-            tokens = seat.prompt(asked)
+            tokens = seat.prompt(asked, template)
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
             raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None

@@ -42,17 +42,21 @@ class Exceeded(ValueError):
 class Templates:
     """The chat template of a tokenizer. Several threads may call it; each uses a process."""
 
-    def __init__(self, directory: Path, arguments: Mapping[str, object]) -> None:
-        """``directory``: of the tokenizer; ``arguments``: of its template."""
-        self._about = {"directory": str(directory), "arguments": dict(arguments)}
+    def __init__(self, directory: Path) -> None:
+        """``directory``: of the tokenizer."""
+        self._about = {"directory": str(directory)}
         self._idle, self._all = list[_Child](), set[_Child]()
         self._lock, self._closed = threading.Lock(), False
 
-    def __call__(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Return the tokens of messages; ValueError if the template cannot read them."""
+    def __call__(
+        self, messages: Sequence[Mapping[str, object]], arguments: Mapping[str, object]
+    ) -> list[int]:
+        """Return the tokens of messages; ValueError if the template cannot read them.
+        ``arguments``: of the template.
+        """
         child = self._take()
         try:
-            answer = child.ask({"messages": messages}, WALL_S)
+            answer = child.ask({"messages": messages, "arguments": arguments}, WALL_S)
         except BaseException:
             self._end(child)
             raise
@@ -206,7 +210,8 @@ def main() -> None:
     for line in lines:
         _limit(first["cpu_s"])
         try:
-            tokens = tokenizer.prompt(json.loads(line)["messages"], first["arguments"])
+            asked = json.loads(line)
+            tokens = tokenizer.prompt(asked["messages"], asked["arguments"])
         except (ValueError, MemoryError, RecursionError) as error:
             send({"error": _described(error, first["memory"])})
             continue

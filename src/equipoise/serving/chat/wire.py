@@ -151,6 +151,7 @@ class Asked:
     usage: bool  # does the stream end with the numbers of tokens?
     logprobs: int | None  # likeliest tokens besides the drawn one; None: no log-probabilities
     model: str
+    template: Mapping[str, object] = field(default_factory=dict)  # of the chat template
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 

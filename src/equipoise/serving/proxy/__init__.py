@@ -1,0 +1,1 @@
+"""A recording proxy: OpenAI's API in front of a run's engine, whose answers are learned from."""
