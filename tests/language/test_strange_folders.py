@@ -221,10 +221,7 @@ RIGHT: dict[str, Change] = {
     "shards": sharded(lambda place, found: None),
     "half precision": tensors(lambda x: {name: y.bfloat16() for name, y in x.items()}),
     "double precision": tensors(lambda x: {name: y.double() for name, y in x.items()}),
-    "tied weights twice": lambda place: (
-        changed(place, tie_word_embeddings=True),
-        tensors(twice)(place),
-    ),
+    "tied weights twice": tied_twice,
     "no window": settings(sliding_window=0),
     "dropout": settings(attention_dropout=0.5, resid_pdrop=0.9, use_cache=False),
 }
