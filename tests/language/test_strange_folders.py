@@ -216,17 +216,12 @@ def tied_twice(place: Path) -> None:
     tensors(twice)(place)
 
 
-def tied_and_twice(place: Path) -> None:
-    changed(place, tie_word_embeddings=True)
-    tensors(twice)(place)
-
-
 RIGHT: dict[str, Change] = {
     "links": linked,
     "shards": sharded(lambda place, found: None),
     "half precision": tensors(lambda x: {name: y.bfloat16() for name, y in x.items()}),
     "double precision": tensors(lambda x: {name: y.double() for name, y in x.items()}),
-    "tied weights twice": tied_and_twice,
+    "tied weights twice": tied_twice,
     "no window": settings(sliding_window=0),
     "dropout": settings(attention_dropout=0.5, resid_pdrop=0.9, use_cache=False),
 }
