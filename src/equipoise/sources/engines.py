@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from equipoise.actors.engine.engine import OnUpdate
 from equipoise.actors.engine.server_engine import Drawing, ServerEngine
 from equipoise.actors.engine.sim_engine import NAME as SIM
 from equipoise.actors.engine.sim_engine import latency
-from equipoise.actors.engine.torch_engine import Ends
 from equipoise.actors.engine.vllm import NAME, TESTED, Server, ServerFailed, addresses, token_for
 from equipoise.nets.decoder import Decoder
 from equipoise.types import Placement, TaskSource
@@ -55,21 +55,14 @@ def served(
     source: TaskSource,
     place: Placement,
     net: Decoder,
-    ends: Ends,
+    how: Drawing,
     *,
-    length: int,
-    temperature: float,
-    seed: int,
     index: int,
     note: Callable[[str], object],
 ) -> ServerEngine:
     """Return the engine of generator ``index``, which has its own part of the servers."""
-    how = Drawing(
-        seed=seed,
-        eos=sorted(ends.eos),
-        stop=ends.stop,
-        length=length,
-        temperature=temperature,
+    how = replace(
+        how,
         on_update=source.on_update,
         lockstep=place.max_lag == 0,
         versions=_versions(source),

@@ -16,6 +16,7 @@ from equipoise.actors import generator
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.engine.reciter import Recited, Reciter
+from equipoise.actors.engine.server_engine import Drawing
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.actors.examiner import Examiner, spread
@@ -353,10 +354,13 @@ class Texts(Source):
                 self.settings,
                 place,
                 cast("Decoder", net),
-                Ends(text.spec.eos, self.settings.stop),
-                length=text.spec.prompt + text.spec.completion,
-                temperature=foreign.attribute(algorithm, "temperature", 1.0),
-                seed=derive_seed(self.program.schedule.seed, "tokens"),
+                Drawing(
+                    seed=derive_seed(self.program.schedule.seed, "tokens"),
+                    eos=text.spec.eos,
+                    length=text.spec.prompt + text.spec.completion,
+                    stop=self.settings.stop,
+                    temperature=foreign.attribute(algorithm, "temperature", 1.0),
+                ),
                 index=index,
                 note=note,
             )

@@ -343,7 +343,7 @@ class TaskSource(SourceSettings):
     engine_versions: Annotated[
         tuple[str, ...],
         Help(
-            "Versions of vLLM that are accepted; empty accepts tested ones",
+            "Accepted versions of vLLM; empty accepts the tested ones",
             "A version may be its first numbers: 0.33.",
         ),
         FREE,

@@ -6,8 +6,8 @@ weights have, before any of its samples is handed on. A server that dies, hangs 
 something else costs what it had in flight: those groups begin again on another server. It is asked
 again with each update.
 
-Who does what: the generator's thread owns every field. Threads of requests, of updates and of signs
-of life only put into the inbox.
+The generator's thread owns every field. Threads of requests, of updates and of signs of life only
+put into the inbox.
 """
 
 from __future__ import annotations

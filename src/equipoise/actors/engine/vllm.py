@@ -216,7 +216,7 @@ def _of(value: object, name: str, kind: type[T]) -> T:
 
 
 class Server:
-    """One server. Its methods block, and raise ServerFailed; ``cut`` ends those under way."""
+    """One server. Each method blocks, and raises ServerFailed; ``cut`` ends those under way."""
 
     def __init__(self, address: Address, token: str | None, deadline_s: float) -> None:
         self.address, self._token, self.deadline_s = address, token, deadline_s
