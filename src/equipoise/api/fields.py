@@ -158,8 +158,8 @@ class Fields(TypedDict, total=False):
     """File with the token of the engine's servers (default: none). Without it
     $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""
     engine_versions: Sequence[str] | None
-    """Versions of vLLM that are accepted; empty accepts tested ones (default: none). A version
-    may be its first numbers: 0.33."""
+    """Accepted versions of vLLM; empty accepts the tested ones (default: none). A version may be
+    its first numbers: 0.33."""
     engine_deadline_s: float | None
     """Seconds for a server of the engine to answer or draw (default: 120.0). A server that takes
     longer, also to load weights, is not used until the next update."""
