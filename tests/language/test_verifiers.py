@@ -237,7 +237,7 @@ def test_what_is_refused(name: str, given: dict[str, object], wrong: str) -> Non
 
 @pytest.mark.skipif(REAL, reason="verifiers is installed")
 def test_the_extra_is_named() -> None:
-    with pytest.raises(ImportError, match="task 'verifiers:sums' needs verifiers: install its"):
+    with pytest.raises(ImportError, match="task 'verifiers:sums' needs verifiers: .*install"):
         tasks.make("verifiers:sums", seed=1)
 
 
