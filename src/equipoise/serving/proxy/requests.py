@@ -64,13 +64,13 @@ def read_call(kind: Kind, body: bytes, headers: Mapping[bytes, bytes], name: str
     names none. Every name of a model is accepted, since agents have theirs in their code.
     """
     bounds.check_json(body)
+    given: Foreign = None
     try:
-        given: Foreign = msgspec.json.decode(body)
+        given = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        given = None
-    if not isinstance(given, dict):
         read(kind, body, name)  # raises, with the place of what is wrong
-        raise Denied(400, "body: must be a JSON object, got another value")
+    if not isinstance(given, dict):
+        raise Denied(400, f"body: must be a JSON object, got {bounds.shown(given)}")
     ours = {key: given.pop(key) for key in FIELDS if given.get(key) is not None}
     for key in FIELDS:
         given.pop(key, None)
