@@ -64,7 +64,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _linear(x, F.pad(weight, (0, 0, 0, more)), biased)[:, : len(weight)]
     rows, turned = _aligned(padded(x)), _aligned(weight).t()
     out = rows.new_empty(len(rows), len(weight))
-    for block, into in zip(rows.split(ROWS), out.split(ROWS), strict=True):
+    for block, into in zip(torch.split(rows, ROWS), torch.split(out, ROWS), strict=True):
         torch.mm(block, turned, out=into)
     if bias is not None:
         out += bias
@@ -97,27 +97,25 @@ class _Linear(torch.autograd.Function):
 def log_softmax(logits: Tensor) -> Tensor:
     """[N, V] -> [N, V]."""
     with one_thread():
-        blocks = padded(logits).split(ROWS)
+        blocks = torch.split(padded(logits), ROWS)
         return torch.cat([block.log_softmax(1) for block in blocks])[: len(logits)]
 
 
 # ---------------------------------------------------------------------------------------- attention
 
 
-def tiled(q: Tensor, gather: Gather, tiling: Tiling) -> tuple[Tensor, Tensor]:
-    """q [N, H, D] -> [N, H, D] and the log-sum-exp of the scores [N, H]."""
+def tiled(q: Tensor, keys: int, gather: Gather, tiling: Tiling) -> tuple[Tensor, Tensor]:
+    """q [N, H, D], ``keys`` heads of keys -> [N, H, D] and the log-sum-exp of the scores [N, H]."""
     heads, size = q.shape[1:]
+    shape = TOGETHER, QUERIES, keys, heads // keys, size
     outs, lses = [], []
     for product in tiling.products:
         query = q.index_select(0, product.queries).mul_(size**-0.5)
+        # the queries that share a key head are queries of one head
+        query = query.view(shape).permute(0, 2, 3, 1, 4).reshape(TOGETHER * keys, -1, size)
         total = most = out = query.new_zeros(())
         for number, (rows, mask) in enumerate(product.tiles):
             key, value = (_by_head(x) for x in gather(rows))
-            if not number:
-                keys = len(key) // TOGETHER
-                shape = TOGETHER, QUERIES, keys, heads // keys, size
-                # the queries that share a key head are queries of one head
-                query = query.view(shape).permute(0, 2, 3, 1, 4).reshape(len(key), -1, size)
             scores = torch.bmm(query, key.transpose(1, 2))
             if mask is not None:
                 scores.view(TOGETHER, keys, -1, QUERIES, KEYS).add_(mask)
@@ -130,7 +128,7 @@ def tiled(q: Tensor, gather: Gather, tiling: Tiling) -> tuple[Tensor, Tensor]:
                 shrunk = most.sub_(highest).exp_()
                 added, mass = added.add_(out.mul_(shrunk)), mass.add_(total.mul_(shrunk))
             out, total, most = added, mass, highest
-        back = TOGETHER, -1, heads // keys, QUERIES
+        back = TOGETHER, keys, heads // keys, QUERIES
         out, lse = out / total, most + total.log()
         outs.append(out.view(*back, size).permute(0, 3, 1, 2, 4).reshape(-1, heads, size))
         lses.append(lse.view(back).permute(0, 3, 1, 2).reshape(-1, heads))
@@ -155,9 +153,10 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 class _Attention(InParts):
     @staticmethod
     def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        out, lse = tiled(
-            q, lambda rows: (k.index_select(0, rows), v.index_select(0, rows)), layout.tiling
-        )
+        def gather(rows: Tensor) -> tuple[Tensor, Tensor]:
+            return k.index_select(0, rows), v.index_select(0, rows)
+
+        out, lse = tiled(q, k.shape[1], gather, layout.tiling)
         ctx.layout = layout
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -181,6 +180,6 @@ def cached(cache: Written, slots: Tensor, position: Tensor) -> Callable[[int, Te
             key, value = (x[layer][at, :, place] for x in (cache.key, cache.value))
             return key, value
 
-        return tiled(q, gather, tiling)[0]
+        return tiled(q, cache.key.shape[2], gather, tiling)[0]
 
     return attention
