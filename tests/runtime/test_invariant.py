@@ -19,7 +19,8 @@ GATE = "sampling/sampling_logp_difference/mean"
 def _gaps(out: Path, **options: Any) -> list[float]:
     """The mean |difference| of each record, which is 0 only if no token differs."""
     settings = [*SMALL["settings"], MODE, *options.pop("settings", ())]
-    trained(out, **{"steps": 256, "settings": settings} | options)
+    given: dict[str, Any] = {"steps": 256, "settings": settings}
+    trained(out, **given | options)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     found = [line["metrics"] for line in lines if GATE in line["metrics"]]
     assert all(one["token_mult_prob_error"] == 1.0 for one in found if one[GATE] == 0.0)
