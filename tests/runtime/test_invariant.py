@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from equipoise import api
 from equipoise.nets import decoding, invariant
+from equipoise.nets.hub_decoder import HubConfig
+from equipoise.sources import invariance
+from equipoise.types import TaskSource
 from tests.runtime.test_text import SMALL, trained
 
 MODE = "source.batch_invariant=true"
@@ -86,3 +90,15 @@ def test_an_algorithm_that_draws_nothing_is_refused(tmp_path: Path) -> None:
     given: dict[str, Any] = {**SMALL, "settings": [MODE], "algorithm": "sft"}
     with pytest.raises(ValueError, match=r"source.batch_invariant: must be false with an algo"):
         api.start("sort", out=tmp_path / "run", **given)
+
+
+def test_a_model_of_transformers_is_refused() -> None:
+    config = HubConfig(
+        model_type="gpt2", vocab_size=9, hidden_size=8, max_position_embeddings=64, fields={}
+    )
+    source = TaskSource(task="sort", model="gpt2", batch_invariant=True)
+    with pytest.raises(
+        ValueError, match="must be false with --model gpt2, which transformers comp"
+    ):
+        invariance.check(source, config)
+    invariance.check(replace(source, batch_invariant=False), config)
