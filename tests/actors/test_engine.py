@@ -380,8 +380,8 @@ class _Padded(TorchEngine):
 
 class _OneSided(TorchEngine):
     def step(self) -> list[Sampled]:
-        def draw(logits: Any, temperature: float, number: Any) -> Any:
-            token, _ = right(logits, temperature, number)
+        def draw(logits: Any, temperature: float, number: Any, *rest: Any) -> Any:
+            token, _ = right(logits, temperature, number, *rest)
             return token, logits.log_softmax(-1).gather(1, token[:, None])[:, 0]
 
         right = drawing.draw

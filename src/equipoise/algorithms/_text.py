@@ -80,7 +80,9 @@ class TextLearns(Learns):
 
     def network(self, spec: TextSpec) -> nn.Module:
         """The language model, with the weights of the directory that the spec names."""
-        return adapters.add_adapters(architectures.build(spec.model, spec.weights), spec)
+        net = architectures.build(spec.model, spec.weights)
+        net.batch_invariant = spec.batch_invariant
+        return adapters.add_adapters(net, spec)
 
     def prepare(self, data: Trajectory) -> Packed:
         return pack(data)

@@ -172,6 +172,9 @@ class Fields(TypedDict, total=False):
     weights: Literal["fp32", "bf16"] | None
     """Number format of the weights that generators get (default: fp32). Evaluations get the same.
     bf16 takes half the bytes; the learner keeps fp32."""
+    batch_invariant: bool | None
+    """Give a token the same log-probability bits in any batch (default: false). Generators and
+    the learner then agree to the bit; a run is slower. For our decoder on CPUs."""
     weight_buffers: int | None
     """Versions of the weights that memory has room for (default: 3). Generators read one version
     while the learner writes others."""

@@ -54,7 +54,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         )
     if layout.short and q.dtype in EXACT:
         return _WholeGroups.apply(q, k, v, layout)  # type: ignore[no-any-return,no-untyped-call]
-    return _Split.apply(q, k, v, layout)  # type: ignore[no-any-return,no-untyped-call]
+    return InParts.apply(q, k, v, layout)  # type: ignore[no-any-return,no-untyped-call]
 
 
 @functools.cache
@@ -117,7 +117,11 @@ class _WholeGroups(torch.autograd.Function):
         return dq.view(-1, heads, size), dk.view(-1, keys, size), dv.view(-1, keys, size), None
 
 
-class _Split(torch.autograd.Function):
+class InParts(torch.autograd.Function):
+    """Attention to a group's prompt and within each sequence; the gradient takes any ``out`` with
+    its log-sum-exps.
+    """
+
     @staticmethod
     def forward(ctx: Context, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         split = layout.split

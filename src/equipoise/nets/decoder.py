@@ -18,11 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise.hints import hint, shortened
+from equipoise.nets import invariant
 from equipoise.nets.attention import attend, packed_attention
 from equipoise.nets.block import Block
 from equipoise.nets.cache import Cache, Written
 from equipoise.nets.layout import Layout
-from equipoise.nets.pieces import put_together, rms_norm, rotate, together
+from equipoise.nets.pieces import Linear, apply, put_together, rms_norm, rotate, together
+from equipoise.nets.threads import one_thread
 from equipoise.types.packed import Packed
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -173,20 +175,25 @@ class Layer(Block):
         cos: Tensor,
         sin: Tensor,
         attention: Callable[[Tensor, Tensor, Tensor], Tensor],
+        linear: Linear | None = None,
     ) -> Tensor:
-        """x [N, hidden], cosines and signed sines [N, 1, D] -> [N, hidden]."""
+        """x [N, hidden], cosines and signed sines [N, 1, D] -> [N, hidden].
+
+        ``linear``: computes the linear layers; None: they do it themselves.
+        """
         c, n, a, m = self.config, len(x), self.self_attn, self.mlp
         heads, keys, eps = c.num_attention_heads, c.num_key_value_heads, c.rms_norm_eps
         y = rms_norm(x, self.input_layernorm.weight, eps)
-        qkv = together(y, a.q_proj, a.k_proj, a.v_proj).view(n, -1, c.head_dim)
+        qkv = together(y, a.q_proj, a.k_proj, a.v_proj, linear=linear)
+        qkv = qkv.view(n, -1, c.head_dim)
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + keys], qkv[:, heads + keys :]
         if c.family == "qwen3":
             q, k = rms_norm(q, a.q_norm.weight, eps), rms_norm(k, a.k_norm.weight, eps)
         out = attention(rotate(q, cos, sin), rotate(k, cos, sin), v)
-        x = x + a.o_proj(out.reshape(n, -1))
+        x = x + apply(a.o_proj, out.reshape(n, -1), linear)
         y = rms_norm(x, self.post_attention_layernorm.weight, eps)
-        gate, up = together(y, m.gate_proj, m.up_proj).chunk(2, 1)
-        return x + m.down_proj(F.silu(gate) * up)  # type: ignore[no-any-return]
+        gate, up = together(y, m.gate_proj, m.up_proj, linear=linear).chunk(2, 1)
+        return x + apply(m.down_proj, F.silu(gate) * up, linear)
 
 
 class Model(nn.Module):
@@ -199,6 +206,9 @@ class Model(nn.Module):
 
 class Decoder(nn.Module):
     """Tokens in, hidden states and logits out."""
+
+    # has a token the same bits whatever is computed with it (``invariant.py``)?
+    batch_invariant: bool = False
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -231,11 +241,17 @@ class Decoder(nn.Module):
         layout = Layout.of(data) if layout is None else layout
         device = self.head.device
         token, position = (torch.as_tensor(x, device=device) for x in (data.token, data.position))
-        return self._layers(token, position, lambda _, q, k, v: packed_attention(q, k, v, layout))
+        attention = self._packed_attention
+        return self._layers(token, position, lambda _, q, k, v: attention(q, k, v, layout))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., hidden] -> [..., vocabulary] float32 (float64 if the net is)."""
-        logits = F.linear(hidden, self.head)
+        if self.batch_invariant:
+            with one_thread():
+                logits = invariant.linear(hidden.flatten(0, -2), self.head)
+                logits = logits.view(*hidden.shape[:-1], -1)
+        else:
+            logits = F.linear(hidden, self.head)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def cache(self, slots: int, length: int, dtype: torch.dtype | None = None) -> Cache:
@@ -265,7 +281,7 @@ class Decoder(nn.Module):
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)
-            return packed_attention(q, k, v, layout)
+            return self._packed_attention(q, k, v, layout)
 
         return self._layers(token[real], position, stored)[lengths.cumsum(0) - 1]
 
@@ -277,7 +293,10 @@ class Decoder(nn.Module):
         A long prompt is computed in parts, so that its activations have a bound.
         """
         position = torch.arange(begin, begin + len(token), device=token.device)
-        places = cache.places(torch.full_like(position, slot), position)
+        slots = torch.full_like(position, slot)
+        if self.batch_invariant:
+            return self.go_on(token, position, cache, slots)[-1]
+        places = cache.places(slots, position)
         seen = position.unsqueeze(1) >= torch.arange(begin + len(token), device=token.device)
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -301,6 +320,8 @@ class Decoder(nn.Module):
         Texts are attended to in batches of like length. The keys of slots that follow each other
         are read where they are.
         """
+        if self.batch_invariant:
+            return self.go_on(token, position, cache, slots)
         batches = cache.batches(position, slots)
         order = None if len(batches) == 1 else torch.cat([batch.texts for batch in batches])
         if order is not None:
@@ -321,12 +342,44 @@ class Decoder(nn.Module):
         hidden = self._layers(token, position, cached)
         return hidden if order is None else torch.empty_like(hidden).index_copy_(0, order, hidden)
 
+    @torch.no_grad()
+    def go_on(self, token: Tensor, position: Tensor, cache: Written, slots: Tensor) -> Tensor:
+        """token [N], the next ones, at ``position`` [N] of the texts in ``slots`` [N] -> their
+        batch-invariant hidden states [N, hidden].
+        """
+        places = cache.places(slots, position)
+        attention = invariant.cached(cache, slots, position)
+
+        def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            cache.write(layer, places, k, v)
+            return attention(layer, q)
+
+        return self._layers(token, position, stored)
+
+    @property
+    def _packed_attention(self) -> Callable[[Tensor, Tensor, Tensor, Layout], Tensor]:
+        return invariant.packed_attention if self.batch_invariant else packed_attention
+
     def _layers(self, token: Tensor, position: Tensor, attention: Attend) -> Tensor:
         """token and position [N] -> [N, hidden]."""
+        if not self.batch_invariant:
+            return self._computed(token, position, attention)
+        count = len(token)
+
+        def within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return invariant.padded(attention(layer, q[:count], k[:count], v[:count]))
+
+        with one_thread():
+            token, position = invariant.padded(token), invariant.padded(position)
+            return self._computed(token, position, within, invariant.linear)[:count]
+
+    def _computed(
+        self, token: Tensor, position: Tensor, attention: Attend, linear: Linear | None = None
+    ) -> Tensor:
         cos, sin = self._rotation(position)
         x = F.embedding(token, self.model.embed_tokens.weight)
         for i, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, partial(attention, i))
+            x = layer(x, cos, sin, partial(attention, i), linear)
         return rms_norm(x, self.model.norm.weight, self.config.rms_norm_eps)
 
     def _rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -338,6 +391,7 @@ class Decoder(nn.Module):
             or self._angles[0].device != position.device
         ):
             length = max(longest, 256, 2 * len(self._angles[0]) if self._angles else 0)
+            length += -length % invariant.ROWS  # a place's angles do not depend on the others
             with torch.inference_mode(False):  # kept, and also used with gradients
                 angle = torch.outer(
                     torch.arange(length, dtype=torch.float32), frequencies(self.config)

@@ -11,15 +11,17 @@ where it lies. ``Decoder.decode`` explains it at length.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.nets.decoder import Decoder, Layer
+from equipoise.nets.packing import packed_texts
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
+CHECKED = 48  # tokens that a check computes twice
 PIECE = 1 << 18  # numbers of others
 
 
@@ -41,8 +43,73 @@ class ByPlace:
         self._flat[layer].index_copy_(0, places, torch.cat([key, value], 1))
 
 
-class Decoding:
-    """``net``, and room for the keys and values of ``slots`` texts of at most ``length`` tokens.
+class Room:
+    """Room for the keys and values of ``slots`` texts of at most ``length`` tokens."""
+
+    def __init__(
+        self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None
+    ) -> None:
+        """``room``: the keys and values of other weights, which go on from them."""
+        c, weight = net.config, net.head
+        self._net, self._length, self._kv = net, length, c.num_key_value_heads
+        shape = (c.num_hidden_layers, slots, length, 2 * self._kv, c.head_dim)
+        self._store = (
+            torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
+        )
+        self.cache = ByPlace(self._store, self._kv)
+
+    def twin(self, net: Decoder) -> Self:
+        """The same texts under the weights of another network."""
+        return type(self)(net, self._store.shape[1], self._length, room=self._store)
+
+    def give_back(self) -> None:
+        """Free the memory of keys and values until ``have_room``; there must be no texts."""
+        self._store.untyped_storage().resize_(0)
+
+    def have_room(self) -> None:
+        """Allocate the memory of keys and values again if it was freed."""
+        storage, nbytes = self._store.untyped_storage(), self._store.nbytes
+        if storage.nbytes() < nbytes:
+            storage.resize_(nbytes)
+            # what is masked is multiplied by 0, so it must be finite
+            self._store.zero_()
+
+    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
+        """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
+        self._store[:, target, :length] = self._store[:, source, :length]
+
+
+class Exact(Room):
+    """Decoding by the layers of a batch-invariant ``net`` as they are, and no others."""
+
+    def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
+        """As ``Decoding.decode``."""
+        slots = torch.arange(len(token), device=token.device)
+        return self._net.go_on(token, position, self.cache, slots)
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """RuntimeError if this machine gives a token other bits among others than alone.
+
+        It overwrites the first text.
+        """
+        net, size = self._net, self._net.config.vocab_size
+        token = (torch.arange(min(self._length, CHECKED)) * 7 % size).to(net.head.device)
+        half, slot = len(token) - len(token) // 4, token.new_zeros(1)
+        text = packed_texts([(token[:half].tolist(), [token[half:].tolist()])])
+        want = net.logits(net.hidden(text))
+        net.prefill(token[None, :half], slot + half, self.cache, slot)
+        for at in range(half, len(token)):
+            got = self.decode(token[at : at + 1], slot + at, at, at)
+            if not torch.equal(net.logits(got)[0], want[at]):
+                raise RuntimeError(
+                    "source.batch_invariant: must be false on this machine, which gives token "
+                    f"{at} of a text other bits alone than among the {at} before it"
+                )
+
+
+class Decoding(Room):
+    """``net`` with room for texts, for the fewest operations.
 
     The parameters of ``net`` become views of the joined ones: values written into them in place are
     used from then on.
@@ -52,14 +119,9 @@ class Decoding:
         self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None
     ) -> None:
         """``room``: the keys and values of other weights, which go on from them."""
+        super().__init__(net, slots, length, room=room)
         c, weight = net.config, net.head
-        self._net, self._length = net, length
-        self._heads, self._kv, self._size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
-        shape = (c.num_hidden_layers, slots, length, 2 * self._kv, self._size)
-        self._store = (
-            torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
-        )
-        self.cache = ByPlace(self._store, self._kv)
+        self._heads, self._size = c.num_attention_heads, c.head_dim
         # the place of each text in a layer's store
         self._first = torch.arange(slots, device=weight.device) * length
         self._cos, self._sin = net._rotation(torch.arange(length, device=weight.device))
@@ -112,26 +174,6 @@ class Decoding:
             gate, up = (self._norm(x, layer.after) @ layer.gate_up).chunk(2, 1)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         return self._norm(x, self._net.model.norm.weight)
-
-    def twin(self, net: Decoder) -> Decoding:
-        """The same texts under the weights of another network."""
-        return Decoding(net, self._store.shape[1], self._length, room=self._store)
-
-    def give_back(self) -> None:
-        """Free the memory of keys and values until ``have_room``; there must be no texts."""
-        self._store.untyped_storage().resize_(0)
-
-    def have_room(self) -> None:
-        """Allocate the memory of keys and values again if it was freed."""
-        storage, nbytes = self._store.untyped_storage(), self._store.nbytes
-        if storage.nbytes() < nbytes:
-            storage.resize_(nbytes)
-            # what is masked is multiplied by 0, so it must be finite
-            self._store.zero_()
-
-    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
-        self._store[:, target, :length] = self._store[:, source, :length]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         if self._eps is None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.nets.tiling import Texts, Tiling
 from equipoise.types import Array, Tree
 from equipoise.types.packed import Packed
 
@@ -193,6 +194,25 @@ class Layout:
             to(key_rows),
             to(prompted[key_rows]),
         )
+
+    @functools.cached_property
+    def tiling(self) -> Tiling:
+        """The tiles of all texts: of each prompt, and of each prompt with a sample behind it."""
+        shared = self.prompts[self.group]
+        first = np.concatenate([self.begins, self.starts])  # row of each text's first query
+        own = np.concatenate([self.prompts, self.lengths])  # queries of each text
+        before = np.concatenate([np.zeros_like(self.prompts), shared])
+        rows = first.repeat(own) + np.arange(self.count) - (own.cumsum() - own).repeat(own)
+        of = np.arange(len(own)).repeat(own)
+        text, position = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        text[rows], position[rows] = of, rows - first[of] + before[of]
+        texts = Texts(
+            base=np.concatenate([self.begins, self.begins[self.group]]),
+            prompt=np.concatenate([self.prompts, shared]),
+            start=first,
+            last=before + own - 1,
+        )
+        return Tiling.of(text, position, texts, self.device)
 
     @functools.cached_property
     def whole(self) -> Whole:

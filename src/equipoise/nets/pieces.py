@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from equipoise.nets.function import Context
 from equipoise.nets.lora import LoraLinear
+
+# x [N, in], weight [out, in], bias [out] -> [N, out]
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -79,8 +82,19 @@ class _Rotate(torch.autograd.Function):
         return _rotated(grad, cos, sin, -1), None, None
 
 
-def together(x: Tensor, *layers: nn.Linear) -> Tensor:
-    """Outputs of several layers side by side, by one product if their weights allow it."""
+def apply(layer: nn.Linear, x: Tensor, linear: Linear | None) -> Tensor:
+    """The layer's output by ``linear``; None: its own."""
+    if linear is None:
+        return layer(x)  # type: ignore[no-any-return]
+    return linear(x, layer.weight, layer.bias)
+
+
+def together(x: Tensor, *layers: nn.Linear, linear: Linear | None = None) -> Tensor:
+    """Outputs of several layers side by side, by one product if their weights allow it; with
+    ``linear``, by one for each.
+    """
+    if linear is not None:
+        return torch.cat([apply(layer, x, linear) for layer in layers], -1)
     if any(isinstance(layer, LoraLinear) for layer in layers):
         return torch.cat([layer(x) for layer in layers], -1)
     weights = [layer.weight for layer in layers]

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from equipoise.nets import invariant
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.function import Context
 from equipoise.nets.hub_decoder import HubDecoder
 from equipoise.nets.layout import Layout
+from equipoise.nets.threads import one_thread
 from equipoise.types.packed import Packed
 
 
@@ -42,7 +44,13 @@ def token_logp(
         )
     else:
         logp, spread = head_logp(
-            before, net.head, target, temperature=temperature, chunk=chunk, entropy=entropy
+            before,
+            net.head,
+            target,
+            temperature=temperature,
+            chunk=chunk,
+            entropy=entropy,
+            batch_invariant=net.batch_invariant,
         )
     zeros = torch.zeros(len(layout.previous), dtype=logp.dtype, device=logp.device)
     return zeros.index_copy(0, chosen, logp), zeros.index_copy(
@@ -58,13 +66,17 @@ def head_logp(
     temperature: float = 1.0,
     chunk: int = 1024,
     entropy: bool = True,
+    batch_invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """hidden [n, hidden], weight [V, hidden], target [n] -> logp [n], entropy [n]."""
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    return _HeadLogp.apply(hidden, weight, target, temperature, chunk, entropy)  # type: ignore[no-any-return,no-untyped-call]
+    log_softmax = _invariant if batch_invariant else _log_softmax
+    return _HeadLogp.apply(  # type: ignore[no-any-return,no-untyped-call]
+        hidden, weight, target, temperature, chunk, entropy, log_softmax
+    )
 
 
 def logits_logp(
@@ -106,11 +118,12 @@ class _HeadLogp(torch.autograd.Function):
         temperature: float,
         chunk: int,
         entropy: bool,
+        log_softmax: Callable[[Tensor, Tensor, float], Tensor],
     ) -> tuple[Tensor, Tensor]:
         logps, spreads = [], []
         for at in range(0, len(hidden), chunk):
             part = slice(at, at + chunk)
-            logp = _log_softmax(hidden[part], weight, temperature)
+            logp = log_softmax(hidden[part], weight, temperature)
             logps.append(logp.gather(1, target[part].unsqueeze(1)).squeeze(1))
             if entropy:
                 spreads.append(-(logp.exp() * logp).sum(1))
@@ -125,7 +138,7 @@ class _HeadLogp(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Context, grad_logp: Tensor, grad_spread: Tensor
-    ) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:
         hidden, weight, target, spread = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         learned = ctx.needs_input_grad[1]
@@ -145,7 +158,13 @@ class _HeadLogp(torch.autograd.Function):
             if grad_weight is not None:
                 grad_weight += z.t() @ hidden[part]
         whole = None if grad_weight is None else grad_weight.to(weight.dtype)
-        return grad_hidden, whole, None, None, None, None
+        return grad_hidden, whole, None, None, None, None, None
+
+
+def _invariant(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    with one_thread():
+        logits = invariant.linear(hidden, weight)
+        return invariant.log_softmax(logits / temperature if temperature != 1.0 else logits)
 
 
 def _log_softmax(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:

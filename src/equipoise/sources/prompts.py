@@ -154,6 +154,7 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         completion=completion,
         turns=turns,
         parts=parts,
+        batch_invariant=source.batch_invariant,
         notes=tuple(notes),
         sha256=_digest(train, held_out, task.partner),
         alphabet=tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else "",

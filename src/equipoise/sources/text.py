@@ -32,7 +32,7 @@ from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
-from equipoise.sources import engines, scored
+from equipoise.sources import engines, invariance, scored
 from equipoise.sources.graders import ConversationGrader, Grader, Ungraded
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -85,6 +85,7 @@ class Texts(Source):
         if not source.model.strip():
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
         problems += engines.problems(source, self.program.placement)
+        problems += invariance.problems(source, self.program.placement, draws=self._reads_rewards)
         if source.lora is not None and source.adapter:
             problems.append(
                 "source.lora: must be left out with source.adapter, whose file has the rank, got "
@@ -157,6 +158,7 @@ class Texts(Source):
         source, program, reads = self.settings, self.program, self._reads_rewards
         phases.say(f"reading the task {program.name}")
         text = self.text()
+        invariance.check(source, text.config)
         if text.task.ready is not None:
             text.task.ready(self._holders)
         if reads:

@@ -81,6 +81,8 @@ class TextSpec:
     completion: int  # most tokens of a sample
     turns: int = 0  # most turns of a conversation; 0: samples have one turn
     parts: bool = False  # do samples have parts, since the history is rendered before each turn?
+    # has a token the same log-probability, to the bit, whatever is computed with it?
+    batch_invariant: bool = False
     sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?

@@ -382,6 +382,14 @@ class TaskSource(SourceSettings):
         ),
         FREE,
     ] = "fp32"
+    batch_invariant: Annotated[
+        bool,
+        Help(
+            "Give a token the same log-probability bits in any batch",
+            "Generators and the learner then agree to the bit; a run is slower. For our decoder "
+            "on CPUs.",
+        ),
+    ] = False
     weight_buffers: Annotated[
         int,
         Range(2, 16),

@@ -19,7 +19,7 @@ class CallEngine(RequestEngine):
     """
 
     def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        token, found = draw(logits, self._temperature, self._uniform())
+        token, found = draw(logits, self._temperature, self._uniform(), self._log_softmax)
         top = self._how[2, self._rows[SEAT, : self.live]]
         logp = logits[:0]
         if top.any():

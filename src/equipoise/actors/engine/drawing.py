@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -43,7 +45,17 @@ def uniform(key: I64, count: I64) -> NDArray[np.float64]:
     return x.astype(np.float64) * 2.0**-_BITS
 
 
-def draw(logits: Tensor, temperature: float, number: Tensor | None) -> tuple[Tensor, Tensor]:
+def torch_log_softmax(logits: Tensor) -> Tensor:
+    """[B, V] -> [B, V]."""
+    return torch.log_softmax(logits, -1)
+
+
+def draw(
+    logits: Tensor,
+    temperature: float,
+    number: Tensor | None,
+    log_softmax: Callable[[Tensor], Tensor] = torch_log_softmax,
+) -> tuple[Tensor, Tensor]:
     """Draw a token of each row of ``logits`` [B, V]: the first with more than ``number`` [B] of the
     mass up to it.
 
@@ -51,7 +63,7 @@ def draw(logits: Tensor, temperature: float, number: Tensor | None) -> tuple[Ten
     log-probabilities [B] float32, both of softmax(logits / temperature). A token without mass is
     never drawn. Logits that are nan give a token and nan.
     """
-    logp = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, -1)
+    logp = log_softmax(logits if temperature == 1.0 else logits / temperature)
     token = logits.argmax(-1) if number is None else inverse(logp.exp(), number)
     token = token.clamp_max(logits.shape[1] - 1)  # past the end where logits are nan
     return token, logp.gather(1, token[:, None])[:, 0]

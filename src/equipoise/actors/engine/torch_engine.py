@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.actors.engine.drawing import I64, draw, sample_keys, uniform
+from equipoise.actors.engine.drawing import I64, draw, sample_keys, torch_log_softmax, uniform
 from equipoise.actors.engine.engine import Continuation, OnUpdate, Sampled
-from equipoise.nets import lora
+from equipoise.nets import invariant, lora
 from equipoise.nets.decoder import Decoder
-from equipoise.nets.decoding import Decoding, pieces
+from equipoise.nets.decoding import Decoding, Exact, pieces
 from equipoise.nets.hub_decoder import HubDecoder, HubDecoding
 from equipoise.types.packed import Stop
 
@@ -60,7 +60,7 @@ class _Weights:
     """A version's network, joined for decoding."""
 
     net: Decoder
-    decoding: Decoding | HubDecoding
+    decoding: Decoding | Exact | HubDecoding
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -78,9 +78,13 @@ class Ends:
     decode: Callable[[Sequence[int]], str] | None = None
 
 
-def _decoding(net: Decoder, rows: int, length: int) -> Decoding | HubDecoding:
+def _decoding(net: Decoder, rows: int, length: int) -> Decoding | Exact | HubDecoding:
     if isinstance(net, HubDecoder):
         return net.decoding(rows, length)
+    if net.batch_invariant:
+        exact = Exact(net, rows, length)
+        exact.check()
+        return exact
     return Decoding(net, rows, length)
 
 
@@ -138,6 +142,7 @@ class TorchEngine:
         self._adapted, self._layers = net, lora.layers_of(net)
         net = lora.merged(net)
         self._now = _Weights(net, _decoding(net, rows, length))
+        self._log_softmax = invariant.log_softmax if net.batch_invariant else torch_log_softmax
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
         self._ends = np.zeros(size, bool)
@@ -347,7 +352,8 @@ class TorchEngine:
 
     def _draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return a token of each live row [live] and its log-probability [live]."""
-        return draw(logits, self._temperature, None if self._greedy else self._uniform())
+        number = None if self._greedy else self._uniform()
+        return draw(logits, self._temperature, number, self._log_softmax)
 
     def _uniform(self) -> Tensor:
         """Return the uniform number in [0, 1) of each live row's next token [live]."""
