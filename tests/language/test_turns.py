@@ -61,12 +61,12 @@ def test_tools_answer_calls_and_judge_answers() -> None:
 
     assert called("#12*13") == ("=156", 0.5) and tool.step("156") == (None, 0.5)
     # right characters of the call count, but of the first one alone
-    assert called("#12*1") == ("=12", 1 / 3) and tool.step("#12*13") == ("=156", 0.0)
-    assert called("#") == ("?", 0.0) and called("#3-5") == ("=-2", 0.0)
+    assert called("#12*1") == ("=12", 5 / 14) and tool.step("#12*13") == ("=156", 0.0)
+    assert called("#") == ("?", 1 / 14) and called("#3-5")[0] == "=-2"
     assert all(called(f"#{one}")[0] == "?" for one in ("1**9", "2*", "9999*9", "1*2*3"))
-    # half, if the answer comes without the tool
-    assert called("156") == (None, 0.5)
-    assert called("15") == (None, 0.25) and called("1567") == (None, 0.3)
+    assert called("156") == (None, 0.0)  # without the tool
+    for text, reward in (("15", 0.25), ("1567", 0.3), ("", 0.0)):
+        assert called("#")[0] == "?" and tool.step(text) == (None, reward)
     table: Any = own.Lookup()
     table.reset({"question": "bob", "answer": str(own.number("bob"))})
     assert table.step("#bob") == (f"={own.number('bob')}", 0.5)

@@ -5,9 +5,10 @@ greater) and ``?`` (the guess is no number). The reward is 1 for the number itse
 
 ``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
 and a value, or ``?``. A turn without ``#`` is the final answer. Half of the reward is for a first
-turn that calls the tool with the question, and half for the answer: each is the share of right
-characters, and the end counts as a character. So a model from random weights finds the call letter
-by letter, and an answer from memory has half of the reward.
+turn that calls the tool with the question, and half for the answer after it: each is the share of
+right characters, and the end counts as a character. So a model from random weights finds the call
+letter by letter. An answer without a call has no reward: guessing would be learned first, and the
+tool never.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class _Tool:
 
     def step(self, text: str) -> tuple[str | None, float]:
         if not text.startswith(CALL):
-            return None, right(text, self._answer) / 2
-        argument, first = text.removeprefix(CALL), not self._called
-        self._called = True
-        return self.call(argument), right(argument, self._question) / 2 if first else 0.0
+            return None, right(text, self._answer) / 2 if self._called else 0.0
+        first, self._called = not self._called, True
+        reward = right(text, CALL + self._question) / 2 if first else 0.0
+        return self.call(text.removeprefix(CALL)), reward
 
     def call(self, argument: str) -> str:
         """Return the tool's answer to a call."""
