@@ -81,6 +81,14 @@ def test_what_is_offered_of_a_run_on_text_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_what_is_offered_of_conversations_works(tmp_path: Path) -> None:
+    found = done(tmp_path / "run", "guess", "--algorithm", "grpo", "--steps", "64", "--batch", "64")
+    assert ["generate", str(tmp_path / "run"), "--conversations", "3"] in found
+    for command in found:
+        works(command)
+
+
+@pytest.mark.thorough
 def test_what_is_offered_of_recorded_rows_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

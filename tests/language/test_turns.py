@@ -52,14 +52,24 @@ def test_halving_finds_every_number_and_no_policy_needs_fewer_guesses() -> None:
 
 def test_tools_answer_calls_and_judge_answers() -> None:
     tool: Any = own.Calculator()
-    assert tool.reset({"question": "12*13", "answer": "156"}) == "12*13"
-    assert tool.step("#12*13") == ("=156", 0.0) and tool.step("#3-5") == ("=-2", 0.0)
-    assert all(tool.step(f"#{one}") == ("?", 0.0) for one in ("", "1**9", "2*", "9999*9", "1*2*3"))
-    assert tool.step("156") == (None, 1.0)
-    assert tool.step("15") == (None, 0.5) and tool.step("1567") == (None, 0.6)
+
+    def called(text: str) -> tuple[str | None, float]:
+        """The tool's answer to a first turn."""
+        assert tool.reset({"question": "12*13", "answer": "156"}) == "12*13"
+        answer: tuple[str | None, float] = tool.step(text)
+        return answer
+
+    assert called("#12*13") == ("=156", 0.5) and tool.step("156") == (None, 0.5)
+    # right characters of the call count, but of the first one alone
+    assert called("#12*1") == ("=12", 5 / 14) and tool.step("#12*13") == ("=156", 0.0)
+    assert called("#") == ("?", 1 / 14) and called("#3-5")[0] == "=-2"
+    assert all(called(f"#{one}")[0] == "?" for one in ("1**9", "2*", "9999*9", "1*2*3"))
+    assert called("156") == (None, 0.0)  # without the tool
+    for text, reward in (("15", 0.25), ("1567", 0.3), ("", 0.0)):
+        assert called("#")[0] == "?" and tool.step(text) == (None, reward)
     table: Any = own.Lookup()
     table.reset({"question": "bob", "answer": str(own.number("bob"))})
-    assert table.step("#bob") == (f"={own.number('bob')}", 0.0)
+    assert table.step("#bob") == (f"={own.number('bob')}", 0.5)
     assert table.step("#nobody") == ("?", 0.0)
     assert len({own.number(name) for name in own.PEOPLE}) == len(own.PEOPLE)
 
@@ -74,6 +84,7 @@ def test_our_own_tasks_fit_their_limits(name: str) -> None:
             assert task.completion >= 2 * own.GUESSES - 1
             continue
         said = str(one.columns["answer"])
+        assert len(f"#{one.prompt}.") <= task.turn_tokens
         best = f"#{one.prompt}.={said}{said}."  # a point for each end
         task.tokenizer.encode(best.replace(".", ""))
         assert len(best) <= task.completion and task.turns >= 2

@@ -205,6 +205,12 @@ def test_a_history_that_is_rendered_is_learned_from_in_parts(tmp_path: Path) -> 
     assert runs["serial"] == runs["process"]
     assert shown(tmp_path / "serial", "token_mult_prob_error") < 1.001
     assert shown(tmp_path / "serial", "completions/prefixes") > 1.0
+    # a resumed run knows from its own settings that the history is rendered
+    options["settings"] = [*given, "schedule.schedule_steps=128"]
+    trained(tmp_path / "half", task, on="process", steps=64, **options)
+    resumed = finished(api.start(resume=tmp_path / "half", on="serial", steps=128))
+    assert params(resumed) == runs["serial"]
+    assert shown(tmp_path / "half", "completions/prefixes") > 1.0
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

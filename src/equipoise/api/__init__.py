@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equipoise.api.conversations import Conversation, converse
 from equipoise.api.evaluating import collect, evaluate
 from equipoise.api.exporting import Exported, export
 from equipoise.api.forecasting import forecast
@@ -23,6 +24,7 @@ from equipoise.studies.tuned import Tuned
 __all__ = [
     "Answer",
     "Callback",
+    "Conversation",
     "Exported",
     "FittedReward",
     "NothingToDo",
@@ -33,6 +35,7 @@ __all__ = [
     "check",
     "collect",
     "configured",
+    "converse",
     "evaluate",
     "export",
     "fit_reward_model",

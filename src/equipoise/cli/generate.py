@@ -1,14 +1,20 @@
-"""``equipoise generate``: a run's model answers prompts."""
+"""``equipoise generate``: a run's model answers prompts, or talks to the run's partner."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from equipoise.cli.app import Trust, app, plain_command, vouched
 from equipoise.console.help import Sections
 from equipoise.console.place import printable
+
+if TYPE_CHECKING:
+    from equipoise.api import Answer, Conversation
 
 Best = Annotated[
     bool,
@@ -24,16 +30,23 @@ Directory = Annotated[
     epilog="""Examples:
   equipoise generate runs/NAME --prompt "201102>"
   equipoise generate runs/NAME --prompt "201102>" --greedy
-  equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1""",
+  equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1
+  equipoise generate runs/guess --conversations 3""",
 )
 @plain_command("equipoise generate")
 def generate(
     directory: Directory,
     prompt: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(metavar="TEXT", help="Prompt, or JSON of messages; repeatable"),
-    ],
-    samples: Annotated[str, typer.Option(metavar="N", help="Completions per prompt")] = "1",
+    ] = None,
+    conversations: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Conversations with the run's partner, in place of prompts"),
+    ] = None,
+    samples: Annotated[
+        str, typer.Option(metavar="N", help="Completions per prompt, or per row")
+    ] = "1",
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Take the likeliest tokens instead of sampling")
     ] = False,
@@ -45,22 +58,43 @@ def generate(
     ] = None,
     seed: Annotated[str, typer.Option(metavar="N", help="Seed of the sampling")] = "0",
     best: Best = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     trust: Trust = None,
 ) -> None:
     """Answer prompts with the model of a run on text.
 
     A model that was trained on messages uses its chat template: a prompt is the user's message, or
-    JSON of all messages.
+    JSON of all messages. --conversations plays held-out rows of the run's task to their end.
     """
     from equipoise.programs.settings import at_least
+
+    if (prompt is None) == (conversations is None):
+        raise ValueError(
+            "generate: expected one of --prompt and --conversations, got "
+            + ("none" if prompt is None else "both")
+        )
 
     count, start = at_least(samples, "--samples"), at_least(seed, "--seed", 0)
     most = None if limit is None else at_least(limit, "--max-tokens")
     from equipoise import api
 
+    if conversations is not None:
+        several = api.converse(
+            directory,
+            at_least(conversations, "--conversations"),
+            samples=count,
+            greedy=greedy,
+            seed=start,
+            limit=most,
+            best=best,
+            **vouched(trust),
+        )
+        for line in (_json(one) for one in several) if as_json else _transcripts(several):
+            print(line)
+        return
     found = api.generate(
         directory,
-        prompt,
+        prompt or [],
         samples=count,
         greedy=greedy,
         seed=start,
@@ -70,4 +104,49 @@ def generate(
     )
     for one in found:
         between = "\n" if one.chat else ""
-        print(printable(f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}", lines=True))
+        shown = f"{one.prompt}{between}{one.text}{'' if one.ended else '...'}"
+        print(_json(one) if as_json else printable(shown, lines=True))
+
+
+def _json(one: Answer | Conversation) -> str:
+    return json.dumps(asdict(one), default=str)
+
+
+def _transcripts(several: Sequence[Conversation]) -> Iterator[str]:
+    """The lines of conversations: a heading with the reward, then a turn by role a line."""
+    for number, one in enumerate(several, 1):
+        yield f"conversation {number} of {len(several)}: {_ending(one)}"
+        if isinstance(one.prompt, str):
+            yield from _turn("prompt", one.prompt)
+        else:
+            for message in one.prompt:
+                yield from _message(message)
+        for message in one.messages:
+            yield from _message(message)
+
+
+def _ending(one: Conversation) -> str:
+    if one.reward is None:
+        return f"failed: {printable(one.failure or 'no reward function gave it a number')}"
+    terms = [
+        f"{printable(name)} {'none' if value is None else f'{value:.3g}'}"
+        for name, value in one.rewards.items()
+    ]
+    of = f" ({', '.join(terms)})" if len(terms) > 1 else ""
+    turns = f"{one.turns} {'turn' if one.turns == 1 else 'turns'}"
+    return f"reward {one.reward:.3g}{of}, {turns}{'' if one.ended else ', cut at a limit'}"
+
+
+def _message(message: Mapping[str, object]) -> Iterator[str]:
+    calls = message.get("tool_calls")
+    content = str(message.get("content") or "")
+    yield from _turn(str(message["role"]), content)
+    if calls:
+        yield from _turn("calls", json.dumps(calls, default=str))
+
+
+def _turn(role: str, text: str) -> Iterator[str]:
+    """The lines of a turn: later lines are further in, so that no text looks like another role."""
+    first, *more = printable(text, lines=True).split("\n")
+    yield f"  {printable(role)}: {first}".rstrip()
+    yield from (f"    {line}".rstrip() for line in more)

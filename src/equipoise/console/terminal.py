@@ -61,7 +61,7 @@ from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.record.ring import short
 from equipoise.record.series import lag_name
 from equipoise.sources.source import source_of
-from equipoise.types import Program
+from equipoise.types import PROXY, Program, TaskSource
 
 REDRAW_S = 0.1
 LINE_S = 5.0
@@ -296,7 +296,11 @@ def look_command(program: Program, directory: Path | None = None) -> str:
     several agents.
     """
     if (source := source_of(program)).writes:
-        return "" if source.scores else "generate {} --prompt TEXT"
+        if source.scores:
+            return ""
+        task = isinstance(program.source, TaskSource) and not program.source.task.startswith(PROXY)
+        talks = task and any(one.get("text", {}).get("turns") for one in _specs(directory))
+        return "generate {} --conversations 3" if talks else "generate {} --prompt TEXT"
     env = program.source.played
     if env is None or len(_agents(directory)) > 1 or find_spec("av") is None:
         return ""
@@ -321,13 +325,13 @@ def has_learned(directory: Path) -> bool:
 
 def _agents(directory: Path | None) -> list[str]:
     """The agents of a run's env, as its newest checkpoint has them; none without a checkpoint."""
-    for file in (
-        sorted(directory.glob("checkpoints/step_*/spec.json"))[-1:] if directory is not None else ()
-    ):
-        return [
-            agent for one in read_json(file)["policies"].values() for agent in one.get("agents", ())
-        ]
-    return []
+    return [agent for one in _specs(directory) for agent in one.get("agents", ())]
+
+
+def _specs(directory: Path | None) -> list[Mapping[str, Any]]:
+    """What the newest checkpoint of a run has about each policy; none without a checkpoint."""
+    files = [] if directory is None else sorted(directory.glob("checkpoints/step_*/spec.json"))
+    return [one for file in files[-1:] for one in read_json(file)["policies"].values()]
 
 
 def print_summary(

@@ -377,15 +377,21 @@ CONVERSATIONS: dict[str, _Conversation] = {
     "guess": _GUESS,  # d > f < e: 7 numbers
     # 12*13 #12*13 =156 156: 900 products
     "calculator": _Conversation(
-        partner=own.Calculator, rows=own.products, alphabet=_DIGITS + "+-*", turns=3, tokens=24
+        partner=own.Calculator,
+        rows=own.products,
+        alphabet=_DIGITS + "+-*",
+        turns=2,
+        tokens=24,
+        turn_tokens=7,
     ),
     # bob #bob =48 48: 8 people
     "lookup": _Conversation(
         partner=own.Lookup,
         rows=own.people,
         alphabet=_DIGITS + "".join(sorted({one for name in own.PEOPLE for one in name})),
-        turns=3,
+        turns=2,
         tokens=20,
+        turn_tokens=5,
         trained=1.0,
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.feedback.database import FILE
 from equipoise.language import adapters, architectures, models, stores, tasks
+from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.hub_decoder import HubConfig
@@ -103,6 +104,23 @@ def read(source: TaskSource, seed: int) -> Text:
     return _read(source, seed, changed(source))
 
 
+def again(source: TaskSource, seed: int, trained: Voice) -> Text:
+    """Read a task again for a trained model, whose tokenizer and facts are the run's own.
+
+    The model that the run began with may be gone, and the task's rows may be others.
+    """
+    task = _task(source, seed)
+    turns, parts = _talk(source, task)
+    spec = replace(trained.spec, turns=turns, parts=parts)
+    most = room(trained.config, spec.completion)
+    given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
+    train, held_out = (
+        fitting(some, trained.tokenizer, most, given, [], parts=parts)
+        for some in (task.train, task.held_out)
+    )
+    return Text(task, trained.tokenizer, spec, trained.config, train, held_out)
+
+
 def changed(source: TaskSource) -> int:
     """The time of the last change of a task's files."""
     files = [Path(source.task), *(Path(one.partition("=")[2].strip()) for one in source.arguments)]
@@ -113,21 +131,15 @@ def changed(source: TaskSource) -> int:
 
 @lru_cache(4)
 def _read(source: TaskSource, seed: int, _changed: int) -> Text:
-    task = tasks.make(
-        source.task,
-        seed=seed,
-        arguments=tasks.arguments(source.arguments),
-        deadline_s=source.step_deadline_s,
-    )
+    task = _task(source, seed)
     model, tokenizer = model_of(source, task)
     completion = source.completion_tokens or task.completion or COMPLETION
-    turns = (source.turns or task.turns or TURNS) if task.partner else 0
+    turns, parts = _talk(source, task)
     most, notes = (
         min(source.prompt_tokens, room(model.config, completion)),
         [*task.notes, *model.notes],
     )
     given = tasks.arguments(source.chat_template_kwargs, "chat_template_kwargs")
-    parts = source.history == "render" and bool(task.partner)
     train, held_out = (
         fitting(some, tokenizer, most, given, notes, parts=parts)
         for some in (task.train, task.held_out)
@@ -161,6 +173,22 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         chat=not any(isinstance(one.prompt, str) for one in train.examples),
     )
     return Text(task, tokenizer, spec, model.config, train, held_out)
+
+
+def _task(source: TaskSource, seed: int) -> TextTask:
+    return tasks.make(
+        source.task,
+        seed=seed,
+        arguments=tasks.arguments(source.arguments),
+        deadline_s=source.step_deadline_s,
+    )
+
+
+def _talk(source: TaskSource, task: Task) -> tuple[int, bool]:
+    """The most turns of a conversation, 0 without a partner, and whether samples have parts."""
+    if not task.partner:
+        return 0, False
+    return source.turns or task.turns or TURNS, source.history == "render"
 
 
 def model_of(source: TaskSource, task: Task) -> tuple[models.Model, Tokenizer]:

@@ -4,8 +4,11 @@
 greater) and ``?`` (the guess is no number). The reward is 1 for the number itself.
 
 ``calculator`` and ``lookup``: a turn that begins with ``#`` calls the tool, whose answer is ``=``
-and a value, or ``?``. A turn without ``#`` is the final answer. The reward is the share of right
-characters, and the end counts as a character.
+and a value, or ``?``. A turn without ``#`` is the final answer. Half of the reward is for a first
+turn that calls the tool with the question, and half for the answer after it: each is the share of
+right characters, and the end counts as a character. So a model from random weights finds the call
+letter by letter. An answer without a call has no reward: guessing would be learned first, and the
+tool never.
 """
 
 from __future__ import annotations
@@ -45,15 +48,16 @@ class _Tool:
     """A question that a tool can answer."""
 
     def reset(self, row: Mapping[str, object]) -> str:
-        self._answer = str(row["answer"])
-        return str(row["question"])
+        self._question, self._answer = str(row["question"]), str(row["answer"])
+        self._called = False
+        return self._question
 
     def step(self, text: str) -> tuple[str | None, float]:
-        if text.startswith(CALL):
-            return self.call(text.removeprefix(CALL)), 0.0
-        places = max(len(text), len(self._answer)) + 1
-        same = sum(a == b for a, b in zip(text, self._answer, strict=False))
-        return None, (same + (len(text) == len(self._answer))) / places
+        if not text.startswith(CALL):
+            return None, right(text, self._answer) / 2 if self._called else 0.0
+        first, self._called = not self._called, True
+        reward = right(text, CALL + self._question) / 2 if first else 0.0
+        return self.call(text.removeprefix(CALL)), reward
 
     def call(self, argument: str) -> str:
         """Return the tool's answer to a call."""
@@ -75,6 +79,12 @@ class Lookup(_Tool):
 
     def call(self, argument: str) -> str:
         return f"={number(argument)}" if argument in PEOPLE else UNKNOWN
+
+
+def right(text: str, wanted: str) -> float:
+    """Return the share of right characters, 0 to 1; the end counts as a character."""
+    same = sum(a == b for a, b in zip(text, wanted, strict=False))
+    return (same + (len(text) == len(wanted))) / (max(len(text), len(wanted)) + 1)
 
 
 def number(name: str) -> int:
