@@ -153,8 +153,9 @@ class ServerEngine:
     def go_on(self, rest: Continuation) -> None:
         group = group_keys(self._how.seed, np.array([rest.group]))
         key = index_keys(group, np.array([rest.index]))
-        # vLLM draws from the seed anew in each request
-        turn = int(index_keys(key, np.array([len(rest.text)]))[0])
+        # vLLM draws from the seed again in each request; the sample has more tokens in each, also
+        # where its text is rendered again and is shorter
+        turn = int(index_keys(key, np.array([len(rest.text) - rest.prompt]))[0])
         extra = {XARGS: [int(group[0]), rest.index, rest.prompt]}
         self._ask(rest.group, rest.index, 1, self._draws(rest.text, 1, rest.limit, turn, extra))
 
@@ -303,7 +304,7 @@ class ServerEngine:
         while not self._closed.wait(LIFE_S):
             if held.why:
                 continue
-            if held.updating or not held.flights:
+            if held.unproven or not held.flights:  # samples are held, or there are none
                 held.heard = time.monotonic()
             try:
                 held.server.alive()
