@@ -11,17 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
 from equipoise import api
 from equipoise.actors.calls.ledger import REASONS
+from equipoise.api.proxied import _like
 from equipoise.listening import listen
+from equipoise.programs.refusals import check
 from equipoise.serving.proxy.requests import keys, tool_calls
 from equipoise.serving.proxy.server import open_door
 from equipoise.sources.calls import TOKEN, Address, Calls
 from equipoise.sources.source import source_of
-from equipoise.types import TextSpec
+from equipoise.types import CallSource, TaskSource, TextSpec
 from tests.actors.calling import Ring
 from tests.serving.chats import BYTES, POSITIONS, Bytes, Chat, net
 
@@ -58,9 +61,8 @@ class Proxy(Chat):
         return status, said["error"]["message"]
 
 
-@contextmanager
-def proxied(**settings: Any) -> Iterator[Proxy]:
-    """A worker that ticks in a thread of its own, and learns, behind a door."""
+def opened(**settings: Any) -> tuple[Ring, int]:
+    """A worker behind a door, and its port."""
     port = free_port()
     given = {"source.arguments": "alphabet=ab"} | settings
     program = api.program(
@@ -72,6 +74,13 @@ def proxied(**settings: Any) -> Iterator[Proxy]:
     ring = Ring(max_lag=None, per_batch=1, spec=SPEC, net=net, **limits)
     text: Any = SimpleNamespace(spec=SPEC, tokenizer=Bytes())
     ring.worker.door = open_door(source, ring.worker, text, net())
+    return ring, port
+
+
+@contextmanager
+def proxied(**settings: Any) -> Iterator[Proxy]:
+    """A worker that ticks in a thread of its own, and learns, behind a door."""
+    ring, port = opened(**settings)
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
@@ -129,6 +138,33 @@ def test_names_come_in_the_body_in_metadata_in_headers_or_in_the_path(proxy: Pro
         assert proxy.ask("/v1/reward", {"id": f"w{number}", "reward": number})[0] == 200
     proxy.until(lambda: proxy.ledger()["learned"] == learned + 4)
     assert proxy.ring.batches[-1]["reward"][0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_any_text_is_a_name(proxy: Proxy) -> None:
+    names = ("a\r\nSet-Cookie: x", "\u732b", "\u72ac", "a/b", "100%41", "a, b")
+    for name in names:
+        status, _, found = proxy.ask(CHAT, ASK | {"conversation": name, "group": "any"})
+        assert status == 200 and unquote(found["x-conversation"]) == name
+        path = f"/conversations/{quote(name, safe='')}{CHAT}"
+        status, said, _ = proxy.ask(path, ASK | {"group": "any"})
+        assert status == 200
+        # both calls are of one conversation
+        status, given, _ = proxy.ask("/v1/reward", {"id": said["id"], "reward": 1})
+        assert (status, given["conversation"], given["answers"]) == (200, name, 2)
+    assert proxy.ask(CHAT, ASK, **{"X-Conversation": "caf\u00e9"})[0] == 200
+
+
+def test_json_in_texts_may_have_any_depth(proxy: Proxy) -> None:
+    deep = "[" * 30_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    status, said, _ = proxy.ask(CHAT, ASK | {"messages": [*ASK["messages"], turn]})
+    assert status == 400 and "at most 64 levels" in said["error"]["message"]
+    assert keys([turn]) != keys([turn | {"tool_calls": []}])
+    for body, wrong in (("[" * 30_000, 400), ("[" * 100_000, 413), ('{"a": ' * 3_000, 400)):
+        assert proxy.ask(CHAT, body.encode())[0] == wrong
+    text = f'<tool_call>{{"name": "f", "arguments": {deep}}}</tool_call>'
+    assert tool_calls(text, "7") == (text, [])
 
 
 def test_streams_and_stop_strings_are_exact_in_the_record(proxy: Proxy) -> None:
@@ -258,6 +294,20 @@ def test_a_run_that_ends_answers_its_open_callers() -> None:
     assert proxy.ring.ledger.counts()["ended"] >= 1
 
 
+@pytest.mark.parametrize("part", ["loop", "server"])
+def test_a_web_server_that_fails_ends_its_worker(part: str) -> None:
+    ring, port = opened()
+    door: Any = ring.worker.door
+    fail = door._loop.stop if part == "loop" else door._serving.cancel
+    door._loop.call_soon_threadsafe(fail)
+    door._thread.join(60)
+    assert not door._thread.is_alive()
+    with pytest.raises(RuntimeError, match=rf"proxy:{port}: must answer calls as long as the run"):
+        ring.worker.tick()
+    ring.close()
+    assert free_port() and listen("127.0.0.1", port).close() is None
+
+
 def _until_the_end(proxy: Proxy, body: Any) -> int:
     try:
         return proxy.ask(CHAT, body)[0]
@@ -301,6 +351,34 @@ def test_addresses(task: str, address: str) -> None:
 def test_wrong_addresses(task: str) -> None:
     with pytest.raises(ValueError, match=r"source\.task: must be proxy:PORT or proxy:HOST:PORT"):
         Address.of(task)
+
+
+def test_a_run_that_generates_in_its_learner_becomes_one_that_answers_calls() -> None:
+    for placement, lag in (("together", 4), ("apart", 0)):
+        was = api.program(
+            "sort",
+            "grpo",
+            placement=placement,
+            max_lag=0,
+            settings=["source.scorers=2", "placement.threads=1"],
+        )
+        assert isinstance(was.source, TaskSource)
+        made = _like(was, was.source, "proxy:8123", 10)
+        check(made)
+        assert (made.placement.text, made.placement.max_lag) == ("apart", lag)
+        assert isinstance(made.source, CallSource) and made.source.scorers == 0
+
+
+def test_settings_of_generators_are_refused() -> None:
+    for key, value in (
+        ("placement.text", "together"),
+        ("placement.text", "auto"),
+        ("source.scorers", "1"),
+        ("source.history", "render"),
+    ):
+        given = {"source.arguments": "alphabet=ab", key: value}
+        with pytest.raises(ValueError, match=f"{key}: must be .* with proxy:8123.* got {value}"):
+            api.program("proxy:8123", "grpo", settings=given)
 
 
 def test_calls_of_tools_are_read_from_the_answer() -> None:

@@ -101,6 +101,21 @@ class Calls(Texts):
                 f"source.engine: must be torch with {source.task}, whose calls it answers, got "
                 f"{source.engine}"
             )
+        if place.text != "apart" or "text" in place.auto:
+            problems.append(
+                f"placement.text: must be apart with {source.task}, whose calls come while the "
+                f"learner learns, got {'auto' if 'text' in place.auto else place.text}"
+            )
+        if source.scorers:
+            problems.append(
+                f"source.scorers: must be 0 with {source.task}, whose worker has a process for "
+                f"the reward, got {source.scorers}"
+            )
+        if source.history != "append":
+            problems.append(
+                f"source.history: must be append with {source.task}, since calls come with "
+                f"their whole history, got {source.history}"
+            )
         if source.stop:
             problems.append(
                 f"source.stop: must be left out with {source.task}, since calls name their own "

@@ -19,7 +19,15 @@ from equipoise.actors.calls.blocks import Block, blocks_of, write
 from equipoise.actors.calls.conversations import Conversations
 from equipoise.actors.calls.inbox import Inbox
 from equipoise.actors.calls.ledger import Ledger
-from equipoise.actors.calls.records import Answer, Conversation, Limits, Names, NotPossible, Turn
+from equipoise.actors.calls.records import (
+    Answer,
+    Conversation,
+    Limits,
+    Names,
+    NotPossible,
+    Turn,
+    prefixes,
+)
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.request_engine import Sampling
 from equipoise.actors.episodes import Episodes
@@ -68,6 +76,7 @@ class Call:
     limit: int  # most tokens of an answer
     names: Names
     listener: Listener
+    hashes: Sequence[int] = ()  # ``prefixes`` of the prompt
     top: int = 0  # likeliest tokens to report
     overridden: bool = False  # has it a temperature, top_p or seed that is not used?
     begun: bool = False
@@ -91,6 +100,9 @@ class Grader(Protocol):
 
 class Door(Protocol):
     """The web server in a thread of its own."""
+
+    def check(self) -> None:
+        """RuntimeError if the server has failed, so that nobody can call."""
 
     def refuse(self) -> None:
         """Refuse all later requests; return once no more work comes into the inbox."""
@@ -213,6 +225,8 @@ class CallWorker(Generator):
         if now - self._swept > SWEEP_S:
             self._swept = now
             self.conversations.sweep(now)
+            if self.door is not None:
+                self.door.check()
         worked |= self._grade(now)
         worked |= self._hand_in()
         clock.lap("score")
@@ -232,11 +246,15 @@ class CallWorker(Generator):
         begun = False
         for _ in range(len(self._pending)):
             call = self._pending.popleft()
-            if self._full and not self.conversations.knows(call.prompt, call.names):
+            # it is asked again in each tick in which it waits
+            call.hashes = call.hashes or prefixes(call.prompt)
+            if self._full and not self.conversations.knows(call.prompt, call.hashes, call.names):
                 self._pending.append(call)
                 continue
             try:
-                call.turns = self.conversations.begin(call.prompt, call.names, call.samples, now)
+                call.turns = self.conversations.begin(
+                    call.prompt, call.names, call.samples, now, call.hashes
+                )
             except NotPossible as no:
                 call.over = True
                 self.ledger.add("refused")
@@ -374,7 +392,7 @@ class CallWorker(Generator):
         to.put({"episodes": self._episodes.state(), "ledger": self.ledger.state()})
 
     def load(self, source: StateReader) -> None:
-        """Load the numbers of reports; answers that were open are counted as lost."""
+        """Load the numbers of reports."""
         state = source.state()
         self._episodes.load(state["episodes"])
         self.ledger.load(state["ledger"])
