@@ -409,8 +409,12 @@ class Conversation:
             return None  # that loop was left behind, and its episode with it
         self._table.over = True
         await self._table.said.put(None)
-        while (result := await self._next())[0] is not None:
-            pass
+        try:
+            while (result := await self._next())[0] is not None:
+                pass
+        except asyncio.CancelledError:  # a tool or a judge that hangs, and does not end either
+            self._episode.cancel()
+            raise
         return result[1]
 
     async def _played(self, task: Foreign) -> None:
@@ -465,7 +469,7 @@ async def _runtime(vf: Foreign, task: Foreign) -> AsyncIterator[Foreign]:
 
 
 def _asks(hook: Callable[..., Foreign]) -> bool:
-
+    """Has a hook a parameter for the runtime?"""
     return "runtime" in inspect.signature(hook).parameters
 
 
