@@ -21,7 +21,7 @@ from equipoise.api.proxied import _like
 from equipoise.listening import listen
 from equipoise.programs.refusals import check
 from equipoise.serving.proxy.requests import keys, tool_calls
-from equipoise.serving.proxy.server import open_door
+from equipoise.serving.proxy.server import start_server
 from equipoise.sources.calls import TOKEN, Address, Calls
 from equipoise.sources.source import source_of
 from equipoise.types import CallSource, TaskSource, TextSpec
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 class Proxy(Chat):
-    """A door, its worker, and requests to them."""
+    """A server, its worker, and requests to them."""
 
     def __init__(self, ring: Ring, port: int) -> None:
         self.ring, self.url = ring, f"http://127.0.0.1:{port}"
@@ -62,7 +62,7 @@ class Proxy(Chat):
 
 
 def opened(**settings: Any) -> tuple[Ring, int]:
-    """A worker behind a door, and its port."""
+    """A worker behind a server, and its port."""
     port = free_port()
     given = {"source.arguments": "alphabet=ab"} | settings
     program = api.program(
@@ -73,13 +73,13 @@ def opened(**settings: Any) -> tuple[Ring, int]:
     limits = {"most": source.settings.conversations, "calls": SPEC.turns}
     ring = Ring(max_lag=None, per_batch=1, spec=SPEC, net=net, **limits)
     text: Any = SimpleNamespace(spec=SPEC, tokenizer=Bytes())
-    ring.worker.door = open_door(source, ring.worker, text, net())
+    ring.worker.server = start_server(source, ring.worker, text, net())
     return ring, port
 
 
 @contextmanager
 def proxied(**settings: Any) -> Iterator[Proxy]:
-    """A worker that ticks in a thread of its own, and learns, behind a door."""
+    """A worker that ticks in a thread of its own, and learns, behind a server."""
     ring, port = opened(**settings)
     over, failed = threading.Event(), list[BaseException]()
 
@@ -289,7 +289,7 @@ def test_a_run_that_ends_answers_its_open_callers() -> None:
             asked = pool.submit(_until_the_end, proxy, body)
             time.sleep(0)
             proxy.until(lambda: proxy.ledger()["calls"] > 1)
-            over = pool  # the door closes at the end of this block
+            over = pool  # the server closes at the end of this block
     assert over is pool and asked.result() in (200, 503)
     assert proxy.ring.ledger.counts()["ended"] >= 1
 
@@ -297,11 +297,11 @@ def test_a_run_that_ends_answers_its_open_callers() -> None:
 @pytest.mark.parametrize("part", ["loop", "server"])
 def test_a_web_server_that_fails_ends_its_worker(part: str) -> None:
     ring, port = opened()
-    door: Any = ring.worker.door
-    fail = door._loop.stop if part == "loop" else door._serving.cancel
-    door._loop.call_soon_threadsafe(fail)
-    door._thread.join(60)
-    assert not door._thread.is_alive()
+    server: Any = ring.worker.server
+    fail = server._loop.stop if part == "loop" else server._serving.cancel
+    server._loop.call_soon_threadsafe(fail)
+    server._thread.join(60)
+    assert not server._thread.is_alive()
     with pytest.raises(RuntimeError, match=rf"proxy:{port}: must answer calls as long as the run"):
         ring.worker.tick()
     ring.close()

@@ -266,13 +266,13 @@ class Calls(Texts):
         )
         return CallGrader(scorer)
 
-    def open_door(
+    def start_server(
         self, worker: CallWorker, text: Text, net: Decoder, note: Callable[[str], object]
     ) -> None:
         """Begin to listen for calls."""
         module, _, name = self.settings.server.partition(":")
-        opened: foreign.Foreign = getattr(importlib.import_module(module), name)
-        worker.door = opened(self, worker, text, net)
+        started: foreign.Foreign = getattr(importlib.import_module(module), name)
+        worker.server = started(self, worker, text, net)
         note(f"calls are answered at {self.address}")
 
 

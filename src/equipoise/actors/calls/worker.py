@@ -98,7 +98,7 @@ class Grader(Protocol):
     def close(self) -> None: ...
 
 
-class Door(Protocol):
+class WebServer(Protocol):
     """The web server in a thread of its own."""
 
     def check(self) -> None:
@@ -112,7 +112,7 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
+class CallParts:
     """The parts that a worker answers with."""
 
     writing: Writing
@@ -135,7 +135,7 @@ class CallWorker(Generator):
     def __init__(
         self,
         engine: CallEngine,
-        answering: Answering,
+        answering: CallParts,
         *,
         blocks: Blocks,
         weights: WeightStore,
@@ -156,7 +156,7 @@ class CallWorker(Generator):
         )
         self._parts, self.ledger, self.inbox = answering, answering.ledger, Inbox()
         self.conversations = Conversations(answering.limits, self.ledger)
-        self.door: Door | None = None
+        self.server: WebServer | None = None
         self._pending: deque[Call] = deque()
         self._calls: dict[int, Call] = {}  # by the engine's group
         self._groups = 0  # of the engine, so far
@@ -225,8 +225,8 @@ class CallWorker(Generator):
         if now - self._swept > SWEEP_S:
             self._swept = now
             self.conversations.sweep(now)
-            if self.door is not None:
-                self.door.check()
+            if self.server is not None:
+                self.server.check()
         worked |= self._grade(now)
         worked |= self._hand_in()
         clock.lap("score")
@@ -322,26 +322,28 @@ class CallWorker(Generator):
             del self._calls[call.group]
 
     def _grade(self, now: float) -> bool:
-        grader, book = self._parts.grader, self.conversations
+        grader, conversations = self._parts.grader, self.conversations
         if grader is None:
             return False
-        worked = bool(book.to_grade)
-        while book.to_grade:
+        worked = bool(conversations.to_grade)
+        while conversations.to_grade:
             self._keys += 1
-            self._graded_now[self._keys] = one = book.to_grade.popleft()
+            self._graded_now[self._keys] = one = conversations.to_grade.popleft()
             grader.submit(self._keys, one)
         for key, value in grader.poll().items():
             worked = True
             if isinstance(value, str):
                 self._count_failure(value)
-            book.graded(self._graded_now.pop(key), None if isinstance(value, str) else value, now)
+            conversations.graded(
+                self._graded_now.pop(key), None if isinstance(value, str) else value, now
+            )
         return worked
 
     def _hand_in(self) -> bool:
         """Write the groups that are complete into blocks of the queue."""
-        book, worked = self.conversations, False
-        while book.groups:
-            self._ready.extend(blocks_of(book.groups.popleft()))
+        conversations, worked = self.conversations, False
+        while conversations.groups:
+            self._ready.extend(blocks_of(conversations.groups.popleft()))
         while self._ready:
             if self._sequence is not None and self._ready[0].newest < self._oldest(
                 self._sequence + 1
@@ -400,13 +402,13 @@ class CallWorker(Generator):
 
     def close(self) -> None:
         """End all calls, and the server."""
-        if self.door is not None:
-            self.door.refuse()
+        if self.server is not None:
+            self.server.refuse()
         self.inbox.do()
         for call in (*self._calls.values(), *self._pending):
             call.listener.fail(503, OVER)
-        if self.door is not None:
-            self.door.close()
+        if self.server is not None:
+            self.server.close()
         self.ledger.lost("ended")
         if self._parts.grader is not None:
             self._parts.grader.close()

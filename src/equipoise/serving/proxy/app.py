@@ -73,7 +73,7 @@ class ProxyApp(chat.App):
             pieces = list[Piece]()
             while some := await reply.next():
                 pieces += some
-            call = self.service.desk.call_of(reply)
+            call = self.service.call_writer.call_of(reply)
             named = [turn.conversation.name for turn in call.turns]
             shown = ", ".join(quote(one, safe=SHOWN) for one in dict.fromkeys(named))
             where = (CONVERSATION, shown.encode())

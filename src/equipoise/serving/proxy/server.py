@@ -24,7 +24,7 @@ START_S = 60.0
 DRAIN_S = 2.0  # at the end, for answers that are refused by then
 
 
-class WebDoor:
+class ProxyServer:
     """The server's thread."""
 
     def __init__(self, source: Calls, worker: CallWorker, text: Text, net: Decoder) -> None:
@@ -58,7 +58,7 @@ class WebDoor:
         refused = threading.Event()
 
         def over() -> None:
-            self._service.draining = self._service.desk.over = True
+            self._service.draining = self._service.call_writer.over = True
             refused.set()
 
         if self._thread.is_alive():
@@ -121,6 +121,6 @@ class WebDoor:
             raise RuntimeError("the web server ended by itself") from failed
 
 
-def open_door(source: Calls, worker: CallWorker, text: Text, net: Decoder) -> WebDoor:
+def start_server(source: Calls, worker: CallWorker, text: Text, net: Decoder) -> ProxyServer:
     """Listen for calls; OSError if the address is taken."""
-    return WebDoor(source, worker, text, net)
+    return ProxyServer(source, worker, text, net)
