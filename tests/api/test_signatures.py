@@ -17,7 +17,7 @@ import pytest
 import python_options
 
 import equipoise as eq
-from equipoise.api import options
+from equipoise.api import fields, options
 from equipoise.api.settings_of_python import fields_of_python
 from equipoise.console.options import flags
 
@@ -163,7 +163,8 @@ def test_the_docstring_has_each_parameter(name: str) -> None:
 
 def test_the_help_of_a_parameter_is_what_an_editor_shows() -> None:
     shown: dict[str, set[str]] = {}
-    for made in ast.parse(Path(options.__file__).read_text(encoding="utf-8")).body:
+    files = (Path(str(one.__file__)).read_text(encoding="utf-8") for one in (fields, options))
+    for made in itertools.chain.from_iterable(ast.parse(text).body for text in files):
         if isinstance(made, ast.ClassDef):
             for kind, text in itertools.pairwise(made.body):
                 if isinstance(kind, ast.AnnAssign) and isinstance(text, ast.Expr):

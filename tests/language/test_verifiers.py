@@ -251,7 +251,7 @@ def test_an_episode_that_does_not_end_is_cancelled_at_the_deadline_of_its_end() 
 
 @pytest.mark.skipif(REAL, reason="verifiers is installed")
 def test_the_extra_is_named() -> None:
-    with pytest.raises(ImportError, match="task 'verifiers:sums' needs verifiers: install its"):
+    with pytest.raises(ImportError, match="task 'verifiers:sums' needs verifiers: .*install"):
         tasks.make("verifiers:sums", seed=1)
 
 

@@ -68,7 +68,7 @@ def proxy(
     Example:
         >>> eq.proxy("nothing")
         Traceback (most recent call last):
-        ValueError: --model nothing: ...
+        ValueError: --model: expected a directory with config.json, ...
     """
     place, given = Path(of).expanduser(), [one.partition("=")[::2] for one in settings]
     changes = {key.strip(): value for key, value in given}

@@ -16,6 +16,7 @@ from typing import Any
 
 from equipoise import schema
 from equipoise.files import json_bytes, read_json, write_atomic
+from equipoise.foreign import Foreign
 from equipoise.hints import install, said, shortened
 from equipoise.language import task_files
 from equipoise.types.packed import Prompt, Tokenizer, begun
@@ -456,7 +457,7 @@ class HubTokenizer:
 
     def _applied(
         self, messages: Sequence[Mapping[str, object]], options: Mapping[str, object]
-    ) -> Any:
+    ) -> Foreign:
         if not self._read.chat_template:
             raise no_template(f"the tokenizer in {self._directory}")
         try:

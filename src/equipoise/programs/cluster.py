@@ -40,7 +40,7 @@ class Cluster:
     ] = field(default_factory=dict)
     scorer_labels: Annotated[
         Mapping[str, str],
-        Help("Ray labels of machines for scorers alone, as KEY=VALUE,..."),
+        Help("Ray labels of scorer machines, as KEY=VALUE,KEY=VALUE"),
     ] = field(default_factory=dict)
     autoscale: Annotated[bool, Help("Wait for machines that an autoscaler adds")] = False
     inference_at: Annotated[At, Help("Machines of central inference workers")] = "actors"

@@ -115,7 +115,7 @@ class Example:
     completion: str = ""  # the wanted one, if the task knows it; ``sft`` learns it
     # in its place: the messages of a conversation after the prompt. ``sft`` learns the assistant's,
     # the first and the last of them
-    turns: Sequence[Mapping[str, object]] = ()
+    turns: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     # arguments of the chat template, such as tools
     template: Mapping[str, object] = field(default_factory=dict, repr=False)
     # the file and line or row that it is from, for errors

@@ -260,7 +260,7 @@ class Placed(OwnsMemory):
 
     @abstractmethod
     def counted(self, words: Tree, index: int) -> tuple[Array, ...]:
-        """Its other words."""
+        """The other words of that worker."""
 
 
 class StandsIn:
