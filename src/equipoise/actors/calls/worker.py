@@ -413,3 +413,4 @@ class CallWorker(Generator):
         if self._parts.grader is not None:
             self._parts.grader.close()
         self.inbox.close()
+        self._engine.close()
