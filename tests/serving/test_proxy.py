@@ -257,7 +257,7 @@ def test_a_caller_that_cuts_the_connection_costs_its_answer_alone(proxy: Proxy) 
 
 def test_two_calls_of_one_conversation_at_once_are_two_samples(proxy: Proxy) -> None:
     first = proxy.chat(conversation="both")["choices"][0]["message"]
-    messages = [*ASK["messages"], first, {"role": "user", "content": "on"}]  # type: ignore[misc]
+    messages = [*ASK["messages"], first, {"role": "user", "content": "on"}]
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(proxy.chat, *messages, conversation="both") for _ in range(2)]
         assert all(one.result()["choices"] for one in asked)
