@@ -319,7 +319,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"envs_per_actor": 4}, "placement.envs_per_actor: expected the 8 samples of a group"),
     ({"unroll": 4}, "policy.unroll: expected 1"),
     ({"inference": "central"}, "placement.inference: expected local with a task"),
-    ({"precision": "auto"}, "placement.auto: expected none with a task"),
+    ({"precision": "auto"}, "placement.auto: expected text alone with a task"),
     ({"action_mask": "none"}, "action_mask: expected none with grpo"),
     ({"reward": "no_such:function"}, "no module 'no_such' is found"),
     ({"reward": "function"}, "expected module:function"),

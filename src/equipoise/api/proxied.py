@@ -41,7 +41,6 @@ def proxy(
     settings: Sequence[str] = (),
     on: On | None = None,
     trust: Sequence[str] = (),
-    tell: Callable[[str], object] = lambda text: None,
 ) -> Run:
     """Start a run that answers the calls of agents, and learns from them.
 
@@ -56,7 +55,6 @@ def proxy(
         settings: Further settings, as ``KEY=VALUE``.
         on: The runtime.
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
-        tell: Called with sentences on what was chosen.
 
     Returns:
         The run, an iterator over its reports, as of ``start``.
@@ -70,12 +68,27 @@ def proxy(
         Traceback (most recent call last):
         ValueError: --model: expected a directory with config.json, ...
     """
+    return answering(of, at, steps, settings, options_of(out, on, trust))
+
+
+def answering(
+    of: str | os.PathLike[str],
+    at: str | None,
+    steps: int | None,
+    settings: Sequence[str],
+    options: RunOptions,
+    tell: Callable[[str], object] = lambda text: None,
+) -> Run:
+    """Start the run of ``proxy``. ``options``: its other arguments; ``tell``: called with sentences
+    on what was chosen.
+    """
+    out, trust = options.get("out"), options.get("trust", ())
     place, given = Path(of).expanduser(), [one.partition("=")[::2] for one in settings]
     changes = {key.strip(): value for key, value in given}
     task = f"{PROXY}{at or 8000}"
     if not (place / RUN).is_file():
         made = program(task, "grpo", model=str(of), settings=settings, steps=steps or 1_000_000)
-        return begun(made, None, _options(out, on, trust))
+        return begun(made, None, options, tell=tell)
     was = RunDirectory.open(place, trusted=trust).program
     if isinstance(was.source, CallSource):
         if at is not None or out is not None:
@@ -84,7 +97,8 @@ def proxy(
                 f"{name}: must be left out with {of}, which learns from calls and goes on at "
                 f"{was.source.task} in its directory, got {at or out}"
             )
-        more: dict[str, object] = {"settings": list(settings), "on": on, "trust": trust}
+        more: dict[str, object] = {"settings": list(settings), "trust": trust}
+        more |= {"on": options["on"]} if "on" in options else {}
         more |= {} if steps is None else {"steps": steps}
         return resumed(place, cast(ResumeOptions, more), tell=tell)
     if not isinstance(was.source, TaskSource):
@@ -92,10 +106,13 @@ def proxy(
             f"{of}: must be a run on text, got one of {was.name}; try a run of grpo or sft"
         )
     made = apply_settings(_like(was, was.source, task, steps), changes)
-    return begun(made, None, {**_options(out, on, trust), "init_from": place}, tell=tell)
+    return begun(made, None, {**options, "init_from": place}, tell=tell)
 
 
-def _options(out: str | os.PathLike[str] | None, on: On | None, trust: Sequence[str]) -> RunOptions:
+def options_of(
+    out: str | os.PathLike[str] | None, on: On | None, trust: Sequence[str]
+) -> RunOptions:
+    """Return the options of a run that are given."""
     found: dict[str, object] = {"out": out, "trust": trust}
     return cast(RunOptions, found | ({} if on is None else {"on": on}))
 

@@ -70,19 +70,18 @@ def proxy(
         with plain_errors("equipoise proxy", debug):
             phases.say("importing")
             from equipoise import api
+            from equipoise.api.proxied import answering, options_of
             from equipoise.console.terminal import View
             from equipoise.programs.settings import at_least, convert
 
             where: On | None = None if on is None else convert(on, On, "--on")
             try:
-                run = api.proxy(
+                run = answering(
                     of,
-                    at=at,
-                    steps=None if steps is None else at_least(steps, "--steps"),
-                    out=None if out is None else Path(out).expanduser(),
-                    settings=settings or (),
-                    on=where,
-                    trust=trust or (),
+                    at,
+                    None if steps is None else at_least(steps, "--steps"),
+                    settings or (),
+                    options_of(None if out is None else Path(out).expanduser(), where, trust or ()),
                     tell=lambda text: say(text, file=sys.stderr),
                 )
             except api.NothingToDo as done:

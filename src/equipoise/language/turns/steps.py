@@ -175,6 +175,7 @@ class Steps:
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None  # another ``close`` does nothing
         self._read.close()
         self._write.close()
 
