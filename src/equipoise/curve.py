@@ -26,7 +26,7 @@ class Keys:
         return Keys(*zmq.curve_keypair())
 
 
-class Only:
+class OneKey:
     """Lets in peers with one key."""
 
     def __init__(self, key: bytes) -> None:
@@ -40,7 +40,7 @@ def guard(context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> ThreadAuthenti
     """Let only peers with this public key into the context's servers. ``stop`` it at the end."""
     made = ThreadAuthenticator(context)
     made.start()
-    made.configure_curve_callback(credentials_provider=Only(key))
+    made.configure_curve_callback(credentials_provider=OneKey(key))
     return made
 
 

@@ -10,9 +10,14 @@ A cause outside (the kernel short of memory, a cluster, a person) may leave the 
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 MOST_FAILURES = 3  # in a row, of one cause and without progress
 BACKOFF_S, LONGEST_BACKOFF_S = 0.1, 5.0
@@ -67,3 +72,14 @@ class Streak:
             if nothing_s > give_up_s
             else ""
         )
+
+
+@cache
+def machine() -> str:
+    """The machine on which process ids mean the same: its name, boot and process namespace."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)

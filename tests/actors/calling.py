@@ -11,7 +11,7 @@ import torch
 from equipoise import tree
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import Limits, Names
-from equipoise.actors.calls.worker import Answering, Call, CallWorker
+from equipoise.actors.calls.worker import Call, CallParts, CallWorker
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.engine import Sampled
 from equipoise.actors.episodes import Episodes
@@ -153,7 +153,7 @@ class Ring:
         usual = {"group": GROUP, "most": 10_000, "calls": 8, "reward_s": 60.0, "group_s": 60.0}
         self.worker = Worker(
             self.engine,
-            Answering(
+            CallParts(
                 writing=Writing(
                     prompts=(),  # type: ignore[arg-type]  # it reads none
                     grader=Ungraded(),

@@ -241,6 +241,42 @@ def test_conversations_without_reward_or_group_are_dropped_with_the_reason() -> 
     ring.close()
 
 
+def test_conversations_that_wait_for_their_group_are_bounded() -> None:
+    ring = Ring(max_lag=None, per_batch=1, most=5)
+    for _ in range(2):
+        rewarded(ring, ring.answered([5]).call.names.id)
+    for prompt in range(6, 10):  # one more than may wait: those that came first are a group
+        rewarded(ring, ring.answered([prompt]).call.names.id)
+    ring.settle()
+    assert counts(ring)["learned"] == 2 and counts(ring)["alone"] == 0
+    for prompt in range(10, 12):
+        rewarded(ring, ring.answered([prompt]).call.names.id)
+    assert counts(ring)["alone"] == 1
+    ring.close()
+
+
+def test_conversations_that_are_graded_are_bounded() -> None:
+    ring = Ring(max_lag=None, per_batch=1, most=2, graded=True)
+    for prompt in (5, 6):
+        rewarded(ring, ring.answered([prompt]).call.names.id, None)
+    failed = ring.answered([7]).failed
+    assert failed is not None and failed[0] == 429 and "being graded" in failed[1]
+    book = ring.worker.conversations
+    book.graded(book.to_grade.popleft(), 1.0, 0.0)
+    assert ring.answered([7]).failed is None
+    ring.close()
+
+
+def test_a_refused_call_leaves_no_answer_behind() -> None:
+    ring = Ring(calls=1)
+    ring.answered(ASK, conversation="talk")
+    one = ring.answered([*ASK, 3], samples=2, conversation="talk")
+    assert one.failed is not None and one.failed[0] == 429
+    status, said = refused(lambda: rewarded(ring, f"{one.call.names.id}:0"))
+    assert status == 404, said
+    ring.close()
+
+
 def test_rewards_that_cannot_be_taken() -> None:
     ring = Ring()
     book = ring.worker.conversations
@@ -358,7 +394,7 @@ def test_prompts_of_a_group_share_what_they_begin_with() -> None:
     assert shared([row(1, 2), row(3, 4)], 32) == 0
     assert shared([row(*range(1, 9)), row(*range(1, 9))], 5) == 5
     text = [3, 1, 4, 1, 5]
-    assert prefixes(text) == [hashed(text[:n]) for n in range(6)]
+    assert list(prefixes(text)) == [hashed(text[:n]) for n in range(6)]
     assert hashed(text[2:], hashed(text[:2])) == hashed(text)
 
 

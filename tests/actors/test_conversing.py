@@ -244,16 +244,17 @@ def test_a_sample_that_goes_on_draws_as_if_it_had_not_ended(net: Decoder) -> Non
 
 
 def test_samples_that_go_on_begin_before_new_groups(net: Decoder) -> None:
-    engine = TorchEngine(net, rows=2, length=LENGTH, ends=Ends(), seed=SEED)
-    for group in range(3):
-        engine.submit(group, [0, 1], 2, limit=2)
-    engine.step()
-    first = engine.step()
-    assert [one.group for one in first] == [0, 0]
-    for one in first:
-        engine.go_on(Continuation(0, one.index, [0, 1, *one.token.tolist()], 2, 2))
-    order = [one.group for _ in range(6) for one in engine.step()]
-    assert order == [0, 0, 1, 1, 2, 2] and engine.live == engine.waiting == 0
+    for place in (2, 0, -3):  # of the sample in its text: below 1 if that was rendered again
+        engine = TorchEngine(net, rows=2, length=LENGTH, ends=Ends(), seed=SEED)
+        for group in range(3):
+            engine.submit(group, [0, 1], 2, limit=2)
+        for _ in range(3):
+            ended = [one for _ in range(2) for one in engine.step()]
+            assert [one.group for one in ended] == [0, 0]
+            for one in ended:
+                engine.go_on(Continuation(0, one.index, [0, 1, *one.token.tolist()], place, 2))
+        order = [one.group for _ in range(6) for one in engine.step()]
+        assert order == [0, 0, 1, 1, 2, 2] and engine.live == engine.waiting == 0
 
 
 class Halt(BaseException):

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,9 @@ from equipoise.nets import layout
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import pack, packed_texts, take
 from equipoise.nets.token_logp import token_logp
+from equipoise.sources import prompts
 from equipoise.sources.prompts import fitting
-from equipoise.types import Batch, Example, Stop, Trajectory
+from equipoise.types import Batch, Example, Stop, TaskSource, Trajectory
 from tests.actors.decoders import small_decoder
 from tests.language.test_tokenizers import words
 from tests.language.test_turns import CHAT
@@ -62,26 +65,26 @@ def told(template: str, folder: Path) -> tuple[HubTokenizer, Decoder, list[int],
     hub = HubTokenizer(words(folder, template=template))
     net = small_decoder(words=hub.size, length=LENGTH)
     example = Example(prompt=ASKED, columns={})
-    prompts = fitting([example], hub, LENGTH, {}, [], parts=True)
+    given = fitting([example], hub, LENGTH, {}, [], parts=True)
     settings = ConversationSettings(
         make=Asks,
         tokenizer=hub,
         template={},
         bounds=Bounds(turns=4, turn_tokens=6, answer_bytes=100, step_s=WAIT_S),
         row=lambda group: example,
-        history=lambda group: prompts.begun[0],
+        history=lambda group: given.begun[0],
     )
     inner = TorchEngine(net, rows=8, length=LENGTH, ends=Ends(hub.eos), seed=SEED)
     engine, found = Conversing(inner, settings), list[Sampled]()
     for group in range(GROUPS):
-        engine.submit(group, prompts.token(0), 2, limit=LIMIT)
+        engine.submit(group, given.token(0), 2, limit=LIMIT)
     ends = time.monotonic() + WAIT_S
     while engine.live or engine.waiting:
         assert time.monotonic() < ends
         found += engine.step()
     engine.close()
     order = sorted(found, key=lambda one: (one.group, one.index))
-    return hub, net, [*prompts.token(0)], order
+    return hub, net, [*given.token(0)], order
 
 
 def talk(one: Sampled) -> Conversation:
@@ -231,3 +234,19 @@ def test_a_template_must_write_the_prompt_again(tmp_path: Path) -> None:
         hub = HubTokenizer(words(tmp_path, template=template))
         assert hub.kept(ASKED) == kept
     assert len(hub.prompt(ASKED)) == 6 and hub.kept("a b") == 2
+
+
+def test_a_turn_needs_room_behind_what_the_template_begins_it_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = DROPS.replace("<model> {% endif %}", "<model> a b a b {% endif %}")
+    hub = HubTokenizer(words(tmp_path, template=longer))
+    config = small_decoder(words=hub.size, length=LENGTH).config
+    model = SimpleNamespace(config=config, notes=(), directory=None)
+    monkeypatch.setattr(prompts, "model_of", lambda source, task: (model, hub))
+    source = TaskSource(
+        task="tests.runtime.talking:Chatting", history="render", completion_tokens=4
+    )
+    with pytest.raises(ValueError, match=r"completion_tokens: must be more than 4, .* got 4"):
+        prompts.read(source, 1)
+    assert max(map(len, prompts.read(replace(source, completion_tokens=5), 1).train.begun)) == 4

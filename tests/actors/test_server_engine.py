@@ -5,6 +5,7 @@ error is one sentence. No sample of weights that a server was not proven to have
 from __future__ import annotations
 
 import http.server
+import os
 import socket
 import threading
 import time
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 
+from equipoise.actors.engine import server_engine
+from equipoise.actors.engine.engine import Continuation
 from equipoise.actors.engine.sent_weights import PREFIX, Proof, SentWeights
 from equipoise.actors.engine.server_engine import Drawing, EngineFailed, ServerEngine
 from equipoise.actors.engine.vllm import (
@@ -125,6 +128,33 @@ def test_a_server_that_dies_costs_what_it_had_in_flight(
         submitted(one, range(12, 16))
         found = collected(one)
         assert len(found) == 16 and wrong_logps(net, moved(net, 2), found) < 1e-5
+
+
+def test_samples_that_hang_are_found_also_while_new_weights_wait_for_them(
+    pair: list[Process], net: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_engine, "LIFE_S", 0.05)
+    with engine(pair, net, deadline_s=1.0, on_update="finish") as (one, notes):
+        submitted(one)
+        pair[0].server().pause(finish=False)  # it is alive, and draws nothing
+        found = {(x.group, x.index): x for x in one.step()}
+        until = time.monotonic() + 30
+        for _ in one.take(1, moved(net, 1), lambda: True):
+            found |= {(x.group, x.index): x for x in one.step()}
+            assert time.monotonic() < until
+        found |= collected(one)
+        assert len(found) == 32 and "has drawn no token for 1 s" in notes[0]
+
+
+def test_no_two_turns_of_a_conversation_have_one_seed(net: Decoder) -> None:
+    one = ServerEngine([], net, Drawing(seed=SEED, eos=[EOS], length=LENGTH))
+    # a rendered text may be as long as an earlier one, and the sample longer than it
+    for text, place in (([4, 5, 6], 2), ([4, 5, 6], 1), ([4, 5, 6], -2), ([4, 5], -1)):
+        one.go_on(Continuation(3, 1, text, place, 4))
+    asks = [ask.draws for ask in one._queue]
+    one.close()
+    assert len({ask.seed for ask in asks}) == 4
+    assert [ask.extra["equipoise"][2] for ask in asks] == [2, 1, -2, -1]
 
 
 FAULTS = (
@@ -374,10 +404,14 @@ def test_the_token_is_sent(net: Decoder, tmp_path: Path) -> None:
 
 
 def test_weights_of_killed_processes_are_removed(net: Decoder, tmp_path: Path) -> None:
-    left = tmp_path / f"{PREFIX}999999999-abc"
+    before = SentWeights(small_decoder(words=WORDS, length=LENGTH), str(tmp_path), length=9, seed=1)
+    (mine,) = tmp_path.iterdir()
+    before.close()
+    left = tmp_path / mine.name.replace(f"-{os.getpid()}-", "-999999999-")
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"x")
-    kept = tmp_path / f"{PREFIX}other"
+    # of a process of another machine, which shares the folder
+    kept = tmp_path / f"{PREFIX}0123abcd-999999999-abc"
     kept.mkdir()
     sent = SentWeights(small_decoder(words=WORDS, length=LENGTH), str(tmp_path), length=9, seed=1)
     assert not left.exists() and kept.exists()

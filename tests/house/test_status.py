@@ -169,6 +169,27 @@ EVIDENCE: dict[str, Evidence] = {
             "| model | engine | whole answers | streams |",
         ),
     },
+    "calls of agents": {
+        "CPU": (
+            [
+                "serving/test_proxy.py::test_an_answer_its_conversation_and_its_reward",
+                "actors/test_calls.py::test_conversations_are_learned_from_as_they_were_drawn",
+            ],
+            "guides/proxy.md",
+            "| client | conversations | first 200 | last 200 |",
+        ),
+    },
+    "vLLM's servers": {
+        "CPU": (
+            [
+                "actors/test_server_engine.py::test_a_server_that_dies_costs_what_it_had_in_flight",
+                "actors/test_vllm_exchanges.py::"
+                "test_requests_are_those_that_were_recorded_and_answers_are_read",
+            ],
+            "",
+            "",
+        ),
+    },
     "worlds that connect": {
         "CPU": (
             ["worlds/test_remote.py::test_rows_are_those_of_the_same_env_stepped_here"],

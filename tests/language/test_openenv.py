@@ -13,9 +13,10 @@ import pytest
 
 from equipoise.language import tasks
 from equipoise.language.turns import openenv_fields
-from equipoise.language.turns.openenv import World
+from equipoise.language.turns.openenv import Conversation, World
+from equipoise.language.turns.openenv_fields import Invalid, number
 from equipoise.language.turns.openenv_session import Full, Sessions
-from equipoise.language.turns.partner import WrongAnswer
+from equipoise.language.turns.partner import Dialogue, WrongAnswer, settled
 
 pytest.importorskip("websockets")
 from tests.language.openenv_server import TEXT, WORDS, Server, seen, serving
@@ -132,6 +133,53 @@ def test_an_invalid_action_is_answered_with_the_servers_words() -> None:
         assert found.step("no JSON")[0].startswith("the action must be a JSON object")
         assert found.step('{"move": "a"}') == (".", 1.0)
         found.end()
+
+
+def test_actions_that_no_server_takes_are_answered() -> None:
+    kinds = frozenset({"integer", "number"})
+    for text in ("9" * 400, "[" * 5_000, "inf", "nan", "", "\u0663x"):
+        with pytest.raises(Invalid, match="move must be integer or number"):
+            number(text, kinds, "move")
+    assert number("9" * 40, kinds, "move") == int("9" * 40)
+    with serving() as server:
+        one = world(server, action="json")
+        for text in ("[" * 5_000, '{"move": NaN}', '{"move": ' * 5_000, '{"move": 1e999}'):
+            with pytest.raises(Invalid, match="the action must be a JSON object"):
+                one.to_action(text)
+
+
+@pytest.mark.parametrize("answer", [seen("other"), None])
+def test_a_conversation_that_fails_at_its_reset_gives_its_session_back(answer: object) -> None:
+    with serving(answer=lambda *given: answer, sessions=1) as server:
+        one = world(server, 0.3, rows=1, sessions=1)
+        for _ in range(3):
+            talks = Dialogue(one.partner, {"reset": {}}, "first")
+            with pytest.raises((WrongAnswer, TimeoutError), match=r"another one|no answer"):
+                talks.step("a", settled)
+            assert talks.ends
+            talks.end(settled)
+        assert server.most == 1
+
+
+def test_a_conversation_that_ends_while_it_waits_for_a_session_takes_none() -> None:
+    with serving() as server:
+        one = world(server, sessions=1)
+        pool = Sessions(one.session, 1, WAIT_S)
+        first, waits, errors = pool.take(), Conversation(one, pool), list[str]()
+
+        def reset() -> None:
+            try:
+                waits.reset({"reset": {}})
+            except ConnectionError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        waits.end()
+        pool.give(first, whole=True)
+        thread.join(WAIT_S)
+        assert errors == ["the conversation is over"] and pool.take() is first
+        first.close()
 
 
 def test_a_step_that_fails_takes_its_session_with_it() -> None:

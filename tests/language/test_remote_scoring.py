@@ -139,7 +139,7 @@ def test_an_answer_that_comes_twice_counts_once(run: Any, deadline: Any) -> None
     one.start(0)
     one.generator.submit(0, group("a"))
     deadline(lambda: (one.generator.poll(), not one.generator._queue)[1], WAIT_S, "the group")
-    one.generator._take_back(one.generator._peers[0])
+    one.generator._take_back(one.generator._connections[0])
     found: list[Scored] = []
 
     def answered() -> bool:

@@ -4,6 +4,7 @@ it is installed.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from equipoise.language import tasks
+from equipoise.language.turns import verifiers
 from equipoise.language.turns.partner import Dialogue
 from equipoise.language.turns.steps import Failure, Steps
 from tests.language import fake_verifiers
@@ -233,6 +235,18 @@ def test_an_env_plays_turns_and_judges_at_the_end() -> None:
 def test_what_is_refused(name: str, given: dict[str, object], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         made(name, **given)
+
+
+def test_an_episode_that_does_not_end_is_cancelled_at_the_deadline_of_its_end() -> None:
+    async def talk() -> bool:
+        one = verifiers.Conversation(Any)  # type: ignore[arg-type]  # whose world is not asked
+        one._episode = asyncio.create_task(asyncio.sleep(3600))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.end(), 0.01)
+        await asyncio.wait([one._episode], timeout=30)
+        return one._episode.cancelled()
+
+    assert asyncio.run(talk())
 
 
 @pytest.mark.skipif(REAL, reason="verifiers is installed")

@@ -147,7 +147,7 @@ def test_a_champion_is_swapped_and_rolled_back_while_answers_are_written() -> No
     to.alias("letters", "champion", registry[0])
     with served() as (chat, service):
         texts = {registry[0][:12]: answer(chat)[0]}
-        assert service.seat.writer.version == registry[0][:12]
+        assert service.served.writer.version == registry[0][:12]
         seen, wrong, over = dict(texts), list[Any](), threading.Event()
 
         def swapped(number: int) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from equipoise.actors.calls.inbox import Inbox
 from equipoise.language.tokenizers import HubTokenizer
 from equipoise.serving.chat import templates
 from equipoise.serving.chat.templates import Exceeded, Templates
@@ -38,6 +42,22 @@ def tokenizer(to: Path, template: str) -> HubTokenizer:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "CPU_S", 1)
+
+
+@contextmanager
+def descriptors(count: int) -> Iterator[None]:
+    """Hold this many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count + 200:
+        pytest.skip(f"at most {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def children() -> list[str]:
@@ -82,6 +102,20 @@ def test_a_template_is_bounded(quick: None, tmp_path: Path, template: str, said:
             made(ASK["messages"], {})
     finally:
         made.close()
+
+
+def test_a_server_with_more_than_1024_connections_reads_templates(tmp_path: Path) -> None:
+    read = tokenizer(tmp_path, CHAT)
+    with descriptors(1100):
+        chats, inbox = Templates(read.directory), Inbox()
+        assert min(inbox.fds()) > 1023
+        inbox.put(lambda: None)
+        inbox.wait(30)
+        assert inbox.do()
+        asked = [{"role": "user", "content": "a b"}]
+        assert chats(asked, {}) == read.prompt(asked)
+        chats.close()
+        inbox.close()
 
 
 def test_an_endless_template_holds_up_no_other_and_not_the_end(

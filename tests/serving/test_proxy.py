@@ -10,23 +10,26 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import quote, unquote
 
 import pytest
 
 from equipoise import api
 from equipoise.actors.calls.ledger import REASONS
+from equipoise.api.proxied import _like
 from equipoise.listening import listen
+from equipoise.programs.refusals import check
 from equipoise.serving.proxy.requests import keys, tool_calls
-from equipoise.serving.proxy.server import open_door
+from equipoise.serving.proxy.server import start_server
 from equipoise.sources.calls import TOKEN, Address, Calls
 from equipoise.sources.source import source_of
-from equipoise.types import TextSpec
+from equipoise.types import CallSource, TaskSource, TextSpec
 from tests.actors.calling import Ring
 from tests.serving.chats import BYTES, POSITIONS, Bytes, Chat, net
 
 SPEC = TextSpec(model={}, eos=(BYTES,), prompt=128, completion=POSITIONS - 128, turns=4)
-ASK = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
 
 
@@ -36,7 +39,7 @@ def free_port() -> int:
 
 
 class Proxy(Chat):
-    """A door, its worker, and requests to them."""
+    """A server, its worker, and requests to them."""
 
     def __init__(self, ring: Ring, port: int) -> None:
         self.ring, self.url = ring, f"http://127.0.0.1:{port}"
@@ -58,9 +61,8 @@ class Proxy(Chat):
         return status, said["error"]["message"]
 
 
-@contextmanager
-def proxied(**settings: Any) -> Iterator[Proxy]:
-    """A worker that ticks in a thread of its own, and learns, behind a door."""
+def opened(**settings: Any) -> tuple[Ring, int]:
+    """A worker behind a server, and its port."""
     port = free_port()
     given = {"source.arguments": "alphabet=ab"} | settings
     program = api.program(
@@ -71,7 +73,14 @@ def proxied(**settings: Any) -> Iterator[Proxy]:
     limits = {"most": source.settings.conversations, "calls": SPEC.turns}
     ring = Ring(max_lag=None, per_batch=1, spec=SPEC, net=net, **limits)
     text: Any = SimpleNamespace(spec=SPEC, tokenizer=Bytes())
-    ring.worker.door = open_door(source, ring.worker, text, net())
+    ring.worker.server = start_server(source, ring.worker, text, net())
+    return ring, port
+
+
+@contextmanager
+def proxied(**settings: Any) -> Iterator[Proxy]:
+    """A worker that ticks in a thread of its own, and learns, behind a server."""
+    ring, port = opened(**settings)
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
@@ -129,6 +138,33 @@ def test_names_come_in_the_body_in_metadata_in_headers_or_in_the_path(proxy: Pro
         assert proxy.ask("/v1/reward", {"id": f"w{number}", "reward": number})[0] == 200
     proxy.until(lambda: proxy.ledger()["learned"] == learned + 4)
     assert proxy.ring.batches[-1]["reward"][0].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_any_text_is_a_name(proxy: Proxy) -> None:
+    names = ("a\r\nSet-Cookie: x", "\u732b", "\u72ac", "a/b", "100%41", "a, b")
+    for name in names:
+        status, _, found = proxy.ask(CHAT, ASK | {"conversation": name, "group": "any"})
+        assert status == 200 and unquote(found["x-conversation"]) == name
+        path = f"/conversations/{quote(name, safe='')}{CHAT}"
+        status, said, _ = proxy.ask(path, ASK | {"group": "any"})
+        assert status == 200
+        # both calls are of one conversation
+        status, given, _ = proxy.ask("/v1/reward", {"id": said["id"], "reward": 1})
+        assert (status, given["conversation"], given["answers"]) == (200, name, 2)
+    assert proxy.ask(CHAT, ASK, **{"X-Conversation": "caf\u00e9"})[0] == 200
+
+
+def test_json_in_texts_may_have_any_depth(proxy: Proxy) -> None:
+    deep = "[" * 30_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    status, said, _ = proxy.ask(CHAT, ASK | {"messages": [*ASK["messages"], turn]})
+    assert status == 400 and "at most 64 levels" in said["error"]["message"]
+    assert keys([turn]) != keys([turn | {"tool_calls": []}])
+    for body, wrong in (("[" * 30_000, 400), ("[" * 100_000, 413), ('{"a": ' * 3_000, 400)):
+        assert proxy.ask(CHAT, body.encode())[0] == wrong
+    text = f'<tool_call>{{"name": "f", "arguments": {deep}}}</tool_call>'
+    assert tool_calls(text, "7") == (text, [])
 
 
 def test_streams_and_stop_strings_are_exact_in_the_record(proxy: Proxy) -> None:
@@ -221,7 +257,7 @@ def test_a_caller_that_cuts_the_connection_costs_its_answer_alone(proxy: Proxy) 
 
 def test_two_calls_of_one_conversation_at_once_are_two_samples(proxy: Proxy) -> None:
     first = proxy.chat(conversation="both")["choices"][0]["message"]
-    messages = [*ASK["messages"], first, {"role": "user", "content": "on"}]  # type: ignore[misc]
+    messages = [*ASK["messages"], first, {"role": "user", "content": "on"}]
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(proxy.chat, *messages, conversation="both") for _ in range(2)]
         assert all(one.result()["choices"] for one in asked)
@@ -253,9 +289,23 @@ def test_a_run_that_ends_answers_its_open_callers() -> None:
             asked = pool.submit(_until_the_end, proxy, body)
             time.sleep(0)
             proxy.until(lambda: proxy.ledger()["calls"] > 1)
-            over = pool  # the door closes at the end of this block
+            over = pool  # the server closes at the end of this block
     assert over is pool and asked.result() in (200, 503)
     assert proxy.ring.ledger.counts()["ended"] >= 1
+
+
+@pytest.mark.parametrize("part", ["loop", "server"])
+def test_a_web_server_that_fails_ends_its_worker(part: str) -> None:
+    ring, port = opened()
+    server: Any = ring.worker.server
+    fail = server._loop.stop if part == "loop" else server._serving.cancel
+    server._loop.call_soon_threadsafe(fail)
+    server._thread.join(60)
+    assert not server._thread.is_alive()
+    with pytest.raises(RuntimeError, match=rf"proxy:{port}: must answer calls as long as the run"):
+        ring.worker.tick()
+    ring.close()
+    listen("127.0.0.1", port).close()  # the address is free again
 
 
 def _until_the_end(proxy: Proxy, body: Any) -> int:
@@ -301,6 +351,35 @@ def test_addresses(task: str, address: str) -> None:
 def test_wrong_addresses(task: str) -> None:
     with pytest.raises(ValueError, match=r"source\.task: must be proxy:PORT or proxy:HOST:PORT"):
         Address.of(task)
+
+
+def test_a_run_that_generates_in_its_learner_becomes_one_that_answers_calls() -> None:
+    wanted: list[tuple[Literal["together", "apart"], int]] = [("together", 4), ("apart", 0)]
+    for placement, lag in wanted:
+        was = api.program(
+            "sort",
+            "grpo",
+            placement=placement,
+            max_lag=0,
+            settings=["source.scorers=2", "placement.threads=1"],
+        )
+        assert isinstance(was.source, TaskSource)
+        made = _like(was, was.source, "proxy:8123", 10)
+        check(made)
+        assert (made.placement.text, made.placement.max_lag) == ("apart", lag)
+        assert isinstance(made.source, CallSource) and made.source.scorers == 0
+
+
+def test_settings_of_generators_are_refused() -> None:
+    for key, value in (
+        ("placement.text", "together"),
+        ("placement.text", "auto"),
+        ("source.scorers", "1"),
+        ("source.history", "render"),
+    ):
+        given = {"source.arguments": "alphabet=ab", key: value}
+        with pytest.raises(ValueError, match=f"{key}: must be .* with proxy:8123.* got {value}"):
+            api.program("proxy:8123", "grpo", settings=given)
 
 
 def test_calls_of_tools_are_read_from_the_answer() -> None:

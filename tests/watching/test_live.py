@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import equipoise as eq
+from equipoise import deaths
 from equipoise.balance.shares import Shares
 from equipoise.record import live
 from equipoise.record.live import picture
@@ -75,7 +76,7 @@ def test_a_killed_run_is_told_from_a_live_one(tmp_path: Path) -> None:
         told: dict[str, Any] = {
             "pid": child.pid,
             "born": live.born(child.pid),
-            "machine": live.machine(),
+            "machine": deaths.machine(),
             "time": time.time(),
         }
         assert live.state_of(told) == "running"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from equipoise import deaths
 from equipoise.record import live
 from equipoise.record.completions import write_completions
 from equipoise.watching import runs
@@ -25,7 +26,7 @@ def told(**said: object) -> dict:
         "time": time.time(),
         "pid": os.getpid(),
         "born": live.born(os.getpid()),
-        "machine": live.machine(),
+        "machine": deaths.machine(),
         "step": 7000,
         "steps": 100_000,
         "wall_s": 14.0,

@@ -26,7 +26,10 @@ from equipoise.types import (
 )
 
 # settings of a task that a run of calls does not take over
-OWN = ("task", "arguments", "reward", "reward_weights", "gold", "stop", "engine", "turns")
+OWN = (
+    "task", "arguments", "reward", "reward_weights", "gold", "stop", "engine", "turns", "scorers",
+    "history",
+)  # fmt: skip
 
 
 def proxy(
@@ -129,10 +132,13 @@ def _like(was: Program, source: TaskSource, task: str, steps: int | None) -> Pro
     usual = program(task, "grpo", steps=steps or 1_000_000)
     if policy.algorithm.needs_pairs or not policy.algorithm.reads_rewards:
         return dataclasses.replace(usual, source=calls)
+    place = dataclasses.replace(was.placement, actors=1, learners=1, text="apart", auto=())
+    if was.placement.text == "together":  # its lag is 0 for that reason alone
+        place = dataclasses.replace(place, max_lag=usual.placement.max_lag)
     return dataclasses.replace(
         was,
         source=calls,
         schedule=usual.schedule,
         evaluation=usual.evaluation,
-        placement=dataclasses.replace(was.placement, actors=1, learners=1),
+        placement=place,
     )

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from equipoise.balance.shares import STATES, Shares
+from equipoise.deaths import machine
 from equipoise.files import plain, read_json, write_atomic
 from equipoise.record.report import Evaluation, Report
 from equipoise.record.ring import Arrow, Rates, place_of, ring, way_back
@@ -191,17 +190,6 @@ def state_of(told: Mapping[str, Any], now: float | None = None) -> Literal["runn
         return "running" if there else "killed"
     age = (time.time() if now is None else now) - told["time"]
     return "running" if age < STALE_S else "killed"
-
-
-@cache
-def machine() -> str:
-    """The machine on which process ids mean the same: its name, boot and process namespace."""
-    parts = [platform.node()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    with suppress(OSError):
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
 
 
 def born(pid: int) -> int | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.serving.backend import load
+from equipoise.serving.limits import limit_cpu, limit_memory
 from equipoise.serving.settings import CPU_S, MEMORY, Backend
 
 # the deadline, in multiples of the processor time: for a machine that does ten other things
@@ -153,18 +153,9 @@ class Trial:
 
 def _limit(cpu_s: float, memory: int) -> None:
     """Limit this process from now on; the kernel ends it then, whatever code it is in."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + cpu_s))
-    _lower(resource.RLIMIT_CORE, 0)
+    limit_cpu(cpu_s)
     signal.alarm(math.ceil(WALL * cpu_s) + 1)
-    if sys.platform == "linux":
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        _lower(resource.RLIMIT_AS, taken + memory)
-
-
-def _lower(what: int, to: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (to if hard == resource.RLIM_INFINITY else min(to, hard), hard))
+    limit_memory(memory)
 
 
 def main() -> None:

@@ -101,6 +101,21 @@ class Calls(Texts):
                 f"source.engine: must be torch with {source.task}, whose calls it answers, got "
                 f"{source.engine}"
             )
+        if place.text != "apart" or "text" in place.auto:
+            problems.append(
+                f"placement.text: must be apart with {source.task}, whose calls come while the "
+                f"learner learns, got {'auto' if 'text' in place.auto else place.text}"
+            )
+        if source.scorers:
+            problems.append(
+                f"source.scorers: must be 0 with {source.task}, whose worker has a process for "
+                f"the reward, got {source.scorers}"
+            )
+        if source.history != "append":
+            problems.append(
+                f"source.history: must be append with {source.task}, since calls come with "
+                f"their whole history, got {source.history}"
+            )
         if source.stop:
             problems.append(
                 f"source.stop: must be left out with {source.task}, since calls name their own "
@@ -251,13 +266,13 @@ class Calls(Texts):
         )
         return CallGrader(scorer)
 
-    def open_door(
+    def start_server(
         self, worker: CallWorker, text: Text, net: Decoder, note: Callable[[str], object]
     ) -> None:
         """Begin to listen for calls."""
         module, _, name = self.settings.server.partition(":")
-        opened: foreign.Foreign = getattr(importlib.import_module(module), name)
-        worker.door = opened(self, worker, text, net)
+        started: foreign.Foreign = getattr(importlib.import_module(module), name)
+        worker.server = started(self, worker, text, net)
         note(f"calls are answered at {self.address}")
 
 

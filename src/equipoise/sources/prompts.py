@@ -155,6 +155,13 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
     if task.partner and not parts:
         first = train.examples[0]
         tokenizer.check_appends(first.prompt, {**given, **first.template})
+    tail = max(map(len, (*train.begun, *held_out.begun)), default=0)
+    if tail >= completion:
+        raise ValueError(
+            f"source.completion_tokens: must be more than {tail}, the tokens with which the chat "
+            f"template begins a turn and which count for a sample (source.history=render), got "
+            f"{completion}"
+        )
     longest = max(len(one) for one in (*train.tokens, *held_out.tokens))
     spec = TextSpec(
         model=asdict(model.config),

@@ -425,7 +425,7 @@ class CallSource(TaskSource):
     behaviour: ClassVar[str] = "equipoise.sources.calls:Calls"
     of_pairs: ClassVar[str] = ""
     # the web server, which is on a higher floor: as module:function
-    server: ClassVar[str] = "equipoise.serving.proxy.server:open_door"
+    server: ClassVar[str] = "equipoise.serving.proxy.server:start_server"
 
     conversations: Annotated[
         PositiveInt, Help("Most open conversations of agents; further ones get 429"), FREE

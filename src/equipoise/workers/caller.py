@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import Limits
-from equipoise.actors.calls.worker import Answering, CallWorker
+from equipoise.actors.calls.worker import CallParts, CallWorker
 from equipoise.actors.generator import PARTS, Writing
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.calls import Calls
@@ -47,7 +47,7 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
         ledger, size = Ledger(shared.own[self.name].views), program.placement.group_envs
         worker = CallWorker(
             source.call_engine(text, algorithm, net),
-            Answering(
+            CallParts(
                 writing=Writing(
                     prompts=text.train,
                     grader=Ungraded(),
@@ -85,7 +85,7 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
         if not job.life:
             site.load(worker)
         ledger.lost("died")
-        source.open_door(worker, text, net, site.note)
+        source.start_server(worker, text, net, site.note)
         return worker
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:

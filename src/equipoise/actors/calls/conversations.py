@@ -51,8 +51,10 @@ class Conversations:
         self._ids: dict[str, Conversation] = {}  # of calls
         self._closed: OrderedDict[str, _Closed] = OrderedDict()  # by name or id of an answer
         self.to_grade: deque[Conversation] = deque()  # ended, for a function
-        # rewarded, by group, with the time of the reward
+        self._grading = 0  # ended, without the function's reward
+        # rewarded, by group, with the time of the reward; the group that waits longest is first
         self._waiting: dict[tuple[str, object], deque[tuple[float, Conversation]]] = {}
+        self._rewarded = 0  # conversations in ``_waiting``
         self.groups: deque[list[Conversation]] = deque()  # complete
 
     def __len__(self) -> int:
@@ -60,13 +62,21 @@ class Conversations:
 
     # ------------------------------------------------------------------------------------ the calls
 
-    def begin(self, prompt: Sequence[int], names: Names, samples: int, now: float) -> list[Turn]:
-        """Return the turns of a call, one for each of its ``samples``.
+    def begin(
+        self,
+        prompt: Sequence[int],
+        names: Names,
+        samples: int,
+        now: float,
+        hashes: Sequence[int] = (),
+    ) -> list[Turn]:
+        """Return the turns of a call, one for each of its ``samples``. ``hashes``: ``prefixes`` of
+        the prompt, if they are known.
 
         ``NotPossible`` if its conversation, or all together, have too many calls.
         """
         turns = list[Turn]()
-        hashes = prefixes(prompt)
+        hashes = hashes or prefixes(prompt)
         for number in range(samples):
             place = self._place(prompt, hashes, names)
             if isinstance(place, Mark):
@@ -101,15 +111,17 @@ class Conversations:
         self.ledger.add("calls", samples)
         return turns
 
-    def knows(self, prompt: Sequence[int], names: Names) -> bool:
-        """Return whether a call belongs to an open conversation."""
-        return self._place(prompt, prefixes(prompt), names) is not None
+    def knows(self, prompt: Sequence[int], hashes: Sequence[int], names: Names) -> bool:
+        """Return whether a call belongs to an open conversation. ``hashes``: ``prefixes``."""
+        return self._place(prompt, hashes, names) is not None
 
     def _undo(self, turns: Sequence[Turn]) -> None:
         """Take back turns of a call that is refused."""
         for turn in turns:
             self._end(turn)
             turn.conversation.calls -= 1
+            turn.conversation.ids.remove(turn.id)
+            del self._ids[turn.id]
             if not turn.conversation.calls:
                 self._close(turn.conversation, "was refused")
 
@@ -172,12 +184,13 @@ class Conversations:
         now: float,
         turns: Sequence[Turn],
     ) -> Conversation:
-        if len(self._open) >= self._limits.most:
+        if len(self._open) + self._grading >= self._limits.most:
             self._undo(turns)
             raise NotPossible(
                 429,
-                f"conversations: must be at most {self._limits.most:,} open ones "
-                "(source.conversations), got one more; end some with POST /v1/reward, or try again",
+                f"conversations: must be at most {self._limits.most:,} that are open or being "
+                "graded (source.conversations), got one more; end some with POST /v1/reward, or "
+                "try again",
             )
         name = names.conversation or (names.id if number is None else f"{names.id}:{number}")
         group: tuple[str, object] = ("prompt", array("q", prompt).tobytes())
@@ -357,12 +370,14 @@ class Conversations:
         self._close(one, "has its reward")
         one.reward = value
         if self._limits.graded:
+            self._grading += 1
             self.to_grade.append(one)
         else:
             self._gather(one, now)
 
     def graded(self, one: Conversation, value: float | None, now: float) -> None:
         """Add the reward of a function; None: it gave none."""
+        self._grading -= 1
         if value is None or not math.isfinite(total := value + (one.reward or 0.0)):
             self.ledger.add("ungraded", one.answers)
             return
@@ -372,9 +387,21 @@ class Conversations:
     def _gather(self, one: Conversation, now: float) -> None:
         waiting = self._waiting.setdefault(one.group, deque())
         waiting.append((now, one))
+        self._rewarded += 1
         if len(waiting) == self._limits.group:
-            self.groups.append([each for _, each in waiting])
-            del self._waiting[one.group]
+            self._release(one.group)
+        elif self._rewarded > max(self._limits.most, self._limits.group):
+            # so that prompts which never come again fill no memory
+            self._release(next(iter(self._waiting)))
+
+    def _release(self, group: tuple[str, object]) -> None:
+        """Form a group of the conversations that wait; one alone is dropped."""
+        waiting = [one for _, one in self._waiting.pop(group)]
+        self._rewarded -= len(waiting)
+        if len(waiting) > 1 or self._limits.group == 1:
+            self.groups.append(waiting)
+        else:
+            self.ledger.add("alone", waiting[0].answers)
 
     def sweep(self, now: float) -> None:
         """Drop conversations without a reward, and form groups of those that waited too long."""
@@ -389,16 +416,9 @@ class Conversations:
             else:
                 self.ledger.add("unrewarded", one.answers)
                 self._close(one, f"had no reward within {self._limits.reward_s:g} s")
-        for key in [
-            key
-            for key, waiting in self._waiting.items()
-            if now - waiting[0][0] > self._limits.group_s
-        ]:
-            waiting = [one for _, one in self._waiting.pop(key)]
-            if len(waiting) > 1:
-                self.groups.append(waiting)
-            else:
-                self.ledger.add("alone", waiting[0].answers)
+        for group, waiting in list(self._waiting.items()):
+            if now - waiting[0][0] > self._limits.group_s:
+                self._release(group)
 
     def _close(self, one: Conversation, why: str) -> None:
         one.ended = True

@@ -21,7 +21,7 @@ class Inbox:
     def put(self, act: Callable[[], None]) -> None:
         """Leave work; any thread may."""
         self._work.put(act)
-        with suppress(BlockingIOError, OSError):  # full: it is awake; closed: the run is over
+        with suppress(OSError):  # full: it is awake; closed: the run is over
             self._write.send(b".")
 
     def do(self) -> bool:
@@ -39,7 +39,9 @@ class Inbox:
 
     def wait(self, seconds: float) -> None:
         """Wait until there is work, or until the time is over."""
-        select.select([self._read], [], [], seconds)
+        waiting = select.poll()  # ``select`` takes no descriptor above 1023
+        waiting.register(self._read, select.POLLIN)
+        waiting.poll(seconds * 1000)
 
     def fds(self) -> tuple[int, ...]:
         """Descriptors that are readable while there is work."""

@@ -155,9 +155,9 @@ def hashed(tokens: Sequence[int], start: int = 0) -> int:
     return start
 
 
-def prefixes(tokens: Sequence[int]) -> list[int]:
+def prefixes(tokens: Sequence[int]) -> array[int]:
     """Return the hashes of all beginnings of a text, the empty one first."""
-    found = [0]
+    found = array("q", [0])
     for token in tokens:
         found.append((found[-1] * _BASE + token + 1) % _PRIME)
     return found

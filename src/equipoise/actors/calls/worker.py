@@ -19,7 +19,15 @@ from equipoise.actors.calls.blocks import Block, blocks_of, write
 from equipoise.actors.calls.conversations import Conversations
 from equipoise.actors.calls.inbox import Inbox
 from equipoise.actors.calls.ledger import Ledger
-from equipoise.actors.calls.records import Answer, Conversation, Limits, Names, NotPossible, Turn
+from equipoise.actors.calls.records import (
+    Answer,
+    Conversation,
+    Limits,
+    Names,
+    NotPossible,
+    Turn,
+    prefixes,
+)
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.request_engine import Sampling
 from equipoise.actors.episodes import Episodes
@@ -68,6 +76,7 @@ class Call:
     limit: int  # most tokens of an answer
     names: Names
     listener: Listener
+    hashes: Sequence[int] = ()  # ``prefixes`` of the prompt
     top: int = 0  # likeliest tokens to report
     overridden: bool = False  # has it a temperature, top_p or seed that is not used?
     begun: bool = False
@@ -89,8 +98,11 @@ class Grader(Protocol):
     def close(self) -> None: ...
 
 
-class Door(Protocol):
+class WebServer(Protocol):
     """The web server in a thread of its own."""
+
+    def check(self) -> None:
+        """RuntimeError if the server has failed, so that nobody can call."""
 
     def refuse(self) -> None:
         """Refuse all later requests; return once no more work comes into the inbox."""
@@ -100,7 +112,7 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
+class CallParts:
     """The parts that a worker answers with."""
 
     writing: Writing
@@ -123,7 +135,7 @@ class CallWorker(Generator):
     def __init__(
         self,
         engine: CallEngine,
-        answering: Answering,
+        answering: CallParts,
         *,
         blocks: Blocks,
         weights: WeightStore,
@@ -144,7 +156,7 @@ class CallWorker(Generator):
         )
         self._parts, self.ledger, self.inbox = answering, answering.ledger, Inbox()
         self.conversations = Conversations(answering.limits, self.ledger)
-        self.door: Door | None = None
+        self.server: WebServer | None = None
         self._pending: deque[Call] = deque()
         self._calls: dict[int, Call] = {}  # by the engine's group
         self._groups = 0  # of the engine, so far
@@ -213,6 +225,8 @@ class CallWorker(Generator):
         if now - self._swept > SWEEP_S:
             self._swept = now
             self.conversations.sweep(now)
+            if self.server is not None:
+                self.server.check()
         worked |= self._grade(now)
         worked |= self._hand_in()
         clock.lap("score")
@@ -232,11 +246,15 @@ class CallWorker(Generator):
         begun = False
         for _ in range(len(self._pending)):
             call = self._pending.popleft()
-            if self._full and not self.conversations.knows(call.prompt, call.names):
+            # it is asked again in each tick in which it waits
+            call.hashes = call.hashes or prefixes(call.prompt)
+            if self._full and not self.conversations.knows(call.prompt, call.hashes, call.names):
                 self._pending.append(call)
                 continue
             try:
-                call.turns = self.conversations.begin(call.prompt, call.names, call.samples, now)
+                call.turns = self.conversations.begin(
+                    call.prompt, call.names, call.samples, now, call.hashes
+                )
             except NotPossible as no:
                 call.over = True
                 self.ledger.add("refused")
@@ -304,26 +322,28 @@ class CallWorker(Generator):
             del self._calls[call.group]
 
     def _grade(self, now: float) -> bool:
-        grader, book = self._parts.grader, self.conversations
+        grader, conversations = self._parts.grader, self.conversations
         if grader is None:
             return False
-        worked = bool(book.to_grade)
-        while book.to_grade:
+        worked = bool(conversations.to_grade)
+        while conversations.to_grade:
             self._keys += 1
-            self._graded_now[self._keys] = one = book.to_grade.popleft()
+            self._graded_now[self._keys] = one = conversations.to_grade.popleft()
             grader.submit(self._keys, one)
         for key, value in grader.poll().items():
             worked = True
             if isinstance(value, str):
                 self._count_failure(value)
-            book.graded(self._graded_now.pop(key), None if isinstance(value, str) else value, now)
+            conversations.graded(
+                self._graded_now.pop(key), None if isinstance(value, str) else value, now
+            )
         return worked
 
     def _hand_in(self) -> bool:
         """Write the groups that are complete into blocks of the queue."""
-        book, worked = self.conversations, False
-        while book.groups:
-            self._ready.extend(blocks_of(book.groups.popleft()))
+        conversations, worked = self.conversations, False
+        while conversations.groups:
+            self._ready.extend(blocks_of(conversations.groups.popleft()))
         while self._ready:
             if self._sequence is not None and self._ready[0].newest < self._oldest(
                 self._sequence + 1
@@ -374,7 +394,7 @@ class CallWorker(Generator):
         to.put({"episodes": self._episodes.state(), "ledger": self.ledger.state()})
 
     def load(self, source: StateReader) -> None:
-        """Load the numbers of reports; answers that were open are counted as lost."""
+        """Load the numbers of reports."""
         state = source.state()
         self._episodes.load(state["episodes"])
         self.ledger.load(state["ledger"])
@@ -382,14 +402,15 @@ class CallWorker(Generator):
 
     def close(self) -> None:
         """End all calls, and the server."""
-        if self.door is not None:
-            self.door.refuse()
+        if self.server is not None:
+            self.server.refuse()
         self.inbox.do()
         for call in (*self._calls.values(), *self._pending):
             call.listener.fail(503, OVER)
-        if self.door is not None:
-            self.door.close()
+        if self.server is not None:
+            self.server.close()
         self.ledger.lost("ended")
         if self._parts.grader is not None:
             self._parts.grader.close()
         self.inbox.close()
+        self._engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from equipoise.deaths import machine
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.packing import packed_texts
@@ -43,7 +45,7 @@ class SentWeights:
         if not root.is_dir():
             raise ValueError(f"source.engine_folder: must be a folder, got {str(root)!r}")
         _sweep(root)
-        self._root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+        self._root = Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=root))
         # also called if the process ends by an error; a killed one's folder is removed by the next
         self._removed = weakref.finalize(self, shutil.rmtree, self._root, True)
         # the user of a server may be another, on this machine or on a shared file system
@@ -120,9 +122,18 @@ def _size(x: F64) -> float:
     return float(np.sqrt(np.mean(x * x)))
 
 
+def _prefix() -> str:
+    """Return what the names of this machine's folders begin with: a folder may be shared by
+    machines, on which the same number is another process.
+    """
+    return f"{PREFIX}{hashlib.sha256(machine().encode()).hexdigest()[:8]}-"
+
+
 def _sweep(root: Path) -> None:
-    """Remove the folders of processes that were killed."""
-    for one in root.glob(f"{PREFIX}*-*"):
-        pid = one.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdecimal() and not os.path.exists(f"/proc/{pid}") and os.path.exists("/proc/self"):
+    """Remove the folders of processes of this machine that were killed."""
+    if not os.path.exists("/proc/self"):
+        return
+    for one in root.glob(f"{_prefix()}*-*"):
+        pid = one.name.removeprefix(_prefix()).partition("-")[0]
+        if pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
             shutil.rmtree(one, ignore_errors=True)

@@ -79,7 +79,7 @@ class _Flight:
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _ServerState:
     """A server and what it does."""
 
     server: Server
@@ -98,10 +98,10 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _Message:
     """What a thread has to tell of a server: a finished request, or that it failed."""
 
-    held: _Held
+    state: _ServerState
     flight: int = -1
     written: list[Written] | None = None
     failed: str = ""
@@ -121,22 +121,22 @@ class ServerEngine:
     ) -> None:
         """``net``: the engine's own, of which servers get copies. ``folder``: of the weights."""
         self._how, self._note = how, note
-        self._held = [_Held(one) for one in servers]
+        self._states = [_ServerState(one) for one in servers]
         self._vocabulary = net.config.vocab_size
         self._weights = SentWeights(net, folder, length=how.length, seed=how.seed)
         self._run = token_hex(6)  # begins the labels of this engine's weights
-        self._inbox: SimpleQueue[_News] = SimpleQueue()
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._queue: deque[_Ask] = deque()
         self._asked = self._flights = 0
         self._closed = threading.Event()
         self.version, self.restarted = 0, 0  # samples that began again on another server
-        for held in self._held:
-            threading.Thread(target=self._watch, args=(held,), name="life", daemon=True).start()
+        for state in self._states:
+            threading.Thread(target=self._watch, args=(state,), name="life", daemon=True).start()
 
     @property
     def live(self) -> int:
-        late = sum(one.ask.samples for held in self._held for one, _ in held.late)
-        return late + sum(held.samples for held in self._held)
+        late = sum(one.ask.samples for state in self._states for one, _ in state.late)
+        return late + sum(state.samples for state in self._states)
 
     @property
     def waiting(self) -> int:
@@ -153,8 +153,9 @@ class ServerEngine:
     def go_on(self, rest: Continuation) -> None:
         group = group_keys(self._how.seed, np.array([rest.group]))
         key = index_keys(group, np.array([rest.index]))
-        # vLLM draws from the seed anew in each request
-        turn = int(index_keys(key, np.array([len(rest.text)]))[0])
+        # vLLM draws from the seed again in each request; the sample has more tokens in each, also
+        # where its text is rendered again and is shorter
+        turn = int(index_keys(key, np.array([len(rest.text) - rest.prompt]))[0])
         extra = {XARGS: [int(group[0]), rest.index, rest.prompt]}
         self._ask(rest.group, rest.index, 1, self._draws(rest.text, 1, rest.limit, turn, extra))
 
@@ -198,43 +199,43 @@ class ServerEngine:
         folder, logps = written.result()
         if not whole():
             return
-        updates = dict[_Held, _Thread[None]]()
-        for held in self._held:
-            held.updating = True
-        while len(updates) < len(self._held) or any(
+        updates = dict[_ServerState, _Thread[None]]()
+        for state in self._states:
+            state.updating = True
+        while len(updates) < len(self._states) or any(
             one.running(LOOK_S) for one in updates.values()
         ):
-            for held in self._held:
+            for state in self._states:
                 # with ``finish`` samples end before new weights come
-                if held not in updates and not (held.flights and self._how.on_update == "finish"):
-                    held.unproven = True
-                    updates[held] = _Thread(partial(self._update, held, folder, logps, version))
+                if state not in updates and not (state.flights and self._how.on_update == "finish"):
+                    state.unproven = True
+                    updates[state] = _Thread(partial(self._update, state, folder, logps, version))
             yield
-        for held, update in updates.items():
-            held.updating = held.unproven = False
+        for state, update in updates.items():
+            state.updating = state.unproven = False
             try:
                 update.result()
             except ServerFailed as error:
-                self._fail(held, str(error))
+                self._fail(state, str(error))
             else:
-                if held.why and held.version >= 0:
-                    self._note(f"{held.server}: draws again")
-                held.why, held.version = "", version
+                if state.why and state.version >= 0:
+                    self._note(f"{state.server}: draws again")
+                state.why, state.version = "", version
         self._alive()
         self.version = version
 
     def close(self) -> None:
         self._closed.set()
-        for held in self._held:
-            held.server.cut()
+        for state in self._states:
+            state.server.cut()
         self._weights.close()
 
     # ------------------------------------------------------------------------------ the exchanges
 
-    def _update(self, held: _Held, folder: Path, logps: F64, version: int) -> None:
+    def _update(self, state: _ServerState, folder: Path, logps: F64, version: int) -> None:
         """Give a server new weights, and prove that it has them; in a thread."""
-        server, how = held.server, self._how
-        if held.why:
+        server, how = state.server, self._how
+        if state.why:
             server.alive()
             server.check(how.versions, how.length, "finish" if how.lockstep else how.on_update)
         server.pause(finish=False)
@@ -243,7 +244,7 @@ class ServerEngine:
             server.forget()
         server.resume()
         got = server.logps(self._weights.probe, self._label(version))
-        if complaint := held.proof.complaint(logps, got):
+        if complaint := state.proof.complaint(logps, got):
             raise ServerFailed(complaint)
 
     def _label(self, version: int) -> str:
@@ -251,98 +252,100 @@ class ServerEngine:
 
     def _send(self) -> None:
         """Send the groups that wait to the servers with the fewest samples."""
-        able = [held for held in self._held if not held.why and not held.updating]
+        able = [state for state in self._states if not state.why and not state.updating]
         if not self._queue or not able:
             return
         wave = self._how.lockstep and not self.live
         if wave:
-            able = [held for held in able if self._told(held, lambda to: to.pause(finish=False))]
+            able = [state for state in able if self._told(state, lambda to: to.pause(finish=False))]
         while self._queue and able:
-            held = min(able, key=lambda one: one.samples)
-            accepted = self._fly(held, self._queue.popleft())
+            state = min(able, key=lambda one: one.samples)
+            accepted = self._fly(state, self._queue.popleft())
             if wave:
                 accepted.wait()  # also set if the request fails
         if wave:
-            for held in able:
-                self._told(held, Server.resume)
+            for state in able:
+                self._told(state, Server.resume)
         self._alive()
 
-    def _told(self, held: _Held, act: Callable[[Server], None]) -> bool:
+    def _told(self, state: _ServerState, act: Callable[[Server], None]) -> bool:
         try:
-            act(held.server)
+            act(state.server)
         except ServerFailed as error:
-            self._fail(held, str(error))
-        return not held.why
+            self._fail(state, str(error))
+        return not state.why
 
-    def _fly(self, held: _Held, ask: _Ask) -> threading.Event:
+    def _fly(self, state: _ServerState, ask: _Ask) -> threading.Event:
         self._flights += 1
         number, accepted = self._flights, threading.Event()
-        if not held.flights:
-            held.heard = time.monotonic()
-        held.flights[number] = _Flight(ask, held.version)
-        draws = replace(ask.draws, salt=self._label(held.version))
+        if not state.flights:
+            state.heard = time.monotonic()
+        state.flights[number] = _Flight(ask, state.version)
+        draws = replace(ask.draws, salt=self._label(state.version))
 
         def heard() -> None:
-            held.heard = time.monotonic()
+            state.heard = time.monotonic()
             accepted.set()
 
         def fly() -> None:
             try:
-                written = held.server.draw(draws, self._vocabulary, heard)
-                self._inbox.put(_News(held, number, written))
+                written = state.server.draw(draws, self._vocabulary, heard)
+                self._inbox.put(_Message(state, number, written))
             except ServerFailed as error:
-                self._inbox.put(_News(held, number, failed=str(error)))
+                self._inbox.put(_Message(state, number, failed=str(error)))
             finally:
                 accepted.set()
 
         threading.Thread(target=fly, name="request", daemon=True).start()
         return accepted
 
-    def _watch(self, held: _Held) -> None:
+    def _watch(self, state: _ServerState) -> None:
         """Ask for signs of life, in a thread."""
         while not self._closed.wait(LIFE_S):
-            if held.why:
+            if state.why:
                 continue
-            if held.updating or not held.flights:
-                held.heard = time.monotonic()
+            if state.unproven or not state.flights:  # samples are held, or there are none
+                state.heard = time.monotonic()
             try:
-                held.server.alive()
-                if time.monotonic() - held.heard > (most := held.server.deadline_s):
+                state.server.alive()
+                if time.monotonic() - state.heard > (most := state.server.deadline_s):
                     raise ServerFailed(f"has drawn no token for {most:g} s")
             except ServerFailed as error:
-                self._inbox.put(_News(held, failed=str(error)))
+                self._inbox.put(_Message(state, failed=str(error)))
 
     # --------------------------------------------------------------------------------- the answers
 
     def _read(self, seconds: float) -> list[Sampled]:
         """Read the inbox; wait for a first message."""
         done = list[Sampled]()
-        for held in self._held:
-            if held.late and not held.unproven:
-                late, held.late = held.late, []
+        for state in self._states:
+            if state.late and not state.unproven:
+                late, state.late = state.late, []
                 for one, written in late:
-                    done += self._sampled(held, one, written)
+                    done += self._sampled(state, one, written)
         until = time.monotonic() + (0.0 if done else seconds)
         while True:
             try:
-                news = self._inbox.get(timeout=max(until - time.monotonic(), 0.0))
+                message = self._inbox.get(timeout=max(until - time.monotonic(), 0.0))
             except Empty:
                 return done
             until = 0.0
-            held, flight = news.held, news.held.flights.get(news.flight)
-            if held.why or (flight is None and news.flight >= 0):
+            state, flight = message.state, message.state.flights.get(message.flight)
+            if state.why or (flight is None and message.flight >= 0):
                 continue  # of a server that has failed since
-            if news.written is None or flight is None:
-                self._fail(held, news.failed)
+            if message.written is None or flight is None:
+                self._fail(state, message.failed)
                 self._alive()
                 continue
-            del held.flights[news.flight]
-            if held.unproven:
-                held.late.append((flight, news.written))
+            del state.flights[message.flight]
+            if state.unproven:
+                state.late.append((flight, message.written))
             else:
-                done += self._sampled(held, flight, news.written)
+                done += self._sampled(state, flight, message.written)
 
-    def _sampled(self, held: _Held, flight: _Flight, written: Sequence[Written]) -> list[Sampled]:
+    def _sampled(
+        self, state: _ServerState, flight: _Flight, written: Sequence[Written]
+    ) -> list[Sampled]:
         ask = flight.ask
         try:
             return [
@@ -351,24 +354,24 @@ class ServerEngine:
                     ask.index + number,
                     np.array(one.token, np.int64),
                     np.array(one.logp, np.float32),
-                    self._versions(held, flight, one),
+                    self._versions(state, flight, one),
                     self._stop(one, ask.draws),
                 )
                 for number, one in enumerate(written)
             ]
         except ServerFailed as error:
-            held.flights[0] = flight  # it begins again with the others
-            self._fail(held, str(error))
+            state.flights[0] = flight  # it begins again with the others
+            self._fail(state, str(error))
             self._alive()
             return []
 
-    def _versions(self, held: _Held, flight: _Flight, one: Written) -> I64:
-        if not held.server.spans:
+    def _versions(self, state: _ServerState, flight: _Flight, one: Written) -> I64:
+        if not state.server.spans:
             return np.full(len(one.token), flight.version, np.int64)
         version = np.full(len(one.token), -1, np.int64)
         for start, end, label in one.labels:
             run, _, number = label.rpartition("-")
-            if run != self._run or not number.isdecimal() or int(number) > held.version:
+            if run != self._run or not number.isdecimal() or int(number) > state.version:
                 raise ServerFailed(
                     f"drew with weights {label!r:.40} that this generator did not send; does "
                     "another one use the same server?"
@@ -389,27 +392,27 @@ class ServerEngine:
             raise ServerFailed(f"ended a sample by token {one.token[-1]}, which is no end")
         return Stop.EOS
 
-    def _fail(self, held: _Held, why: str) -> None:
+    def _fail(self, state: _ServerState, why: str) -> None:
         """Use a server no more until the next update; begin its samples again on others."""
-        if held.why:
-            held.why = why
+        if state.why:
+            state.why = why
             return
-        held.why = why
-        asks = [one.ask for one in (*held.flights.values(), *(late for late, _ in held.late))]
-        held.flights, held.late = {}, []
-        held.server.cut()
+        state.why = why
+        asks = [one.ask for one in (*state.flights.values(), *(late for late, _ in state.late))]
+        state.flights, state.late = {}, []
+        state.server.cut()
         self._queue.extendleft(sorted(asks, key=lambda one: -one.number))
         self.restarted += (samples := sum(one.samples for one in asks))
         self._note(
-            f"warning: {held.server} {why}; {samples} samples begin again on another server "
+            f"warning: {state.server} {why}; {samples} samples begin again on another server "
             f"({self.restarted} in all)"
         )
 
     def _alive(self) -> None:
         """EngineFailed if no server is left."""
-        if all(held.why for held in self._held):
+        if all(state.why for state in self._states):
             self.close()
-            which = "; ".join(f"{held.server} {held.why}" for held in self._held)
+            which = "; ".join(f"{state.server} {state.why}" for state in self._states)
             raise EngineFailed(f"source.engine: no server is left to draw samples: {which}")
 
 

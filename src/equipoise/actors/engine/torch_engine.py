@@ -185,7 +185,8 @@ class TorchEngine:
     def go_on(self, rest: Continuation) -> None:
         text = self._checked(rest.group, rest.text, 1, rest.limit)
         one = _Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt)
-        begun = bool(self._queue) and self._queue[0] is self._long and not self._long.asked
+        first = self._queue[0] if self._queue else None
+        begun = first is not None and first is self._long and first.asked is None
         self._queue.insert(self._returned + begun, one)
         self._returned += 1
         self._open[rest.group] = self._open.get(rest.group, 0) + 1
@@ -281,7 +282,7 @@ class TorchEngine:
     def _popped(self) -> _Group:
         """Take the next group out of the queue."""
         group = self._queue.popleft()
-        self._returned -= bool(group.asked)
+        self._returned -= group.asked is not None
         return group
 
     def _part(self) -> Tensor | None:

@@ -64,7 +64,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Peer:
+class _Connection:
     """The connection to one process of a scorer."""
 
     life: int
@@ -104,18 +104,18 @@ class RemoteScorer:
         self._names, self._scorers = [one.name for one in functions], scorers
         self._outcomes = Outcomes(functions, capsules, deadline_s, caution)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._peers: dict[int, _Peer] = {}  # by scorer
+        self._connections: dict[int, _Connection] = {}  # by scorer
         self._queue: deque[_Group] = deque()  # no scorer has them
         self._lost: list[Scored] = []  # groups that cannot be sent
         self._number = 0  # of the next group that is sent
 
     @property
     def waiting(self) -> int:
-        peers = self._peers.values()
-        return len(self._lost) + len(self._queue) + sum(len(one.groups) for one in peers)
+        connections = self._connections.values()
+        return len(self._lost) + len(self._queue) + sum(len(one.groups) for one in connections)
 
     def fds(self) -> tuple[int, ...]:
-        return tuple(int(one.socket.getsockopt(zmq.FD)) for one in self._peers.values())
+        return tuple(int(one.socket.getsockopt(zmq.FD)) for one in self._connections.values())
 
     def submit(self, key: int, samples: Samples) -> None:
         line = line_of(samples)
@@ -129,20 +129,20 @@ class RemoteScorer:
     def poll(self) -> list[Scored]:
         ready, self._lost = self._lost, []
         for number, address in enumerate(self._scorers.addresses()):
-            peer = self._peers.get(number)
-            if address.life > (0 if peer is None else peer.life):
+            connection = self._connections.get(number)
+            if address.life > (0 if connection is None else connection.life):
                 self._connect(number, address)
         while True:
-            for peer in self._peers.values():
-                ready += self._answers(peer)
-                if peer.look():
-                    self._take_back(peer)
+            for connection in self._connections.values():
+                ready += self._answers(connection)
+                if connection.look():
+                    self._take_back(connection)
             if not self._deal():
                 return ready
 
     def _connect(self, number: int, address: Address) -> None:
         """Connect to a scorer, or to its successor."""
-        if (before := self._peers.pop(number, None)) is not None:
+        if (before := self._connections.pop(number, None)) is not None:
             self._take_back(before)
             before.close()
         socket = self._context.socket(zmq.DEALER)
@@ -153,22 +153,22 @@ class RemoteScorer:
         curve.join(socket, self._scorers.public, self._scorers.keys)
         events = socket.get_monitor_socket(UP | DOWN)
         socket.connect(address.at)
-        self._peers[number] = _Peer(address.life, socket, events)
+        self._connections[number] = _Connection(address.life, socket, events)
 
-    def _take_back(self, peer: _Peer) -> None:
+    def _take_back(self, connection: _Connection) -> None:
         """The groups of a scorer that is lost are the next to be sent."""
-        self._queue.extendleft(reversed(peer.groups.values()))
-        peer.groups.clear()
+        self._queue.extendleft(reversed(connection.groups.values()))
+        connection.groups.clear()
 
-    def _answers(self, peer: _Peer) -> list[Scored]:
+    def _answers(self, connection: _Connection) -> list[Scored]:
         found = list[Scored]()
         while True:
             try:
-                number, body = peer.socket.recv_multipart(zmq.NOBLOCK)
+                number, body = connection.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return found
             # else it was sent before the connection ended, and another scorer has the group
-            if (group := peer.groups.pop(int.from_bytes(number, "big"), None)) is not None:
+            if (group := connection.groups.pop(int.from_bytes(number, "big"), None)) is not None:
                 found.append(self._scored(group, json.loads(body)))
 
     def _scored(self, group: _Group, said: dict[str, object]) -> Scored:
@@ -183,32 +183,32 @@ class RemoteScorer:
     def _deal(self) -> bool:
         """Send groups that wait to scorers with room -> was one sent?"""
         sent = False
-        while self._queue and (peer := self._least()) is not None:
+        while self._queue and (connection := self._least()) is not None:
             group = self._queue[0]
             try:
-                peer.socket.send_multipart(
+                connection.socket.send_multipart(
                     [self._number.to_bytes(8, "big"), group.line], zmq.NOBLOCK
                 )
             except zmq.Again:  # its connection ended just now
-                peer.up = False
-                self._take_back(peer)
+                connection.up = False
+                self._take_back(connection)
                 continue
-            peer.groups[self._number] = self._queue.popleft()
+            connection.groups[self._number] = self._queue.popleft()
             self._number += 1
             sent = True
         return sent
 
-    def _least(self) -> _Peer | None:
+    def _least(self) -> _Connection | None:
         """The scorer with the fewest groups, if it has room."""
         first = self._scorers.first
-        order = sorted(self._peers, key=lambda number: (number < first, number))
-        found = [self._peers[number] for number in order if self._peers[number].up]
-        best = min(found, key=lambda peer: len(peer.groups), default=None)
+        order = sorted(self._connections, key=lambda number: (number < first, number))
+        found = [self._connections[number] for number in order if self._connections[number].up]
+        best = min(found, key=lambda connection: len(connection.groups), default=None)
         return None if best is None or len(best.groups) >= AHEAD else best
 
     def close(self) -> None:
-        for peer in self._peers.values():
-            peer.close()
-        self._peers.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
         self._queue.clear()
         self._context.term()

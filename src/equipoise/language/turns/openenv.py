@@ -200,7 +200,7 @@ class World:
         """Return a turn's text as an action; Invalid if it is none."""
         if self.action == WHOLE:
             try:
-                found = json.loads(text)
+                found = parse_json(text.encode(errors="replace"), "action")
             except ValueError as error:
                 raise Invalid(f"the action must be a JSON object: {error}") from None
             if not isinstance(found, dict):
@@ -231,13 +231,18 @@ class Conversation:
     def __init__(self, world: World, sessions: Sessions) -> None:
         self._world, self._sessions = world, sessions
         self._session: Session | None = None
-        self._busy = False  # a request is under way
+        self._busy = self._over = False  # a request is under way; the conversation has ended
         self._lock = threading.Lock()
 
     def reset(self, row: Mapping[str, object]) -> Prompt:
         """Begin a world with the arguments in the column ``reset``."""
         given: Foreign = row["reset"]
-        self._session = self._sessions.take()
+        taken = self._sessions.take()
+        with self._lock:
+            if not self._over:
+                self._session = taken
+        if self._session is not taken:  # it ended while it waited for a session
+            self._sessions.give(taken, whole=True)
         seen = self._asked("reset", given)
         if seen.done:
             raise WrongAnswer("the server's reset: must begin an episode, got one that is done")
@@ -262,7 +267,7 @@ class Conversation:
     def end(self) -> None:
         """Give the session back; one that waits for an answer is closed."""
         with self._lock:
-            session, self._session = self._session, None
+            session, self._session, self._over = self._session, None, True
         if session is not None:
             self._sessions.give(session, whole=not self._busy)
 

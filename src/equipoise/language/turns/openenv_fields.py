@@ -4,11 +4,10 @@ observations by their JSON schemas.
 
 from __future__ import annotations
 
-import json
 import math
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from equipoise.access import is_local
@@ -21,7 +20,7 @@ LARGEST = 8 << 20  # bytes of a message
 LONGEST = 300  # characters of the server's words in an error
 WHOLE = "json"  # as the name of a field: all fields
 OURS = ("metadata", "done", "reward")  # fields that are no text for or of the model
-NUMBERS = {"integer": int, "number": float}
+NUMBERS: Mapping[str, Callable[[str], float]] = {"integer": int, "number": float}
 Fields = Mapping[str, Foreign]
 
 
@@ -149,16 +148,17 @@ def number(text: str, kinds: frozenset[str], name: str) -> object:
     """Return a text as the value of a field that is no text; Invalid if it is none."""
     if "boolean" in kinds and text.lower() in ("true", "false"):
         return text.lower() == "true"
+    found: object
     for kind, make in NUMBERS.items():
-        if kind in kinds:
+        if kind in kinds and len(text) <= LONGEST:
             try:
                 found = make(text)
             except ValueError:
                 continue
-            if math.isfinite(found):
+            if isinstance(found, int) or math.isfinite(found):
                 return found
     try:
-        found = json.loads(text)
+        found = parse_json(text.encode(errors="replace"), name)
     except ValueError:
         found = None
     if kinds & {"array", "object"} and isinstance(found, list | dict):

@@ -3,7 +3,8 @@
 A partner is named as ``module:Class``. Each conversation has an instance of its own. A partner may
 have a third method, ``end``: it is called once when the conversation is over, also if it was cut or
 failed, so that the partner can free what it holds. The number that ``end`` returns after a cut is
-added to the conversation's reward. After a late step ``end`` may run while the step still does.
+added to the conversation's reward. After a late ``reset`` or ``step`` ``end`` may run while that
+still does.
 """
 
 from __future__ import annotations
@@ -85,12 +86,11 @@ class Dialogue:
         before.
         """
         if self._partner is None:
-            partner = self._make()
-            if opening(partner, self._row, settle) != self._prompt:
+            self._partner = self._make()  # which also ends if its reset fails
+            if opening(self._partner, self._row, settle) != self._prompt:
                 raise WrongAnswer(
                     "reset: must return the same prompt for the same row, got another one"
                 )
-            self._partner = partner
         return settle(self._partner.step(text))
 
     @property

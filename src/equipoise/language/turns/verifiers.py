@@ -1,7 +1,7 @@
 """Tasksets of the package verifiers (0.4: ``verifiers.v1``) as partners of conversations.
 
 The taskset's own loader makes it, its ``Env`` plays an episode, and its tasks score the trace. The
-policy takes the seat of the env's one agent: ``agent.run`` is a conversation until a turn without a
+policy plays the one agent of the env: ``agent.run`` is a conversation until a turn without a
 call of a tool, ``interaction.turn`` gives the policy a message and returns its turn. Tools run in
 this process, and not as servers. An episode that is cut ends for the env as at its own limit of
 turns, and is scored.
@@ -45,7 +45,7 @@ OURS = ("rows", "env")
 
 
 class NotPlayed(ValueError):
-    """The error of an env that asks for what a policy's seat cannot do."""
+    """The error of an env that asks for what a policy cannot do as its agent."""
 
 
 def _package(target: str) -> Foreign:
@@ -105,11 +105,11 @@ class World:
             raise ValueError(
                 f"{at}: must have at most {MOST_ROWS:,} tasks, got more; try rows={MOST_ROWS}"
             )
-        seats = [name for name, one in config if isinstance(one, vf.AgentConfig)]
-        if len(seats) != 1:
+        agents = [name for name, one in config if isinstance(one, vf.AgentConfig)]
+        if len(agents) != 1:
             raise ValueError(
                 f"{at}: must be an env with one agent, which the policy is, got "
-                f"{', '.join(seats) or 'none'}"
+                f"{', '.join(agents) or 'none'}"
             )
         for task in tasks:
             if task.NEEDS_CONTAINER or task.data.image:
@@ -150,7 +150,7 @@ class World:
             return tools.declared
 
 
-# ----------------------------------------------------------------------------------------- the seat
+# ---------------------------------------------------------------------------------------- the agent
 
 
 class Tools:
@@ -209,7 +209,7 @@ class Tools:
         return "\n".join(parts)
 
 
-class Table:
+class TurnQueues:
     """Turns between an env, which waits for the policy, and the conversation."""
 
     def __init__(self) -> None:
@@ -225,13 +225,13 @@ class Table:
         return await self.said.get()
 
 
-class Seat:
+class PolicyAgent:
     """The policy as an agent of an env."""
 
     trainable = True
 
-    def __init__(self, world: World, name: str, config: Foreign, table: Table) -> None:
-        self._world, self.name, self.config, self._table = world, name, config, table
+    def __init__(self, world: World, name: str, config: Foreign, turns: TurnQueues) -> None:
+        self._world, self.name, self.config, self._turns = world, name, config, turns
         self.traces: list[Foreign] = []
 
     async def run(self, task: Foreign, **_: object) -> Foreign:
@@ -241,14 +241,14 @@ class Seat:
         return play.trace
 
     @contextlib.asynccontextmanager
-    async def interaction(self, task: Foreign, **_: object) -> AsyncIterator[Play]:
+    async def interaction(self, task: Foreign, **_: object) -> AsyncIterator[PolicyInteraction]:
         """Hold a task open, turn by turn."""
         async with self._play(task) as play:
             yield play
 
     @contextlib.asynccontextmanager
-    async def _play(self, task: Foreign) -> AsyncIterator[Play]:
-        play = Play(self._world.vf, task, self, self._table)
+    async def _play(self, task: Foreign) -> AsyncIterator[PolicyInteraction]:
+        play = PolicyInteraction(self._world.vf, task, self, self._turns)
         async with contextlib.AsyncExitStack() as stack:
             play.runtime = await stack.enter_async_context(_runtime(self._world.vf, task))
             play.tools = await stack.enter_async_context(
@@ -263,17 +263,17 @@ class Seat:
         self.traces.append(play.trace)
 
 
-class Play:
+class PolicyInteraction:
     """A task under way, as ``Interaction`` of verifiers: ``turn`` and ``trace``."""
 
-    def __init__(self, vf: Foreign, task: Foreign, seat: Seat, table: Table) -> None:
-        self._vf, self._task, self._table = vf, task, table
+    def __init__(self, vf: Foreign, task: Foreign, agent: PolicyAgent, turns: TurnQueues) -> None:
+        self._vf, self._task, self._turns = vf, task, turns
         self.trace = vf.Trace(
             task=vf.TraceTask(
                 type=type(task).__name__, data=task.data, key=task.key, hash=task.hash
             ),
             state=_state_of(task)(),
-            agent=vf.AgentInfo(config=seat.config, name=seat.name, trainable=seat.trainable),
+            agent=vf.AgentInfo(config=agent.config, name=agent.name, trainable=agent.trainable),
         )
         self.runtime: Foreign = None
         self.tools = Tools()
@@ -303,7 +303,7 @@ class Play:
             given = [vf.SystemMessage(content=self._task.data.system_prompt), *given]
         made: list[Foreign] = []
         while True:
-            text = await self._table.turn([_plain(one) for one in given])
+            text = await self._turns.turn([_plain(one) for one in given])
             if text is None:
                 self._over = True
                 self.trace.stop("max_turns")
@@ -375,14 +375,14 @@ class Conversation:
     """The partner of one conversation: an episode of the env."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._table = world, Table()
+        self._world, self._turns = world, TurnQueues()
         self._episode: asyncio.Task[None] | None = None
 
     async def reset(self, row: Mapping[str, object]) -> Prompt:
         """Begin an episode of the task with the number in the column ``task``."""
         number: Foreign = row["task"]
         self._episode = asyncio.create_task(self._played(self._world.tasks[number]))
-        kind, found = await self._table.asked.get()
+        kind, found = await self._turns.asked.get()
         if kind == "messages":
             prompt: Prompt = found
             return prompt
@@ -392,11 +392,11 @@ class Conversation:
 
     async def step(self, text: str) -> tuple[Prompt | None, float]:
         """Give the env a turn; return its answer, or the reward of the episode at its end."""
-        await self._table.said.put(text)
+        await self._turns.said.put(text)
         return await self._next()
 
     async def _next(self) -> tuple[Prompt | None, float]:
-        kind, found = await self._table.asked.get()
+        kind, found = await self._turns.asked.get()
         if kind == "failed":
             raise found
         return (found, 0.0) if kind == "messages" else (None, found)
@@ -407,37 +407,41 @@ class Conversation:
             return None
         if asyncio.get_running_loop() is not self._episode.get_loop():
             return None  # that loop was left behind, and its episode with it
-        self._table.over = True
-        await self._table.said.put(None)
-        while (result := await self._next())[0] is not None:
-            pass
+        self._turns.over = True
+        await self._turns.said.put(None)
+        try:
+            while (result := await self._next())[0] is not None:
+                pass
+        except asyncio.CancelledError:  # a tool or a judge that hangs, and does not end either
+            self._episode.cancel()
+            raise
         return result[1]
 
     async def _played(self, task: Foreign) -> None:
         """Play the episode, and say how it ended."""
         vf, env = self._world.vf, self._world.env
         try:
-            seats: list[Seat] = []
+            agents_made: list[PolicyAgent] = []
 
-            def seat(name: str, config: Foreign) -> Seat:
-                seats.append(Seat(self._world, name, config, self._table))
-                return seats[-1]
+            def agent(name: str, config: Foreign) -> PolicyAgent:
+                agents_made.append(PolicyAgent(self._world, name, config, self._turns))
+                return agents_made[-1]
 
-            agents = vf.Agents(env.config, seat)
+            agents = vf.Agents(env.config, agent)
             about = vf.TraceTask(
                 type=type(task).__name__, data=task.data, key=task.key, hash=task.hash
             )
             episode = vf.Episode(env=vf.EnvInfo(id=env.config.env_id), task=about)
             await env.setup(agents)
             await env.run(task, agents)
-            episode.traces = list(seats[0].traces)
+            episode.traces = list(agents_made[0].traces)
             await env.finalize(task, episode)
             traces = [one for one in episode.traces if one.agent.trainable]
-            await self._table.asked.put(("reward", sum(float(one.reward) for one in traces)))
+            await self._turns.asked.put(("reward", sum(float(one.reward) for one in traces)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # whatever an env raises costs its conversation
-            await self._table.asked.put(("failed", error))
+            await self._turns.asked.put(("failed", error))
 
 
 class Opening(Conversation):
@@ -465,7 +469,7 @@ async def _runtime(vf: Foreign, task: Foreign) -> AsyncIterator[Foreign]:
 
 
 def _asks(hook: Callable[..., Foreign]) -> bool:
-
+    """Has a hook a parameter for the runtime?"""
     return "runtime" in inspect.signature(hook).parameters
 
 

@@ -16,7 +16,7 @@ from equipoise.hints import said, shortened
 from equipoise.language.messages import read_prompt
 from equipoise.language.task_files import plain
 from equipoise.serving.chat.model import Model, check_finite
-from equipoise.serving.chat.seat import Seat, Writes
+from equipoise.serving.chat.served_model import AnswerWriter, ServedModel
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Asked, Denied
 from equipoise.serving.chat.writer import Job, Reply
@@ -52,8 +52,8 @@ class Service:
         self.rows, self._queue, self._settings = rows, settings.queue, settings
         self._deadline_s, self._seed, self._store = deadline_s, seed, store
         self._loop = asyncio.get_running_loop()
-        self.seat = self._made_seat(model, engines)
-        self._answers = dict[Reply, tuple[Seat, Asked]]()  # the open ones
+        self.served = self._make_served(model, engines)
+        self._answers = dict[Reply, tuple[ServedModel, Asked]]()  # the open ones
         # tokenizing a long prompt and loading weights take time: a thread for each; chat templates
         # may take longer, and hold up no texts
         self._chats = ThreadPoolExecutor(CHATS, "chats")
@@ -68,22 +68,22 @@ class Service:
         self.metrics = Metrics()
         self.metrics.gauges = self._gauges
 
-    def _made_seat(self, model: Model, engines: int) -> Seat:
+    def _make_served(self, model: Model, engines: int) -> ServedModel:
         rows, seed = self.rows, self._seed
-        return Seat(model, self._settings, self._loop, rows=rows, seed=seed, engines=engines)
+        return ServedModel(model, self._settings, self._loop, rows=rows, seed=seed, engines=engines)
 
     @property
     def model(self) -> Model:
         """The model that answers if a request names none."""
-        return self.seat.model
+        return self.served.model
 
     @property
     def context(self) -> int:
-        return self.seat.context
+        return self.served.context
 
     @property
-    def writer(self) -> Writes:
-        return self.seat.writer
+    def writer(self) -> AnswerWriter:
+        return self.served.writer
 
     @property
     def names(self) -> Sequence[str]:
@@ -94,9 +94,9 @@ class Service:
         """Return the models that are listed, with the version of each."""
         return {self.model.name: self.writer.version}
 
-    async def find(self, name: str) -> Seat:
+    async def find(self, name: str) -> ServedModel:
         """Return the version of a name; ``Denied`` if it cannot be served."""
-        return self.seat
+        return self.served
 
     def model_of(self, reply: Reply) -> Model:
         """Return the model of an open answer."""
@@ -104,10 +104,10 @@ class Service:
 
     def start(self) -> None:
         self.writer.start()
-        self._chats.submit(self.seat.prepare)
+        self._chats.submit(self.served.prepare)
 
     def close(self) -> None:
-        self.seat.close()
+        self.served.close()
         for one in (self._reader, self._chats, self._loader):
             one.shutdown(wait=True, cancel_futures=True)
 
@@ -126,33 +126,33 @@ class Service:
             "try a smaller max_tokens",
         )
         self.open += samples
-        seat: Seat | None = None
+        served: ServedModel | None = None
         try:
             async with asyncio.timeout_at(ends):
-                seat = await self.find(asked.model)
-                seat.open += samples
+                served = await self.find(asked.model)
+                served.open += samples
                 pool = self._chats if asked.kind == "chat" else self._reader
-                job = await self._run(pool, functools.partial(self._job, asked, seat))
+                job = await self._run(pool, functools.partial(self._job, asked, served))
         except BaseException as error:
             self.open -= samples
-            if seat is not None:
-                seat.open -= samples
+            if served is not None:
+                served.open -= samples
             raise late if isinstance(error, TimeoutError) else error from None
         reply = Reply(job)
         reply.timer = self._loop.call_at(ends, reply.fail, late)
-        self._answers[reply] = seat, asked
-        seat.writer.write(reply)
+        self._answers[reply] = served, asked
+        served.writer.write(reply)
         return reply
 
     def end(self, reply: Reply) -> None:
         """Count a reply as over; free its rows if it is not whole."""
-        seat, asked = self._answers.pop(reply)
+        served, asked = self._answers.pop(reply)
         self.open -= reply.job.samples
-        seat.open -= reply.job.samples
+        served.open -= reply.job.samples
         if reply.timer is not None:
             reply.timer.cancel()
         if reply.left:
-            seat.writer.cancel(reply)
+            served.writer.cancel(reply)
         if self._store is not None:
             prompt = sum(map(len, reply.job.prompts))
             row = (asked.answer, asked.model, reply.version, prompt, reply.tokens, not reply.left)
@@ -175,11 +175,11 @@ class Service:
     def _run(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> asyncio.Future[T]:
         return self._loop.run_in_executor(pool, act)
 
-    def _job(self, asked: Asked, seat: Seat) -> Job:
+    def _job(self, asked: Asked, served: ServedModel) -> Job:
         """Turn the prompts into tokens, in the thread for prompts."""
         param = "messages" if asked.kind == "chat" else "prompt"
-        model, context = seat.model, seat.context
-        prompts = [self._tokens(one, param, seat, asked.template) for one in asked.prompts]
+        model, context = served.model, served.context
+        prompts = [self._tokens(one, param, served, asked.template) for one in asked.prompts]
         longest = max(map(len, prompts))
         if longest >= context:
             raise _too_long(param, f"{context - 1:,} tokens, the context less one", f"{longest:,}")
@@ -199,9 +199,9 @@ class Service:
         )  # fmt: skip
 
     def _tokens(
-        self, prompt: object, param: str, seat: Seat, template: Mapping[str, object]
+        self, prompt: object, param: str, served: ServedModel, template: Mapping[str, object]
     ) -> Sequence[int]:
-        size = seat.model.net.config.vocab_size
+        size = served.model.net.config.vocab_size
         if param == "prompt" and isinstance(prompt, list):
             tokens = cast("list[int]", prompt)
             if wrong := [one for one in tokens if not 0 <= one < size]:
@@ -212,13 +212,13 @@ class Service:
         try:
             asked: Prompt = read_prompt(plain(prompt, param), param)
             letters = _letters(asked)
-            if letters > LETTERS * seat.context:
+            if letters > LETTERS * served.context:
                 raise _too_long(
                     param,
-                    f"{seat.context - 1:,} tokens, the context less one",
+                    f"{served.context - 1:,} tokens, the context less one",
                     f"a text of {letters:,} letters",
                 )
-            tokens = seat.prompt(asked, template)
+            tokens = served.prompt(asked, template)
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
             raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None

@@ -10,9 +10,7 @@ ends, costs its prompt alone, and has a successor.
 from __future__ import annotations
 
 import json
-import math
 import os
-import resource
 import select
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from typing import cast
 from equipoise.hints import said
 from equipoise.language.scoring.process import die_with_parent
 from equipoise.language.tokenizers import HubTokenizer
+from equipoise.serving.limits import limit_cpu, limit_memory
 
 CPU_S = 5  # seconds of processor time of a prompt
 MEMORY = 1 << 30  # bytes that a prompt may take
@@ -136,10 +135,11 @@ class _Child:
         try:
             self._popen.stdin.write(json.dumps(message).encode() + b"\n")
             self._popen.stdin.flush()
-            fd = self._popen.stdout.fileno()
+            fd, waiting = self._popen.stdout.fileno(), select.poll()
+            waiting.register(fd, select.POLLIN)  # ``select`` takes no descriptor above 1023
             while not answer.endswith(b"\n"):
                 left = ends - time.monotonic()
-                if left <= 0 or not select.select([fd], [], [], left)[0]:
+                if left <= 0 or not waiting.poll(left * 1000):
                     break
                 if not (piece := os.read(fd, PIECE)):
                     break
@@ -167,15 +167,6 @@ class _Child:
                     pipe.close()
 
 
-def _limit(cpu_s: int) -> None:
-    """Let this process have as many further seconds of processor time; the kernel ends it then."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    wanted = math.ceil(used.ru_utime + used.ru_stime + cpu_s)
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
-
-
 def _described(error: Exception, memory: int) -> str:
     if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
         return (
@@ -199,16 +190,10 @@ def main() -> None:
 
     tokenizer = HubTokenizer(Path(first["directory"]))
     tokenizer.warm()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = taken + first["memory"]
-        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    limit_memory(first["memory"])
     send({})
     for line in lines:
-        _limit(first["cpu_s"])
+        limit_cpu(first["cpu_s"])
         try:
             asked = json.loads(line)
             tokens = tokenizer.prompt(asked["messages"], asked["arguments"])

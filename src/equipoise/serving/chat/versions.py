@@ -18,7 +18,7 @@ from typing import Protocol
 
 from equipoise.hints import said
 from equipoise.serving.chat.model import Model
-from equipoise.serving.chat.seat import Seat
+from equipoise.serving.chat.served_model import ServedModel
 from equipoise.serving.chat.service import FOLLOW_S, Service
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Denied
@@ -78,9 +78,9 @@ class VersionedService(Service):
             store=store,
             engines=2,
         )
-        self._seats = {self._champion: self.seat}
+        self._served = {self._champion: self.served}
         self._used = dict[str, float]()  # when a request last named a version besides the champion
-        self._loads = dict[str, asyncio.Task[Seat]]()
+        self._loads = dict[str, asyncio.Task[ServedModel]]()
         self._failed = dict[str, tuple[float, str]]()  # when a version did not load, and why
         self._unread_registry = ""
         self.swaps = 0
@@ -108,7 +108,7 @@ class VersionedService(Service):
         shown = [name, *(f"{name}@{alias}" for alias in self._aliases)]
         return {one: found[one][:DIGITS] for one in shown}
 
-    async def find(self, name: str) -> Seat:
+    async def find(self, name: str) -> ServedModel:
         version = self.versions().get(name)
         if version is None:  # the alias moved since the request was read
             raise Denied(
@@ -117,29 +117,29 @@ class VersionedService(Service):
             )  # fmt: skip
         if version != self._champion:
             self._used[version] = time.monotonic()
-        if (seat := self._seats.get(version)) is not None:
-            return seat
+        if (served := self._served.get(version)) is not None:
+            return served
         at, why = self._failed.get(version, (0.0, ""))
         if why and time.monotonic() < at + AGAIN_S:
             raise _unfit(name, why)
         try:
             # a caller that leaves does not end the load
-            seat = await asyncio.shield(self._loading(version))
+            served = await asyncio.shield(self._loading(version))
         except Exception as error:  # also of torch, such as a lack of memory
             raise _unfit(name, said(error)) from None
-        if version not in self._seats:
+        if version not in self._served:
             raise _unfit(name, "one that no alias names any more")
-        return seat
+        return served
 
     # ---------------------------------------------------------------------------------- the engines
 
-    def _loading(self, version: str) -> asyncio.Task[Seat]:
+    def _loading(self, version: str) -> asyncio.Task[ServedModel]:
         if (task := self._loads.get(version)) is None:
             task = self._loads[version] = asyncio.ensure_future(self._load(version))
             task.add_done_callback(lambda task: self._loaded(version, task))
         return task
 
-    def _loaded(self, version: str, task: asyncio.Task[Seat]) -> None:
+    def _loaded(self, version: str, task: asyncio.Task[ServedModel]) -> None:
         self._loads.pop(version, None)
         if task.cancelled():
             return
@@ -151,36 +151,38 @@ class VersionedService(Service):
         else:
             self._failed.pop(version, None)
 
-    async def _load(self, version: str) -> Seat:
-        if len(self._seats) + len(self._loads) > MOST:
+    async def _load(self, version: str) -> ServedModel:
+        if len(self._served) + len(self._loads) > MOST:
             await self._close_idle(0.0)
-        if len(self._seats) + len(self._loads) > MOST:
+        if len(self._served) + len(self._loads) > MOST:
             raise ValueError(
                 f"must have at most {MOST} versions loaded, got one more; try again when their "
                 "answers have ended"
             )
         model = await self._run(self._loader, functools.partial(self._source.load, version))
-        seat = await self._run(self._loader, functools.partial(self._made, model))
-        seat.writer.start()
-        self._seats[version] = seat
+        served = await self._run(self._loader, functools.partial(self._made, model))
+        served.writer.start()
+        self._served[version] = served
         log.info("loaded", extra={"model": self._source.name, "version": version[:DIGITS]})
-        return seat
+        return served
 
-    def _made(self, model: Model) -> Seat:
-        return Seat(model, self._settings, self._loop, rows=self.rows, seed=self._seed, engines=2)
+    def _made(self, model: Model) -> ServedModel:
+        return ServedModel(
+            model, self._settings, self._loop, rows=self.rows, seed=self._seed, engines=2
+        )
 
     async def _close_idle(self, idle_s: float) -> None:
         """Close versions without open answers that no request named for ``idle_s``, and those that
         no alias names.
         """
         now, named = time.monotonic(), set(self._aliases.values())
-        for version, seat in list(self._seats.items()):
+        for version, served in list(self._served.items()):
             unused = version not in named or now - self._used.get(version, -1e9) >= idle_s
-            if seat is self.seat or seat.open or not unused:
+            if served is self.served or served.open or not unused:
                 continue
-            del self._seats[version]
-            self.closed_tokens += seat.writer.drawn
-            await self._run(self._loader, seat.close)
+            del self._served[version]
+            self.closed_tokens += served.writer.drawn
+            await self._run(self._loader, served.close)
             log.info("closed", extra={"model": self._source.name, "version": version[:DIGITS]})
 
     async def follow(self) -> None:
@@ -207,33 +209,33 @@ class VersionedService(Service):
             self._failed = {}  # what was missing may have come
 
     async def _swap(self, version: str) -> None:
-        seat = self._seats.get(version)
-        if seat is None:
+        served = self._served.get(version)
+        if served is None:
             try:
-                seat = await self._loading(version)
+                served = await self._loading(version)
             except Exception:  # of any kind
                 return  # ``_loaded`` keeps the reason, which is an alarm
-        before, self._champion, self.seat = self._champion, version, seat
+        before, self._champion, self.served = self._champion, version, served
         self.swaps += 1
         log.info("swapped", extra={"from": before[:DIGITS], "to": version[:DIGITS]})
 
     def close(self) -> None:
         for task in list(self._loads.values()):
             task.cancel()
-        for seat in self._seats.values():
-            if seat is not self.seat:
-                seat.close()
+        for served in self._served.values():
+            if served is not self.served:
+                served.close()
         super().close()
 
     # ------------------------------------------------------------------------------------ the state
 
     @property
     def drawn(self) -> int:
-        return self.closed_tokens + sum(one.writer.drawn for one in self._seats.values())
+        return self.closed_tokens + sum(one.writer.drawn for one in self._served.values())
 
     @property
     def live(self) -> int:
-        return sum(one.writer.live for one in self._seats.values())
+        return sum(one.writer.live for one in self._served.values())
 
     @property
     def _alarms(self) -> list[str]:
@@ -246,7 +248,7 @@ class VersionedService(Service):
     def state(self) -> dict[str, object]:
         return super().state() | {
             "versions": {alias: version[:DIGITS] for alias, version in self._aliases.items()},
-            "loaded": [version[:DIGITS] for version in self._seats],
+            "loaded": [version[:DIGITS] for version in self._served],
         }
 
 

@@ -1,13 +1,14 @@
 """The paths of a recording proxy: OpenAI's, ``/v1/reward`` and ``/v1/ledger``.
 
 A call's conversation and group may also be in its path, so that an agent needs another base URL
-alone: ``/groups/GROUP/conversations/NAME/v1/chat/completions``.
+alone: ``/groups/GROUP/conversations/NAME/v1/chat/completions``. Names in a path, and the names in
+the header of an answer, are percent-encoded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +27,7 @@ from equipoise.serving.proxy.answers import CallAnswers
 from equipoise.serving.proxy.requests import CONVERSATION, GROUP, PATH, read_call, read_reward
 from equipoise.serving.proxy.service import CallService
 
+SHOWN = ":/@=+ "  # letters of a name that stand in a header as they are
 PATHS = (*chat.PATHS, "/v1/reward", "/v1/ledger")
 
 
@@ -45,14 +47,11 @@ class ProxyApp(chat.App):
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (found := PATH.fullmatch(scope["path"])) is not None:
+        # the path as it was sent: a name may have a slash, as %2F
+        if (found := PATH.fullmatch(scope["raw_path"].decode("latin-1"))) is not None:
             group, conversation, path = found.groups()
             given = ((GROUP, group), (CONVERSATION, conversation))
-            named = [
-                (name, unquote(value).encode("latin-1", "replace"))
-                for name, value in given
-                if value
-            ]
+            named = [(name, unquote_to_bytes(value)) for name, value in given if value]
             known = {name for name, _ in named}
             headers = [one for one in scope["headers"] if one[0] not in known]
             scope = {**scope, "path": path, "raw_path": path.encode(), "headers": headers + named}
@@ -74,9 +73,10 @@ class ProxyApp(chat.App):
             pieces = list[Piece]()
             while some := await reply.next():
                 pieces += some
-            call = self.service.desk.call_of(reply)
+            call = self.service.call_writer.call_of(reply)
             named = [turn.conversation.name for turn in call.turns]
-            where = (CONVERSATION, ", ".join(dict.fromkeys(named)).encode("latin-1", "replace"))
+            shown = ", ".join(quote(one, safe=SHOWN) for one in dict.fromkeys(named))
+            where = (CONVERSATION, shown.encode())
             await self.answer(exchange, 200, answers.whole(pieces), (*JSON, where))
         finally:
             leaving.cancel()

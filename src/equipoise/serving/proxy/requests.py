@@ -13,10 +13,11 @@ from typing import Annotated
 
 import msgspec
 
+from equipoise.files import parse_json
 from equipoise.foreign import Foreign
 from equipoise.serving import bounds
 from equipoise.serving.chat.wire import Asked, Denied, Kind, read
-from equipoise.serving.messages import Name, decoded
+from equipoise.serving.messages import Name, Refused, decoded
 
 CONVERSATION, GROUP = b"x-conversation", b"x-group"  # headers
 LONGEST = 256  # letters of a name
@@ -36,7 +37,7 @@ class Reward(msgspec.Struct, forbid_unknown_fields=True):
     index: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] | None = None
 
 
-REWARDS = msgspec.json.Decoder(Reward)
+REWARDS, ANYTHING = msgspec.json.Decoder(Reward), msgspec.json.Decoder()
 
 
 def read_reward(body: bytes) -> Reward:
@@ -63,12 +64,10 @@ def read_call(kind: Kind, body: bytes, headers: Mapping[bytes, bytes], name: str
     """Return a checked call; ``Denied`` names the wrong field. ``name``: of the model, if the call
     names none. Every name of a model is accepted, since agents have theirs in their code.
     """
-    bounds.check_json(body)
-    given: Foreign = None
     try:
-        given = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        read(kind, body, name)  # raises, with the place of what is wrong
+        given: Foreign = decoded(ANYTHING, body, bounds.check_json)
+    except Refused as no:
+        raise Denied(no.status, no.sentence) from None
     if not isinstance(given, dict):
         raise Denied(400, f"body: must be a JSON object, got {bounds.shown(given)}")
     ours = {key: given.pop(key) for key in FIELDS if given.get(key) is not None}
@@ -106,7 +105,7 @@ def read_call(kind: Kind, body: bytes, headers: Mapping[bytes, bytes], name: str
 def _name(field: str, value: object, header: bytes | None) -> str:
     """Return the name that a call gives in its body, or else in a header."""
     if value is None:
-        value = "" if header is None else header.decode("latin-1")
+        value = "" if header is None else _decoded(header)
     if not isinstance(value, str) or len(value) > LONGEST:
         raise Denied(
             400,
@@ -114,6 +113,14 @@ def _name(field: str, value: object, header: bytes | None) -> str:
             field,
         )
     return value
+
+
+def _decoded(header: bytes) -> str:
+    """Return the text of a header, which most clients write in UTF-8 and some in Latin-1."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")
 
 
 def _tools(given: Mapping[str, Foreign]) -> dict[str, object]:
@@ -151,8 +158,8 @@ def tool_calls(text: str, id: str) -> tuple[str, list[dict[str, object]]]:
     found = list[dict[str, object]]()
     for number, match in enumerate(CALL.finditer(text)):
         try:
-            said: Foreign = msgspec.json.decode(match[1].encode(errors="replace"))
-        except msgspec.DecodeError:
+            said: Foreign = parse_json(match[1].encode(errors="replace"), "call")
+        except ValueError:
             return text, []
         if not isinstance(said, dict) or not isinstance(said.get("name"), str):
             return text, []
@@ -192,8 +199,8 @@ def _value(arguments: object) -> object:
     """Return the arguments of a call, which may be a text of JSON."""
     if isinstance(arguments, str):
         try:
-            found: object = msgspec.json.decode(arguments.encode(errors="replace"))
-        except msgspec.DecodeError:
+            found: object = parse_json(arguments.encode(errors="replace"), "arguments")
+        except ValueError:
             return arguments
         return found
     return arguments

@@ -14,7 +14,7 @@ from equipoise.serving.chat.model import Model
 from equipoise.serving.guard import Guard
 from equipoise.serving.proxy.app import ProxyApp
 from equipoise.serving.proxy.service import CallService
-from equipoise.serving.server import SWITCH_S, Server, began, shut_down
+from equipoise.serving.server import SWITCH_S, Server, began, ended, shut_down
 from equipoise.sources.calls import Calls
 from equipoise.sources.prompts import Text
 
@@ -24,12 +24,12 @@ START_S = 60.0
 DRAIN_S = 2.0  # at the end, for answers that are refused by then
 
 
-class WebDoor:
+class ProxyServer:
     """The server's thread."""
 
     def __init__(self, source: Calls, worker: CallWorker, text: Text, net: Decoder) -> None:
         """OSError if the address is taken."""
-        self._parts = source, worker, text, net
+        self._parts, self._task = (source, worker, text, net), source.settings.task
         address = source.address
         self._guard = Guard(address.host, source.token())
         self._listening = listen(address.host, address.port)
@@ -38,9 +38,19 @@ class WebDoor:
         self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
         self._thread.start()
         if not self._up.wait(START_S) or self._failed:
+            self._listening.close()
             raise OSError(
                 f"{source.settings.task}: must begin to listen within {START_S:g} s, got "
                 f"{self._failed[0] if self._failed else 'no sign of it'}"
+            )
+
+    def check(self) -> None:
+        """RuntimeError if the server has failed: another worker then listens again."""
+        if not self._thread.is_alive():
+            self._listening.close()
+            raise RuntimeError(
+                f"{self._task}: must answer calls as long as the run lives, got the end of the "
+                f"server: {self._failed[0] if self._failed else 'no error'}"
             )
 
     def refuse(self) -> None:
@@ -48,7 +58,7 @@ class WebDoor:
         refused = threading.Event()
 
         def over() -> None:
-            self._service.draining = self._service.desk.over = True
+            self._service.draining = self._service.call_writer.over = True
             refused.set()
 
         if self._thread.is_alive():
@@ -99,15 +109,18 @@ class WebDoor:
         )
         app = ProxyApp(service, self._guard, most_body=MOST_BODY)
         http = Server(web.config(app, most_connections=web.fitting(CONNECTIONS, 1)))
-        serving = self._loop.create_task(http.serve([self._listening]))
+        self._serving = serving = self._loop.create_task(http.serve([self._listening]))
         await began(http, serving, [self._listening])
         sys.setswitchinterval(SWITCH_S)
         self._up.set()
-        await self._stop.wait()
+        await ended(self._stop, serving)
+        failed = serving.exception() if serving.done() and not serving.cancelled() else None
         await shut_down(http, serving, self._loop.time() + DRAIN_S)
         service.close()
+        if not self._stop.is_set():
+            raise RuntimeError("the web server ended by itself") from failed
 
 
-def open_door(source: Calls, worker: CallWorker, text: Text, net: Decoder) -> WebDoor:
+def start_server(source: Calls, worker: CallWorker, text: Text, net: Decoder) -> ProxyServer:
     """Listen for calls; OSError if the address is taken."""
-    return WebDoor(source, worker, text, net)
+    return ProxyServer(source, worker, text, net)

@@ -9,12 +9,12 @@ from equipoise.actors.calls.ledger import REASONS
 from equipoise.actors.calls.records import NotPossible
 from equipoise.actors.calls.worker import OVER, CallWorker
 from equipoise.serving.chat.model import Model
-from equipoise.serving.chat.seat import Seat
+from equipoise.serving.chat.served_model import ServedModel
 from equipoise.serving.chat.service import Service
 from equipoise.serving.chat.settings import TextSettings
 from equipoise.serving.chat.wire import Asked, Denied
 from equipoise.serving.chat.writer import Job, Reply
-from equipoise.serving.proxy.desk import CallJob, Desk, busy
+from equipoise.serving.proxy.call_writer import CallJob, CallWriter, busy
 from equipoise.serving.proxy.requests import AskedCall, Reward
 
 REWARD_S = 60.0  # that the worker may take to note a reward
@@ -23,7 +23,7 @@ REWARD_S = 60.0  # that the worker may take to note a reward
 class CallService(Service):
     """The model of a run, whose answers are learned from."""
 
-    desk: Desk
+    call_writer: CallWriter
 
     def __init__(
         self,
@@ -44,9 +44,11 @@ class CallService(Service):
         settings = TextSettings(context=context, queue=queue, device="")
         super().__init__(model, settings, rows=rows, seed=0, deadline_s=deadline_s)
 
-    def _made_seat(self, model: Model, engines: int) -> Seat:
-        self.desk = Desk(self._worker, model.tokenizer.decode, self._loop)
-        return Seat(model, self._settings, self._loop, rows=self.rows, seed=0, writer=self.desk)
+    def _make_served(self, model: Model, engines: int) -> ServedModel:
+        self.call_writer = CallWriter(self._worker, model.tokenizer.decode, self._loop)
+        return ServedModel(
+            model, self._settings, self._loop, rows=self.rows, seed=0, writer=self.call_writer
+        )
 
     async def ask(self, asked: Asked) -> Reply:
         self._check_open()
@@ -62,7 +64,7 @@ class CallService(Service):
         return reply
 
     def _check_open(self) -> None:
-        if self.desk.over:
+        if self.call_writer.over:
             raise busy(503, OVER)
 
     def _late(self, reply: Reply) -> None:
@@ -71,7 +73,7 @@ class CallService(Service):
             f"run: must have room for a new conversation within {self._call_s:g} s, got none; the "
             "learner has enough for now",
         )
-        if self.desk.call_of(reply).begun:
+        if self.call_writer.call_of(reply).begun:
             no = Denied(
                 504,
                 f"deadline: must have an answer within {self._call_s:g} s, got none; try a "
@@ -81,7 +83,7 @@ class CallService(Service):
 
     def end(self, reply: Reply) -> None:
         super().end(reply)
-        self.desk.forget(reply)
+        self.call_writer.forget(reply)
 
     def _check_room(self, samples: int) -> None:
         if self.open + samples > self._most:
@@ -93,12 +95,12 @@ class CallService(Service):
                 "queue_full",
             )
 
-    def _job(self, asked: Asked, seat: Seat) -> Job:
+    def _job(self, asked: Asked, served: ServedModel) -> Job:
         assert isinstance(asked, AskedCall)
-        job = super()._job(asked, seat)
+        job = super()._job(asked, served)
         if asked.tooled:
             (prompt,) = asked.prompts
-            if list(self._tokens(prompt, "messages", seat, {})) == list(job.prompts[0]):
+            if list(self._tokens(prompt, "messages", served, {})) == list(job.prompts[0]):
                 raise Denied(
                     400,
                     "tools: must be left out, since the model's chat template shows the model no "
@@ -115,10 +117,12 @@ class CallService(Service):
         """Give a conversation its reward; ``Denied`` if it takes none."""
         self._check_open()
         name = given.id if given.index is None else f"{given.id}:{given.index}"
-        book = self._worker.conversations
+        conversations = self._worker.conversations
         try:
             async with asyncio.timeout(REWARD_S):
-                one = await self.desk.do(lambda: book.reward(name, given.reward, monotonic()))
+                one = await self.call_writer.do(
+                    lambda: conversations.reward(name, given.reward, monotonic())
+                )
         except NotPossible as no:
             raise Denied(no.status, no.sentence, "id") from None
         except TimeoutError:

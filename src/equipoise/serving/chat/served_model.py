@@ -17,7 +17,7 @@ from equipoise.serving.chat.writer import Failed, Reply, Writer
 from equipoise.types.packed import Prompt
 
 
-class Writes(Protocol):
+class AnswerWriter(Protocol):
     """The writer of answers, as ``Writer``."""
 
     drawn: int
@@ -33,7 +33,7 @@ class Writes(Protocol):
     def offer(self, version: str, params: Mapping[str, Tensor], failed: Failed) -> None: ...
 
 
-class Seat:
+class ServedModel:
     """A model with its writer, which ``writer.start`` starts."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Seat:
         rows: int,
         seed: int,
         engines: int = 1,
-        writer: Writes | None = None,
+        writer: AnswerWriter | None = None,
     ) -> None:
         """``rows``: choices that are drawn at the same time; ``engines``: how many of this size
         must fit into memory; ``writer``: None: one with an engine of its own. ValueError if they

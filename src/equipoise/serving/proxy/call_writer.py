@@ -1,5 +1,5 @@
-"""The desk between the web server's event loop and the worker that draws: calls go to the worker's
-inbox, and pieces of their answers come back to the loop.
+"""The writer of calls, between the event loop of the web server and the worker that draws: calls go
+to the worker's inbox, and pieces of their answers come back to the loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Choice:
     begun: bool = False
 
 
-class Answering:
+class CallListener:
     """The answers of one call: the ``Listener`` of the worker."""
 
     def __init__(
@@ -156,12 +156,12 @@ class Answering:
         self._loop.call_soon_threadsafe(self.reply.fail, busy(status, sentence))
 
 
-class Desk:
+class CallWriter:
     """The writer of a ``Service``, whose engine is in the worker's thread."""
 
     def __init__(self, worker: CallWorker, decode: Decode, loop: asyncio.AbstractEventLoop) -> None:
         self._worker, self._decode, self._loop = worker, decode, loop
-        self._open: dict[Reply, Answering] = {}
+        self._open: dict[Reply, CallListener] = {}
         self.drawn = 0
         self.over = False  # the worker does no more work
 
@@ -179,7 +179,7 @@ class Desk:
 
     def write(self, reply: Reply) -> None:
         assert isinstance(reply.job, CallJob)
-        one = self._open[reply] = Answering(reply, reply.job, self._decode, self._loop)
+        one = self._open[reply] = CallListener(reply, reply.job, self._decode, self._loop)
         if self.over:
             reply.fail(busy(503, OVER))
         else:
