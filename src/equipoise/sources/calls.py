@@ -101,6 +101,22 @@ class Calls(Texts):
                 f"source.engine: must be torch with {source.task}, whose calls it answers, got "
                 f"{source.engine}"
             )
+        text = "auto" if "text" in place.auto else place.text
+        if text != "apart":
+            problems.append(
+                f"placement.text: must be apart with {source.task}, whose calls are answered while "
+                f"the learner learns, got {text}"
+            )
+        if source.scorers:
+            problems.append(
+                f"source.scorers: must be 0 with {source.task}, whose worker calls the rewards, "
+                f"got {source.scorers}"
+            )
+        if source.history != "append":
+            problems.append(
+                f"source.history: must be left out with {source.task}, where each call has its "
+                f"whole history, got {source.history}"
+            )
         if source.stop:
             problems.append(
                 f"source.stop: must be left out with {source.task}, since calls name their own "
