@@ -370,10 +370,11 @@ class Server:
             with self._lock:
                 self._open.add(sock)
             conn.request(method, path, data, headers)
-            answer = conn.getresponse()
-            if within is None:
-                sock.settimeout(None)
-            yield answer
+            # an answer without a length keeps the socket open after the connection is closed
+            with conn.getresponse() as answer:
+                if within is None:
+                    sock.settimeout(None)
+                yield answer
         except TimeoutError:
             raise ServerFailed(
                 f"did not answer {path} within {within or self.deadline_s:g} s"
