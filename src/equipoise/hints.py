@@ -110,6 +110,11 @@ def shortened(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def one_line(text: str) -> str:
+    """Text of another program in one line, without control characters."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
 def install(extra: str) -> str:
     """The command that installs the packages of one of the project's extras."""
     try:

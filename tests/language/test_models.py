@@ -99,6 +99,18 @@ def test_a_hub_id_without_the_extra_names_it(monkeypatch):
         models.find("some/model")
 
 
+def test_a_run_keeps_the_whole_path_of_a_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    relative = eq.program("sort", "grpo", model="models/mine")
+    kept = with_commit(relative)
+    assert kept.source.model == str(tmp_path / "models" / "mine")
+    (tmp_path / "models" / "mine").rmdir()  # the name now looks like an id of the hub
+    assert pinned_like(relative, kept) == kept
+    with pytest.raises(ValueError, match="expected a directory with config.json"):
+        models.find(kept.source.model)
+
+
 COMMITS = ("a" * 40, "b" * 40)
 
 

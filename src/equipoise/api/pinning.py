@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.api.reward_of_run import FOLDER
 from equipoise.facts import values_of
-from equipoise.language.models import COMMIT, revision_of
+from equipoise.language.models import COMMIT, is_shape, revision_of
 from equipoise.language.stores import UPTO, is_store, last_row
 from equipoise.programs.settings import apply_settings
 from equipoise.registry import ALIASES
@@ -43,13 +43,21 @@ def pinned(made: Program, found: Callable[[str], Path]) -> Program:
 
 
 def with_commit(made: Program, revision: Callable[[str], str] = revision_of) -> Program:
-    """Return the program with the commit of its model, if that is of the hub; ``revision``: gives
-    the commit of a name, or "".
+    """Return the program with the commit of its model, if that is of the hub, or with the whole
+    path of its folder: a relative one that is gone, or is read in another folder, would be taken
+    for an id of the hub. ``revision``: gives the commit of a name, or "".
     """
     name = str(values_of(made.source).get("model", ""))
-    if commit := revision(name):
+    if name and not is_shape(name) and Path(name).expanduser().is_dir():
+        made = apply_settings(made, {"source.model": _whole(name)})
+    elif commit := revision(name):
         made = apply_settings(made, {"source.model": f"{name.partition('@')[0]}@{commit}"})
     return made
+
+
+def _whole(folder: str) -> str:
+    """Return the whole path of a folder."""
+    return str(Path(folder).expanduser().absolute())
 
 
 def _task(made: Program) -> str:
@@ -88,6 +96,9 @@ def pinned_like(made: Program, was: Program) -> Program:
     A version replaces an alias or a run; a version that the program names itself stays.
     """
     named = str(values_of(was.source).get("model", ""))
+    mine = str(values_of(made.source).get("model", ""))
+    if mine and mine != named and _whole(mine) == named:  # the folder itself may be gone
+        made = apply_settings(made, {"source.model": named})
     if COMMIT.fullmatch(named):
         hub, _, commit = named.partition("@")
         same = re.compile(

@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from equipoise.hints import hint, install
+from equipoise.hints import hint, install, one_line
 from equipoise.language import architectures
 from equipoise.language.files import CONFIG
 from equipoise.nets.decoder import FAMILIES, DecoderConfig
@@ -156,9 +156,9 @@ def from_hub(name: str) -> Path:
         )
         return Path(found)
     except OSError as error:  # all that it raises without the model or without network
-        said = " ".join(str(error).split())
+        said = one_line(str(error))
         raise ValueError(
             f"--model {name}: expected a model of the hub or of its cache here, got "
             f"{type(error).__name__}: {said[:200]}; "
-            "without network, name a directory"
+            f"without network, name a directory, which {Path(name).absolute()} is not"
         ) from None

@@ -234,7 +234,7 @@ class Calls(Texts):
         )
 
     def play_command(self) -> str:
-        return "generate {}"
+        return ""  # `generate` is its look, as of all texts
 
     def call_engine(self, text: Text, algorithm: Learns, net: Decoder) -> CallEngine:
         """Return the engine of calls."""

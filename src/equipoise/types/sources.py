@@ -254,7 +254,8 @@ class TaskSource(SourceSettings):
         PositiveFloat, Help("Seconds for a reward to grade a group"), FREE
     ] = 60.0
     scorers: Annotated[
-        NonNegativeInt,
+        int,
+        Range(0, 1024),
         Help(
             "Workers that call the rewards for all generators",
             "0: each generator has a process for them. With several machines scorers may have "

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from equipoise.access import LOCAL, is_local, need_token, read_token
 from equipoise.actors.engine.engine import OnUpdate
-from equipoise.hints import hint, shortened
+from equipoise.hints import hint, one_line, shortened
 
 NAME = "vllm"  # begins its name as a setting
 TOKEN = "EQUIPOISE_ENGINE_TOKEN"
@@ -57,10 +57,11 @@ def addresses(named: str) -> list[Address]:
     """Read the setting ``vllm:URL[,URL...]``; ValueError for another text."""
     kind, _, rest = named.partition(":")
     if kind != NAME:
-        also = "; SGLang's server cannot tell which weights drew a token" * (kind == "sglang")
+        # SGLang has a sentence of its own: no name is near to it
+        also = "; SGLang's server cannot tell which weights drew a token"
         raise ValueError(
             f"must be torch, sim:... or {NAME}:URL[,URL...], got {shortened(repr(named))}"
-            f"{hint(kind, ('torch', 'sim', NAME))}{also}"
+            f"{also if kind == 'sglang' else hint(kind, ('torch', 'sim', NAME))}"
         )
     found = [_address(one.strip()) for one in rest.split(",")]
     if len(set(found)) < len(found) or len(found) > MOST:
@@ -69,13 +70,18 @@ def addresses(named: str) -> list[Address]:
 
 
 def _address(text: str) -> Address:
-    example = f"such as {NAME}:http://127.0.0.1:8000"
+    example, shown = f"such as {NAME}:http://127.0.0.1:8000", text.rpartition("@")[2]
     try:
         parts = urlsplit(text if "//" in text else f"//{text}", scheme="http")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError(f"{NAME}: must be URLs, {example}, got {text!r} ({error})") from None
-    plain = not (parts.username or parts.password or parts.query or parts.fragment)
+        raise ValueError(f"{NAME}: must be URLs, {example}, got {shown!r} ({error})") from None
+    if parts.username is not None or parts.password is not None:  # a secret is not repeated
+        raise ValueError(
+            f"{NAME}: must be URLs without a user and a password, {example}, got those of {host}; "
+            f"a token is set by ${TOKEN} or source.engine_token_file"
+        )
+    plain = not (parts.query or parts.fragment)
     if (
         parts.scheme not in ("http", "https")
         or not host
@@ -95,7 +101,7 @@ def token_for(named: Sequence[Address], file: str) -> str | None:
     for one in named:
         if one.host not in LOCAL and not is_local(one.host):
             how = f"set ${TOKEN}, or source.engine_token_file to a file with one (vllm --api-key)"
-            need_token(one.host, token, f"source.engine={NAME}:{one}", how)
+            need_token(one.host, token, f"{NAME}:{one}", how)
     return token
 
 
@@ -364,16 +370,17 @@ class Server:
             with self._lock:
                 self._open.add(sock)
             conn.request(method, path, data, headers)
-            answer = conn.getresponse()
-            if within is None:
-                sock.settimeout(None)
-            yield answer
+            # an answer without a length keeps the socket open after the connection is closed
+            with conn.getresponse() as answer:
+                if within is None:
+                    sock.settimeout(None)
+                yield answer
         except TimeoutError:
             raise ServerFailed(
                 f"did not answer {path} within {within or self.deadline_s:g} s"
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            said = shortened(str(error) or type(error).__name__, 120)
+            said = shortened(one_line(str(error)) or type(error).__name__, 120)
             raise ServerFailed(f"could not be asked for {path}: {said}") from None
         finally:
             with self._lock:
@@ -382,7 +389,7 @@ class Server:
 
     def _good(self, answer: http.client.HTTPResponse) -> None:
         if answer.status != 200:
-            said = answer.read(1000).decode("utf-8", "replace").strip()
+            said = one_line(answer.read(1000).decode("utf-8", "replace"))
             raise ServerFailed(f"answered with status {answer.status}: {shortened(said, 240)}")
 
 

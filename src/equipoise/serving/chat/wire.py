@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from equipoise.actors.engine.request_engine import Sampling
-from equipoise.hints import hint
+from equipoise.hints import meant
 from equipoise.serving import bounds
 from equipoise.serving.messages import Name, Refused, decoded
 
@@ -213,7 +213,7 @@ def known_name(asked: str | None, name: str, others: Sequence[str] = ()) -> str:
         return name if asked is None else asked
     known = list(dict.fromkeys((name, *(one for one in others if len(one) < 60))))
     wanted = f"be {name!r}" if len(known) == 1 else f"be one of {', '.join(known)}"
-    sentence = f"model: must {wanted}, got {bounds.shown(asked)}{hint(asked, known)}"
+    sentence = f"model: must {wanted}, got {bounds.shown(asked)}{meant(asked, known)}"
     raise Denied(404, sentence, "model", "model_not_found")
 
 
