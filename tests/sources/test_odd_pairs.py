@@ -9,6 +9,11 @@ import pytest
 
 import equipoise as eq
 from equipoise.actors.engine.vllm import Server, ServerFailed, addresses
+from equipoise.language.files import write
+from equipoise.language.models import from_scratch
+from equipoise.language.tokenizers import CharTokenizer
+from equipoise.nets.decoder import Decoder
+from equipoise.sources.text import texts_of
 
 
 @pytest.mark.parametrize(
@@ -62,3 +67,13 @@ def test_a_page_of_another_server_is_said_in_one_line():
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_the_model_of_calls_is_asked_by_texts_if_its_tokenizer_has_no_template(tmp_path):
+    letters = CharTokenizer("012>")
+    shape = "llama:hidden_size=8,num_hidden_layers=1,num_attention_heads=1"
+    config = from_scratch(shape, letters.size)
+    write(tmp_path, config, dict(Decoder(config).named_parameters()), eos=tuple(letters.eos))
+    letters.save(tmp_path)
+    made = eq.program("proxy:8102", "grpo", model=str(tmp_path), max_completion_length=4)
+    assert not texts_of(made).text().spec.chat

@@ -24,7 +24,7 @@ from equipoise.language import adapters, tasks
 from equipoise.language.scoring.functions import Samples, functions
 from equipoise.language.scoring.pool import ProcessScorer
 from equipoise.language.text_task import TextTask
-from equipoise.language.tokenizers import CharTokenizer, fingerprint
+from equipoise.language.tokenizers import CharTokenizer, HubTokenizer, fingerprint
 from equipoise.listening import listen
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
@@ -189,7 +189,7 @@ class Calls(Texts):
             notes=tuple(model.notes),
             sha256=hashlib.sha256(fingerprint(tokenizer).encode()).hexdigest(),
             alphabet=alphabet,
-            chat=not alphabet,
+            chat=isinstance(tokenizer, HubTokenizer) and tokenizer.has_template,
         )
         return Text(task, tokenizer, spec, model.config, Prompts([], []), Prompts([], []))
 
