@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
 from equipoise.cli.app import Trust, app, plain_command, vouched
 from equipoise.console.help import Sections
+from equipoise.console.options import with_parameters
 from equipoise.console.place import printable
 
 if TYPE_CHECKING:
@@ -25,25 +28,16 @@ Directory = Annotated[
 ]
 
 
-@app.command(
-    cls=Sections,
-    epilog="""Examples:
-  equipoise generate runs/NAME --prompt "201102>"
-  equipoise generate runs/NAME --prompt "201102>" --greedy
-  equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1
-  equipoise generate runs/guess --conversations 3""",
-)
-@plain_command("equipoise generate")
-def generate(
-    directory: Directory,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Prompt, or JSON of messages; repeatable"),
-    ] = None,
-    conversations: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Conversations with the run's partner, in place of prompts"),
-    ] = None,
+class Drawing(TypedDict):
+    """Arguments of the API's functions that draw tokens."""
+
+    samples: int
+    greedy: bool
+    seed: int
+    limit: int | None
+
+
+def drawing_of(
     samples: Annotated[
         str, typer.Option(metavar="N", help="Completions per prompt, or per row")
     ] = "1",
@@ -57,9 +51,60 @@ def generate(
         ),
     ] = None,
     seed: Annotated[str, typer.Option(metavar="N", help="Seed of the sampling")] = "0",
+) -> Drawing:
+    """The API's arguments for how tokens are drawn."""
+    from equipoise.programs.settings import at_least
+
+    return {
+        "samples": at_least(samples, "--samples"),
+        "greedy": greedy,
+        "seed": at_least(seed, "--seed", 0),
+        "limit": None if limit is None else at_least(limit, "--max-tokens"),
+    }
+
+
+def with_drawing(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of ``drawing_of`` before its last ones."""
+    own = [
+        one
+        for one in inspect.signature(command, eval_str=True).parameters.values()
+        if one.name != "drawing"
+    ]
+    options = inspect.signature(drawing_of, eval_str=True).parameters
+    read: Callable[..., Drawing] = drawing_of
+
+    @functools.wraps(command)
+    def run(**given: object) -> None:
+        command(drawing=read(**{name: given.pop(name) for name in options}), **given)
+
+    return with_parameters(run, [*own[:3], *options.values(), *own[3:]])
+
+
+@app.command(
+    cls=Sections,
+    epilog="""Examples:
+  equipoise generate runs/NAME --prompt "201102>"
+  equipoise generate runs/NAME --prompt "201102>" --greedy
+  equipoise generate runs/NAME --prompt "201102>" --samples 4 --seed 1
+  equipoise generate runs/guess --conversations 3""",
+)
+@plain_command("equipoise generate")
+@with_drawing
+def generate(
+    directory: Directory,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Prompt, or JSON of messages; repeatable"),
+    ] = None,
+    conversations: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Conversations with the run's partner, in place of prompts"),
+    ] = None,
     best: Best = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     trust: Trust = None,
+    *,
+    drawing: Drawing,
 ) -> None:
     """Answer prompts with the model of a run on text.
 
@@ -74,19 +119,14 @@ def generate(
             + ("none" if prompt is None else "both")
         )
 
-    count, start = at_least(samples, "--samples"), at_least(seed, "--seed", 0)
-    most = None if limit is None else at_least(limit, "--max-tokens")
     from equipoise import api
 
     if conversations is not None:
         several = api.converse(
             directory,
             at_least(conversations, "--conversations"),
-            samples=count,
-            greedy=greedy,
-            seed=start,
-            limit=most,
             best=best,
+            **drawing,
             **vouched(trust),
         )
         for line in (_json(one) for one in several) if as_json else _transcripts(several):
@@ -95,11 +135,8 @@ def generate(
     found = api.generate(
         directory,
         prompt or [],
-        samples=count,
-        greedy=greedy,
-        seed=start,
-        limit=most,
         best=best,
+        **drawing,
         **vouched(trust),
     )
     for one in found:

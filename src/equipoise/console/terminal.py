@@ -299,7 +299,8 @@ def look_command(program: Program, directory: Path | None = None) -> str:
         if source.scores:
             return ""
         task = isinstance(program.source, TaskSource) and not program.source.task.startswith(PROXY)
-        talks = task and any(one.get("text", {}).get("turns") for one in _specs(directory))
+        texts = [one.get("text") for one in _specs(directory)]
+        talks = task and any(isinstance(one, Mapping) and one.get("turns") for one in texts)
         return "generate {} --conversations 3" if talks else "generate {} --prompt TEXT"
     env = program.source.played
     if env is None or len(_agents(directory)) > 1 or find_spec("av") is None:
@@ -325,10 +326,11 @@ def has_learned(directory: Path) -> bool:
 
 def _agents(directory: Path | None) -> list[str]:
     """The agents of a run's env, as its newest checkpoint has them; none without a checkpoint."""
-    return [agent for one in _specs(directory) for agent in one.get("agents", ())]
+    agents = [one.get("agents") for one in _specs(directory)]
+    return [str(agent) for some in agents if isinstance(some, list) for agent in some]
 
 
-def _specs(directory: Path | None) -> list[Mapping[str, Any]]:
+def _specs(directory: Path | None) -> list[Mapping[str, object]]:
     """What the newest checkpoint of a run has about each policy; none without a checkpoint."""
     files = [] if directory is None else sorted(directory.glob("checkpoints/step_*/spec.json"))
     return [one for file in files[-1:] for one in read_json(file)["policies"].values()]
