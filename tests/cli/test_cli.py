@@ -378,8 +378,8 @@ def test_what_a_user_can_put_right_is_one_line_and_2(api, command, error):
         ),
         (
             "zzz A",
-            "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, collect, "
-            "completion, doctor,",
+            "equipoise: no such command 'zzz'; valid: algorithms, chaos, check, clips, "
+            "collect, completion, doctor,",
         ),
         ("--verson", "equipoise: no such option '--verson'; did you mean '--version'?"),
     ],

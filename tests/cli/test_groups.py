@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from equipoise import __version__
 from equipoise.cli import app
 from equipoise.console.groups import GROUPS
-from equipoise.console.options import SHORT
 from equipoise.console.own_options import as_settings
+from equipoise.console.short_help import SHORT
 
 COMMANDS = {name: text for some in GROUPS.values() for name, text in some.items()}
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from equipoise.cli import app
 from equipoise.console.groups import GROUPS
-from equipoise.console.options import SHORT, SHORT_OF_TUNE
+from equipoise.console.short_help import SHORT, SHORT_OF_TUNE
 
 SOURCE = Path(__file__).parents[2] / "src" / "equipoise"
 FILES = sorted(SOURCE.rglob("*.py"))

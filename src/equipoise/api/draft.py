@@ -209,7 +209,7 @@ def agreement(draft: Draft) -> Draft:
 
 
 def sizes(draft: Draft) -> Draft:
-    """Fit the sizes that were left open to those that were given; a file leaves none open."""
+    """Fit the sizes that were left open to the given ones; a file leaves none open."""
     if draft.begun == "file":
         return draft
     for step in (batch, group, lag, minibatches):
@@ -481,7 +481,7 @@ REPLAY_ON_DEVICE = {"placement.actors": 1, "placement.envs_per_actor": 64, "repl
 
 
 def _default(target: str, algorithm: str) -> Program:
-    """The defaults of the algorithm over those of its kind, for a run without a recipe."""
+    """The defaults of the algorithm over the defaults of its kind, for a run without a recipe."""
     cls = algorithm_class(algorithm)
     if without := [name for name, fact in facts(cls).items() if fact.default is MISSING]:
         raise ValueError(

@@ -227,7 +227,7 @@ class Order:
 
 
 def run_of(made: Program, order: Order) -> Run:
-    """The run of a checked program, or the one at ``out`` that it goes on with."""
+    """The run of a checked program, or the run at ``out`` that it goes on with."""
     out, on, tell = order.out, order.on, order.tell
     if order.or_resume and out is None:
         raise ValueError(

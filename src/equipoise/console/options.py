@@ -19,6 +19,14 @@ import typer
 from typer.core import TyperOption
 
 from equipoise.console.help import Formatter, Sections, plain_errors, with_default
+from equipoise.console.short_help import (
+    SHORT,
+    SHORT_END,
+    SHORT_END_OF_TUNE,
+    SHORT_OF_TUNE,
+    TEXT,
+    Short,
+)
 from equipoise.console.typed import Context
 from equipoise.facts import Fact, as_text, facts
 from equipoise.programs.cluster import Cluster
@@ -226,7 +234,7 @@ def read_fields(cls: type[object], texts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(parameter: inspect.Parameter) -> int:
-    """Arguments first, then the options by section, then those without one."""
+    """Arguments first, then the options by section, then options without a section."""
     info = parameter.annotation.__metadata__[0]
     if isinstance(info, typer.models.ArgumentInfo):
         return -1
@@ -339,9 +347,6 @@ class OwnOptions(Sections):
         return super().parse_args(ctx, args)
 
 
-Short = dict[str, dict[str, str]]
-
-
 class TrainHelp(OwnOptions):
     """Help of ``train``: the short one, and with ``--help-all`` each option and each setting."""
 
@@ -407,86 +412,6 @@ class TuneHelp(TrainHelp):
 
     def short(self) -> tuple[Short, str]:
         return SHORT_OF_TUNE, SHORT_END_OF_TUNE
-
-
-SHORT: Short = {  # the commonest options, a line each; "": the option's own help
-    "Train a policy on ENV; Ctrl-C saves and stops": {
-        "ENV": "Gymnasium id, module:callable, device:NAME or a task",
-        "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
-        "--steps N": "",
-        "--stop-at RETURN": "",
-        "--seed N": "",
-        "--seeds N": "Number of runs, with a seed each",
-        "--init-from DIR": "",
-        "--config FILE": "",
-    },
-    "Algorithm": {
-        "--lr X": "Learning rate (default: the algorithm's)",
-        "--gamma X": "Discount factor (default: the algorithm's)",
-        "--unroll T": "",
-        "--batch B": "",
-        "--reward SUM": "",
-        "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
-        "--no-recipe": "Use no tuned settings for this env",
-    },
-    "Machine": {
-        "--on serial|process|ray": "",
-        "--actors N|auto": "",
-        "--envs-per-actor N|auto": "",
-        "--max-lag K|none": "",
-        "--device DEVICE": "",
-    },
-    "Output": {
-        "--out DIR|URL": "New directory (default: runs/ENV-ALGORITHM-SEED-TIME)",
-        "--evaluate-every STEPS": "",
-        "--evaluate-episodes N": "",
-        "--report-to KIND:NAME": "Experiment tracker, such as wandb:PROJECT",
-        "--dry-run": "",
-        "-q, --quiet": "",
-    },
-}
-TEXT = {
-    "Text": {
-        "--model MODEL": "",
-        "--reward MODULE:FUNCTION": "Rewards, as module:function[,...] or run:DIR",
-        "--max-completion-length N": "",
-    }
-}
-SHORT_END = """With --algorithm NAME, --help lists its fields, which are options.
---help-all lists each option and each setting.
-
-Examples:
-  equipoise train CartPole-v1 --stop-at 475
-  equipoise train my_package.envs:make_env --algorithm sac --gamma 0.98"""
-
-SHORT_OF_TUNE: Short = {
-    "Search for the settings of ENV with the highest score; Ctrl-C saves and stops": {
-        "ENV": "Gymnasium id, module:callable, device:NAME or a task",
-        "--space KEY=VALUES": "",
-        "--trials N": "",
-        "--strategy NAME": "",
-        "--strategy-set KEY=VALUE": "",
-        "--confirm N": "",
-    },
-    "Each trial": {
-        "--algorithm NAME": "Algorithm; see 'equipoise algorithms' (default: ppo)",
-        "--steps N": "",
-        "--seed N": "",
-        "--set KEY=VALUE": "Any other setting, such as algorithm.core=lstm",
-        "--no-recipe": "Use no tuned settings for this env",
-        "--config FILE": "",
-        "--evaluate-episodes N": "",
-    },
-    "Machine": {"--jobs J": "", "--on serial|process": "", "--max-lag K|none": ""},
-    "Output": {"--out DIR": "", "-q, --quiet": ""},
-}
-SHORT_END_OF_TUNE = """--help-all lists each option and each setting of a trial.
-
-Examples:
-  equipoise tune CartPole-v1 --space optimizer.learning_rate=log:1e-4..1e-2
-  equipoise tune Acrobot-v1 --trials 40 --jobs 2 --strategy median \\
-    --space optimizer.learning_rate=log:1e-5..1e-2 --space algorithm.gamma=0.95,0.99
-  equipoise tune strategies          the strategies and their settings"""
 
 
 def _first(option: str) -> str:

@@ -1,6 +1,6 @@
 """Language models as versions of a registry: whole models, and adapters that name their base.
 
-The folder of a version holds the model's files, those of its tokenizer, and
+The folder of a version holds the model's files, its tokenizer's files, and
 ``language_model.json``: how it answers if a request gives no setting, and the hash of the weights.
 An adapter's hash is that of its base, since adapters mean nothing without it. The base is looked
 for by this hash, in the registry or in a folder that the user names. The name of the base that a

@@ -191,7 +191,7 @@ class Texts(Source):
 
     @property
     def _holders(self) -> int:
-        """The processes that talk to partners: generators, and one that evaluates."""
+        """The processes that talk to partners: generators and the evaluator."""
         return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:

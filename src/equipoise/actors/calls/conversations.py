@@ -258,7 +258,7 @@ class Conversations:
     # ---------------------------------------------------------------------------------- the rewards
 
     def reward(self, name: str, value: float | None, now: float) -> Conversation:
-        """Give a conversation its reward, by its own name or the id of one of its calls.
+        """Give a conversation its reward, by its name or the id of a call in it.
 
         ``value`` None: it has ended, and a function grades it. ``NotPossible``: 404 for an unknown
         name, 409 if it has a reward or an answer is being drawn, 400 for a number that is none.
@@ -395,7 +395,7 @@ class Conversations:
             self._release(next(iter(self._waiting)))
 
     def _release(self, group: tuple[str, object]) -> None:
-        """Form a group of the conversations that wait; one alone is dropped."""
+        """Form a group of the conversations that wait. A single conversation is dropped."""
         waiting = [one for _, one in self._waiting.pop(group)]
         self._rewarded -= len(waiting)
         if len(waiting) > 1 or self._limits.group == 1:
@@ -404,7 +404,7 @@ class Conversations:
             self.ledger.add("alone", waiting[0].answers)
 
     def sweep(self, now: float) -> None:
-        """Drop conversations without a reward, and form groups of those that waited too long."""
+        """Drop conversations without a reward, and form groups of the ones that waited long."""
         late = [
             one
             for one in self._open.values()

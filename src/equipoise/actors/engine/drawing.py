@@ -21,7 +21,7 @@ _BLOCK = 256
 
 
 def group_keys(seed: int, group: I64) -> I64:
-    """Keys [B] of groups [B], from which ``index_keys`` makes those of their samples."""
+    """Keys [B] of groups [B], from which ``index_keys`` makes the keys of their samples."""
     key = mix(np.array([seed], np.int64).view(np.uint64) + _GOLDEN)
     return mix((key ^ group.view(np.uint64)) * _GOLDEN).view(np.int64)
 

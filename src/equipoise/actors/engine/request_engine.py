@@ -92,7 +92,7 @@ class RequestEngine(TorchEngine):
 
     @property
     def free(self) -> int:
-        """The number of rows without a sample, less those that waiting groups need."""
+        """The number of rows without a sample, less the rows that waiting groups need."""
         return self._rows.shape[1] - self.live - sum(one.samples for one in self._queue)
 
     def submit(

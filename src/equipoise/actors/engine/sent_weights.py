@@ -93,7 +93,7 @@ class Proof:
     def complaint(self, wanted: F64, got: Sequence[float]) -> str:
         """Return how a server's log-probabilities of the probe are wrong, or "".
 
-        ``wanted``: those of the weights that it was sent. Weights that moved by less than two
+        ``wanted``: of the weights that it was sent. Weights that moved by less than two
         libraries differ are proven with a later update, against the same older weights.
         """
         found = np.asarray(got, np.float64)

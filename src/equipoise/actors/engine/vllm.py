@@ -125,7 +125,7 @@ class Draws:
 
 def completion(model: str, draws: Draws) -> dict[str, object]:
     """Return the body of ``/v1/completions``. All settings of sampling are given, since a model's
-    ``generation_config.json`` replaces those that are not.
+    ``generation_config.json`` replaces the ones that are missing.
     """
     body: dict[str, object] = {
         "model": model,

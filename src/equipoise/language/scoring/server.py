@@ -1,7 +1,7 @@
 """The scorer: a worker that calls reward functions for the generators of a run, on any machine
 (``remote.py`` is the generators' end).
 
-It has no state to save. A connection shows the keys of the run; others are refused.
+It has no state to save. A connection without the keys of the run is refused.
 """
 
 from __future__ import annotations

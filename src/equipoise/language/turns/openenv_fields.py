@@ -89,7 +89,7 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 
 
 def fields_of(schema: Fields) -> dict[str, frozenset[str]]:
-    """Return the JSON types of each field of a schema, without those of the protocol."""
+    """Return the JSON types of each field of a schema, without the protocol's own."""
     named = schema.get("properties", {})
     return {
         str(key): frozenset(_types(one, schema)) for key, one in named.items() if key not in OURS

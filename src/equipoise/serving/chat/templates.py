@@ -69,7 +69,7 @@ class Templates:
         self._give(self._take())
 
     def close(self) -> None:
-        """End the processes, whatever they are at; a thread that waits for one gets an error."""
+        """End the processes, whatever they are at; a waiting thread gets an error."""
         with self._lock:
             self._closed, idle, self._idle = True, self._idle, []
             for one in self._all.difference(idle):
