@@ -61,6 +61,11 @@ class Shares:
         return min(self.parts.get(name, 0.0) / self.total, 1.0) if self.total > 0 else 0.0
 
 
+def of_side(shares: Iterable[Shares], side: Side) -> Shares:
+    """The sum of the workers on one side."""
+    return add(one for one in shares if one.side == side)
+
+
 def add(workers: Iterable[Shares]) -> Shares:
     """Several workers as one, of no kind."""
     rows = list(workers)

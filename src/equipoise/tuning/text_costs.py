@@ -21,7 +21,7 @@ from equipoise.actors.engine.engine import Continuation, Continuing, Sampled
 from equipoise.actors.engine.torch_engine import TorchEngine
 from equipoise.balance.placement.costs import Costs
 from equipoise.balance.placement.recursion import step_seconds
-from equipoise.balance.shares import Shares, add, less
+from equipoise.balance.shares import Shares, less, of_side
 from equipoise.plans.blueprint import Blueprint
 from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.runtime.session import Interrupt
@@ -194,11 +194,9 @@ def _costs(blue: Blueprint, then: _Moment, now: _Moment) -> Costs:
     """The costs of the updates between two moments."""
     updates = now.version - then.version
     workers = {title: less(one, then.shares[title]) for title, one in now.shares.items()}
-    learner = add(one for one in workers.values() if one.side == "learning")
+    learner = of_side(workers.values(), "learning")
     together = blue.program.placement.text == "together"
-    generator = (
-        learner if together else add(one for one in workers.values() if one.side == "sampling")
-    )
+    generator = learner if together else of_side(workers.values(), "sampling")
     generators = blue.program.actors
     sums = {name: now.sums[name] - then.sums[name] for name in ("steps", "began")}
     steps, began = sums["steps"].sum(0), sums["began"].sum(0)
