@@ -21,6 +21,8 @@ VOCABULARY = 5
 class Table(nn.Module):
     """Logits by the token that was seen last, in float64; ``hidden`` is its unit vector."""
 
+    batch_invariant = False
+
     def __init__(self, vocabulary: int = VOCABULARY, *, seed: int | None = None) -> None:
         super().__init__()
         rng = torch.Generator().manual_seed(seed or 0)

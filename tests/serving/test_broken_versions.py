@@ -91,7 +91,7 @@ class Source:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):  # of 2 GB files, beside other tests
         while not true():
             await asyncio.sleep(0.005)
 

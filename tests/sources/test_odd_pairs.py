@@ -22,7 +22,7 @@ from equipoise.sources.text import texts_of
         ("placement.text=together", "placement.text: must be apart with proxy:8102"),
         ("placement.auto=text", "placement.text: must be apart with proxy:8102.*got auto"),
         ("source.scorers=2", "source.scorers: must be 0 with proxy:8102"),
-        ("source.history=render", "source.history: must be left out with proxy:8102"),
+        ("source.history=render", "source.history: must be append with proxy:8102"),
     ],
 )
 def test_a_run_of_calls_refuses_what_it_would_not_read(setting, said):

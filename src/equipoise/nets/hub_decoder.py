@@ -27,7 +27,7 @@ from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
-from equipoise.private.transformers import layers
+from equipoise.private.transformers import has_class, layers
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -308,7 +308,7 @@ def _module(config: HubConfig, directory: Path | None, auto: str, fresh: Sequenc
     labels = {"num_labels": 1} if scored else {}
     made = hub.AutoConfig.for_model(config.model_type, **_plain(config.fields) | labels)
     kind = getattr(hub, auto)
-    if scored and type(made) not in kind._model_mapping:
+    if scored and not has_class(kind, type(made)):
         raise ValueError(
             f"{directory or '--model'}: model_type {config.model_type!r}: must be a model that "
             "transformers gives a head of scores (ForSequenceClassification), got one without"

@@ -18,3 +18,13 @@ def layers(module: nn.Module) -> list[nn.Module]:
         for one in module.modules()
         if names.intersection(base.__name__ for base in type(one).__mro__)
     ]
+
+
+def has_class(auto: type, config: type) -> bool:
+    """Has an Auto class of transformers a class for configurations of this class?
+
+    ``_model_mapping`` is what ``from_config`` looks it up in. Tried: 5.24. If it is gone: call
+    ``from_config`` on the meta device, and take its ValueError as a no.
+    """
+    mapping: dict[type, object] = getattr(auto, "_model_mapping", {})
+    return config in mapping

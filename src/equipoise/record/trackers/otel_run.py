@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.metrics import _Gauge as Gauge
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -14,6 +14,12 @@ from equipoise.record.trackers.tracker import Begin
 
 STEP = "equipoise.env_steps"
 SECONDS = 3_600.0  # between two exports on a timer; each report also exports
+
+
+class Gauge(Protocol):
+    """A gauge of OpenTelemetry, whose own class has a private name."""
+
+    def set(self, amount: float) -> None: ...
 
 
 class OtelRun:
