@@ -15,6 +15,7 @@ from equipoise.programs.settings import apply_settings
 from equipoise.record.directory import RunDirectory
 from equipoise.record.paths import RUN
 from equipoise.run.run import Run
+from equipoise.sources.source import task_of
 from equipoise.sources.text import texts_of
 from equipoise.types import (
     PROXY,
@@ -101,11 +102,11 @@ def answering(
         more |= {"on": options["on"]} if "on" in options else {}
         more |= {} if steps is None else {"steps": steps}
         return resumed(place, cast(ResumeOptions, more), tell=tell)
-    if not isinstance(was.source, TaskSource):
+    if (source := task_of(was)) is None:
         raise ValueError(
             f"{of}: must be a run on text, got one of {was.name}; try a run of grpo or sft"
         )
-    made = apply_settings(_like(was, was.source, task, steps), changes)
+    made = apply_settings(_like(was, source, task, steps), changes)
     return begun(made, None, {**options, "init_from": place}, tell=tell)
 
 

@@ -60,8 +60,8 @@ from equipoise.record.paths import CAPSULES
 from equipoise.record.report import Evaluating, Report, SiteStats, repeated
 from equipoise.record.ring import short
 from equipoise.record.series import lag_name
-from equipoise.sources.source import source_of
-from equipoise.types import PROXY, Program, TaskSource
+from equipoise.sources.source import source_of, task_of
+from equipoise.types import PROXY, Program
 
 REDRAW_S = 0.1
 LINE_S = 5.0
@@ -298,7 +298,8 @@ def look_command(program: Program, directory: Path | None = None) -> str:
     if (source := source_of(program)).writes:
         if source.scores:
             return ""
-        task = isinstance(program.source, TaskSource) and not program.source.task.startswith(PROXY)
+        settings = task_of(program)
+        task = settings is not None and not settings.task.startswith(PROXY)
         texts = [one.get("text") for one in _specs(directory)]
         talks = task and any(isinstance(one, Mapping) and one.get("turns") for one in texts)
         return "generate {} --conversations 3" if talks else "generate {} --prompt TEXT"

@@ -4,7 +4,8 @@ envs on a device, generators of text in the learners.
 
 from __future__ import annotations
 
-from equipoise.types import Program, TaskSource, learning
+from equipoise.sources.source import task_of
+from equipoise.types import Program, learning
 
 
 def partial_problems(program: Program) -> list[str]:
@@ -65,8 +66,8 @@ def device_env_problems(program: Program) -> list[str]:
 
 def text_placement_problems(program: Program) -> list[str]:
     """The settings that exclude each other by who generates text, and what is measured of it."""
-    place, source, key = program.placement, program.source, "placement.text"
-    if not isinstance(source, TaskSource):
+    place, source, key = program.placement, task_of(program), "placement.text"
+    if source is None:
         got = "auto" if "text" in place.auto else place.text
         if got == "apart":
             return []

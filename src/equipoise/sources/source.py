@@ -15,7 +15,15 @@ from equipoise.actors.forward.noise import Noise
 from equipoise.envs.failures.capsule import Failures
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.recorded.dataset import Dataset
-from equipoise.types import Algorithm, Policy, Program, RunSpec, SourceSettings, learning
+from equipoise.types import (
+    Algorithm,
+    Policy,
+    Program,
+    RunSpec,
+    SourceSettings,
+    TaskSource,
+    learning,
+)
 
 if TYPE_CHECKING:
     from equipoise.language.scoring.server import Scoring
@@ -176,3 +184,8 @@ def source_of(program: Program) -> Source:
             f"{made!r}"
         )
     return made(program)
+
+
+def task_of(program: Program) -> TaskSource | None:
+    """The settings of a run's task of text; None for a run on an env or on recorded rows."""
+    return program.source if isinstance(program.source, TaskSource) else None
