@@ -29,7 +29,7 @@ PPO = {
     # other meanings: no name is right
     "--min-lag": "",
     "--xyzzy": "",
-    "--lora-rank": "",
+    "--lora-rank": "--lora",
     "--curriculum": "",
     "--population": "",
     "--tune": "",

@@ -166,7 +166,7 @@ def test_a_trained_reward_model_is_the_reward_of_a_run(tmp_path: Path) -> None:
     eq.train(str(pairs), "reward_model", steps=480, out=run, settings=settings, **usual)
     better, worse = eq.score(run, ["210210>", "210210>"], ["0", "1"])
     assert better > worse
-    assert (run / "reward_model" / reward_models.FILE).is_file()
+    assert len([*(run / "reward_model").glob(f"*/{reward_models.FILE}")]) == 1
     exported = eq.export(run, tmp_path / "folder").path
     assert eq.score(exported, ["210210>"], ["0"]) == pytest.approx([better], abs=1e-5)
     with pytest.raises(ValueError, match="must be a run whose model writes, got a reward model"):
