@@ -166,12 +166,12 @@ def test_a_trained_reward_model_is_the_reward_of_a_run(tmp_path: Path) -> None:
     eq.train(str(pairs), "reward_model", steps=480, out=run, settings=settings, **usual)
     better, worse = eq.score(run, ["210210>", "210210>"], ["0", "1"])
     assert better > worse
-    assert len([*(run / "reward_model").glob(f"*/{reward_models.FILE}")]) == 1
     exported = eq.export(run, tmp_path / "folder").path
     assert eq.score(exported, ["210210>"], ["0"]) == pytest.approx([better], abs=1e-5)
     with pytest.raises(ValueError, match="must be a run whose model writes, got a reward model"):
         eq.generate(run, ["210210>"])
     done = eq.train("sort", "grpo", reward=f"run:{run}", steps=32, out=tmp_path / "run", **usual)
+    assert len([*(run / "reward_models").glob(f"*/{reward_models.FILE}")]) == 1
     assert done.summary["evaluation"]["episodes"] == 20
     # the task's own reward evaluates, and is never learned from
     info = done.summary["evaluation"]["info"]
