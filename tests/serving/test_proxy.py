@@ -136,7 +136,7 @@ def test_names_come_in_the_body_in_metadata_in_headers_or_in_the_path(proxy: Pro
         status, said, found = proxy.ask(path, ASK | more, **headers)
         assert status == 200 and found["x-conversation"] == f"w{number}", said
         assert proxy.ask("/v1/reward", {"id": f"w{number}", "reward": number})[0] == 200
-    proxy.until(lambda: proxy.ledger()["learned"] == learned + 4 and proxy.ring.batches)
+    proxy.until(lambda: proxy.ledger()["learned"] == learned + 4 and bool(proxy.ring.batches))
     assert proxy.ring.batches[-1]["reward"][0].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
