@@ -72,7 +72,7 @@ def test_a_conversation_is_parted_before_the_first_answer(tmp_path: Path) -> Non
     one, two = task_files.read(jsonl(tmp_path / "a.jsonl", *both))
     assert (one.prompt, one.turns, one.columns) == (MESSAGES, said, {"level": 1})
     assert (two.prompt, two.turns, two.completion) == (MESSAGES, said, "")
-    single = {"messages": [*MESSAGES, said[0]]}
+    single = {"messages": [*MESSAGES, said[0]], "prompt": None, "completion": None}
     (single_read,) = task_files.read(jsonl(tmp_path / "b.jsonl", single))
     assert (single_read.completion, single_read.turns) == ("5", ())
 

@@ -200,9 +200,10 @@ def examples(rows: Iterable[tuple[int, object]], where: str, what: str) -> list[
 def _parted(row: dict[str, object], at: str) -> dict[str, object]:
     """The row with the messages of a conversation as its prompt and its completion."""
     said = row.get("messages")
-    if "prompt" in row or not isinstance(said, list):
+    # a table has the columns of all rows, with nulls
+    if row.get("prompt") is not None or not isinstance(said, list):
         return row
-    if "completion" in row:
+    if row.get("completion") is not None:
         raise ValueError(
             f"{at}: expected 'messages', or a prompt and a completion, got messages with one"
         )
@@ -214,7 +215,8 @@ def _parted(row: dict[str, object], at: str) -> dict[str, object]:
             "'prompt'"
         )
     first = roles.index("assistant")
-    others = {name: value for name, value in row.items() if name != "messages"}
+    ours = ("messages", "prompt", "completion")
+    others = {name: value for name, value in row.items() if name not in ours}
     return {"prompt": said[:first], "completion": said[first:]} | others
 
 
