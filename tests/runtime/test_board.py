@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from equipoise import api, tree
+from equipoise.balance.shares import add
 from equipoise.runtime import board as boards
 from equipoise.runtime.board import Board
 from equipoise.runtime.ipc import Heap
@@ -141,7 +142,8 @@ RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, set[str]]]] = {
         "apex_dqn",
         "process",
         {"settings": ["replay.shards=2"]},
-        {"shard 0": {"insert", "sample", "gather", "priorities"}, "learner": STEP},
+        # of both: if an actor is slow to start, the shard of its rows may have none
+        {"shard": {"insert", "sample", "gather", "priorities"}, "learner": STEP},
     ),
 }
 
@@ -165,7 +167,7 @@ def test_the_parts_of_the_work_of_every_worker_are_told(case: str, tmp_path: Pat
     )
     *_, last = list(run)
     for worker, parts in wanted.items():
-        shares = last.balance[worker]
+        shares = add(one for name, one in last.balance.items() if name.startswith(worker))
         rare = {"gather"} - parts  # where several groups of envs happen to be acted for at once
         assert {name for name, seconds in shares.parts.items() if seconds > 0} - rare == parts
         assert {name for name, times in shares.counts.items() if times > 0} - rare == parts
