@@ -11,6 +11,7 @@ import torch
 from equipoise import tree
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import Limits, Names
+from equipoise.actors.calls.splicing import Splicer
 from equipoise.actors.calls.worker import Call, CallParts, CallWorker
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.engine import Sampled
@@ -133,6 +134,7 @@ class Ring:
         per_batch: int = 2,
         spec: TextSpec = SPEC,
         net: Callable[[], Any] = SMALL,
+        splicer: Splicer | None = None,
         **limits: Any,
     ) -> None:
         self.plan = Plan(
@@ -173,6 +175,7 @@ class Ring:
                 most_ready=self.plan.blocks,
                 alone=True,
                 cut=lambda: self.cut,
+                splicer=splicer,
             ),
             blocks=self.queue,
             weights=self.weights,

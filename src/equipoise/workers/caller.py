@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import Limits
+from equipoise.actors.calls.splicing import Splicer
 from equipoise.actors.calls.worker import CallParts, CallWorker
 from equipoise.actors.generator import PARTS, Writing
 from equipoise.plans.memory_needed import queue_plan
@@ -73,6 +74,9 @@ class CallerKind(SteppingKind, WritingKind, OwnsMemory, Waits[CallWorker]):
                 per_batch=plan.per_batch,
                 most_ready=plan.blocks,
                 alone=site.at_once is None,
+                splicer=Splicer(
+                    text.tokenizer.decode, text.spec.eos, text.spec.prompt + text.spec.completion
+                ),
                 cut=site.cut,
             ),
             blocks=site.queues[0],

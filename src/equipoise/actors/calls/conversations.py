@@ -6,7 +6,8 @@ sample, all of whose prompt is given. So each drawn token is in exactly one samp
 from at most once. The samples of a conversation share its reward.
 
 Without a name from the caller a call belongs to the conversation whose tokens it continues, or else
-whose messages it continues, since a chat template may write earlier turns in other tokens.
+whose messages it continues, since a chat template may write earlier turns in other tokens. If only
+the tokens are others, the drawn ones take their place (``splicing``), and the sample goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TypeVar
 from equipoise.actors.calls.ledger import Ledger
 from equipoise.actors.calls.records import (
     Answer,
+    Asked,
     Conversation,
     Limits,
     Mark,
@@ -32,6 +34,7 @@ from equipoise.actors.calls.records import (
     hashed,
     prefixes,
 )
+from equipoise.actors.calls.splicing import Splicer
 from equipoise.types.packed import Stop
 
 LARGEST = 3.4e38  # reward, in the range of the learner's float32
@@ -41,8 +44,8 @@ MOST_CLOSED = 100_000  # names of conversations that are over, which are known f
 class Conversations:
     """All open conversations. Times are given by the caller, in seconds of one clock."""
 
-    def __init__(self, limits: Limits, ledger: Ledger) -> None:
-        self._limits, self.ledger = limits, ledger
+    def __init__(self, limits: Limits, ledger: Ledger, splicer: Splicer | None = None) -> None:
+        self._limits, self.ledger, self._splicer = limits, ledger, splicer
         self._open: dict[str, Conversation] = {}  # by name, while calls or a reward may come
         # by length and hash of the tokens up to each answer
         self._ends: dict[tuple[int, int], list[Mark]] = {}
@@ -71,12 +74,16 @@ class Conversations:
         hashes: Sequence[int] = (),
     ) -> list[Turn]:
         """Return the turns of a call, one for each of its ``samples``. ``hashes``: ``prefixes`` of
-        the prompt, if they are known.
+        the prompt, if they are known. All have one prompt, with drawn tokens where they fit.
 
         ``NotPossible`` if its conversation, or all together, have too many calls.
         """
         turns = list[Turn]()
         hashes = hashes or prefixes(prompt)
+        asked = Asked.of(prompt, hashes)
+        spliced = self._spliced(prompt, hashes, names)
+        if spliced is not None:
+            prompt, hashes = spliced, prefixes(spliced)
         for number in range(samples):
             place = self._place(prompt, hashes, names)
             if isinstance(place, Mark):
@@ -95,7 +102,7 @@ class Conversations:
             mark = place if isinstance(place, Mark) else None
             row = None if mark is None or not _leaf(mark, prompt) else mark.row
             key = names.id if samples == 1 else f"{names.id}:{number}"
-            turn = Turn(conversation, prompt, row, mark, key)
+            turn = Turn(conversation, prompt, row, mark, key, asked)
             if row is not None:
                 row.turn = turn
             elif conversation.calls:
@@ -109,7 +116,24 @@ class Conversations:
             self._ids[key] = conversation
             turns.append(turn)
         self.ledger.add("calls", samples)
+        if spliced is not None:
+            self.ledger.add("spliced", samples)
         return turns
+
+    def _spliced(
+        self, prompt: Sequence[int], hashes: Sequence[int], names: Names
+    ) -> Sequence[int] | None:
+        """Return a prompt with the drawn tokens of the answer that it follows; None if it has them,
+        or another text.
+        """
+        if self._splicer is None or not names.history:
+            return None
+        mark = self._place(prompt, hashes, names)
+        if not isinstance(mark, Mark) or mark.text not in names.history:
+            return None
+        if mark.row.token[: mark.end] == array("q", prompt[: mark.end]):
+            return None
+        return self._splicer.splice(mark, prompt, hashes)
 
     def knows(self, prompt: Sequence[int], hashes: Sequence[int], names: Names) -> bool:
         """Return whether a call belongs to an open conversation. ``hashes``: ``prefixes``."""
@@ -227,7 +251,7 @@ class Conversations:
             answer.stop == Stop.EOS and len(answer.token) > 1
         ):  # a text that goes on without its end is another sample
             places.append((end - 1, hashed(before)))
-        mark = Mark(turn.id, row, end, places, key, messages, answer.stop)
+        mark = Mark(turn.id, row, end, places, key, messages, answer.stop, turn.asked)
         row.marks.append(mark)
         if conversation.ended:  # it was dropped meanwhile; its answers are counted
             return

@@ -21,15 +21,27 @@ REASONS: Mapping[str, str] = {
     "died": "the process that kept it died, or the run was resumed",
     "ended": "the run ended",
 }
-NAMES = ("calls", "learned", *REASONS, "conversations", "samples", "forks", "overridden", "refused")
+NAMES = (
+    "calls",
+    "learned",
+    *REASONS,
+    "conversations",
+    "samples",
+    "spliced",
+    "forks",
+    "overridden",
+    "refused",
+)
 
 
 class Ledger:
     """Counts of answers. A call for ``n`` answers counts ``n`` times. One writer.
 
-    Besides the answers: ``conversations`` that began, ``samples`` that were learned from, ``forks``
-    (answers whose conversation went on from an earlier place or with other tokens), ``overridden``
-    (answers whose temperature, top_p or seed was not the caller's) and ``refused`` calls.
+    Besides the answers: ``conversations`` that began, ``samples`` that were learned from,
+    ``spliced`` (answers whose prompt got the drawn tokens of an earlier answer, in place of its
+    text's), ``forks`` (answers whose conversation went on from an earlier place or with other
+    tokens), ``overridden`` (answers whose temperature, top_p or seed was not the caller's) and
+    ``refused`` calls.
     """
 
     specs: ClassVar[dict[str, Tree]] = {"count": ArraySpec((len(NAMES),), "int64")}

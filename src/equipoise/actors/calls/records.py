@@ -13,6 +13,7 @@ _PRIME = (1 << 61) - 1
 _BASE = secrets.randbelow(_PRIME - 512) + 256  # no caller can choose prompts with equal hashes
 Group = tuple[str, object]
 Seen = tuple[str, tuple[int, int], Group]
+TAIL = 8  # most tokens at the end of a prompt that may merge with the answer's text
 
 
 class NotPossible(Exception):
@@ -21,6 +22,23 @@ class NotPossible(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status, self.sentence = status, sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The end of a call's prompt as the tokenizer wrote it, which its next prompt may begin with.
+
+    ``hashes``: of all its tokens, of all but the last one, and so on.
+    """
+
+    length: int
+    hashes: Sequence[int]
+    tail: Sequence[int]  # the last ``TAIL`` tokens
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], hashes: Sequence[int]) -> Asked:
+        """Return the end of a prompt with these ``prefixes``."""
+        return cls(len(prompt), array("q", hashes[-TAIL - 1 :])[::-1], array("q", prompt[-TAIL:]))
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +52,7 @@ class Mark:
     text: str  # key of the messages so far
     messages: Sequence[Mapping[str, object]]  # after the conversation's first prompt
     stop: Stop
+    asked: Asked
     claims: int = 0  # calls that followed it
 
     @property
@@ -126,13 +145,14 @@ class Names:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One answer that is being drawn."""
+    """One answer that is being drawn. ``prompt``: the tokens that the engine reads."""
 
     conversation: Conversation
     prompt: Sequence[int]
     row: Row | None  # the sample that it continues; None: another one begins
     parent: Mark | None  # the answer that it follows
     id: str
+    asked: Asked
     over: bool = False
 
 

@@ -28,6 +28,7 @@ from equipoise.actors.calls.records import (
     Turn,
     prefixes,
 )
+from equipoise.actors.calls.splicing import Splicer
 from equipoise.actors.engine.call_engine import CallEngine
 from equipoise.actors.engine.request_engine import Sampling
 from equipoise.actors.episodes import Episodes
@@ -124,6 +125,7 @@ class CallParts:
     per_batch: int  # blocks of an update
     most_ready: int  # without a bound on lag: complete blocks above which new conversations wait
     alone: bool  # has the worker a thread of its own?
+    splicer: Splicer | None  # None: tokens are never those of a text
     cut: Callable[[], int]  # the number of the newest cut that is saved for
 
 
@@ -155,7 +157,7 @@ class CallWorker(Generator):
             note=note,
         )
         self._parts, self.ledger, self.inbox = answering, answering.ledger, Inbox()
-        self.conversations = Conversations(answering.limits, self.ledger)
+        self.conversations = Conversations(answering.limits, self.ledger, answering.splicer)
         self.server: WebServer | None = None
         self._pending: deque[Call] = deque()
         self._calls: dict[int, Call] = {}  # by the engine's group
@@ -268,10 +270,11 @@ class CallWorker(Generator):
             call.logp = [[] for _ in call.turns]
             call.version = [[] for _ in call.turns]
             self._calls[call.group] = call
-            how = Sampling(top=call.top)
-            self._engine.submit(
-                call.group, call.prompt, call.samples, limit=call.limit, sampling=how
-            )
+            how, prompt, limit = Sampling(top=call.top), call.turns[0].prompt, call.limit
+            if (splicer := self._parts.splicer) is not None:
+                # the drawn tokens of a text may be more than the text's own
+                limit = min(limit, splicer.most - len(prompt))
+            self._engine.submit(call.group, prompt, call.samples, limit=limit, sampling=how)
         return begun
 
     @property

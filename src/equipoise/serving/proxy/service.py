@@ -142,7 +142,10 @@ class CallService(Service):
                 "begun": counts["conversations"],
                 "open": len(self._worker.conversations),
             },
-            **{name: counts[name] for name in ("samples", "forks", "overridden", "refused")},
+            **{
+                name: counts[name]
+                for name in ("samples", "spliced", "forks", "overridden", "refused")
+            },
             "version": self._worker.version,
         }
 
