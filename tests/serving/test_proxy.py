@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain, pairwise
 from types import SimpleNamespace
 from typing import Any, Literal
 from urllib.parse import quote, unquote
@@ -17,6 +18,7 @@ import pytest
 
 from equipoise import api
 from equipoise.actors.calls.ledger import REASONS
+from equipoise.actors.calls.splicing import Splicer
 from equipoise.api.proxied import _like
 from equipoise.listening import listen
 from equipoise.programs.refusals import check
@@ -25,6 +27,7 @@ from equipoise.serving.proxy.server import start_server
 from equipoise.sources.calls import TOKEN, Address, Calls
 from equipoise.sources.source import source_of
 from equipoise.types import CallSource, TaskSource, TextSpec
+from equipoise.types.packed import Prompt
 from tests.actors.calling import Ring
 from tests.serving.chats import BYTES, POSITIONS, Bytes, Chat, net
 
@@ -61,9 +64,19 @@ class Proxy(Chat):
         return status, said["error"]["message"]
 
 
-def opened(**settings: Any) -> tuple[Ring, int]:
+class Ended(Bytes):
+    """Bytes, with a chat template that ends each message."""
+
+    def prompt(self, prompt: Prompt, template: Mapping[str, object] = {}) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        said = [[*self.encode(f"<{one['role']}>{one['content']}"), BYTES] for one in prompt]
+        return [*chain.from_iterable(said), *self.encode("<assistant>")]
+
+
+def opened(tokenizer: Bytes | None = None, **settings: Any) -> tuple[Ring, int]:
     """A worker behind a server, and its port."""
-    port = free_port()
+    port, tokenizer = free_port(), tokenizer or Bytes()
     given = {"source.arguments": "alphabet=ab"} | settings
     program = api.program(
         f"proxy:{port}", "grpo", settings=[f"{key}={value}" for key, value in given.items()]
@@ -71,16 +84,17 @@ def opened(**settings: Any) -> tuple[Ring, int]:
     source = source_of(program)
     assert isinstance(source, Calls)
     limits = {"most": source.settings.conversations, "calls": SPEC.turns}
-    ring = Ring(max_lag=None, per_batch=1, spec=SPEC, net=net, **limits)
-    text: Any = SimpleNamespace(spec=SPEC, tokenizer=Bytes())
+    splicer = Splicer(tokenizer.decode, tokenizer.eos, POSITIONS)
+    ring = Ring(max_lag=None, per_batch=1, spec=SPEC, net=net, splicer=splicer, **limits)
+    text: Any = SimpleNamespace(spec=SPEC, tokenizer=tokenizer)
     ring.worker.server = start_server(source, ring.worker, text, net())
     return ring, port
 
 
 @contextmanager
-def proxied(**settings: Any) -> Iterator[Proxy]:
+def proxied(tokenizer: Bytes | None = None, **settings: Any) -> Iterator[Proxy]:
     """A worker that ticks in a thread of its own, and learns, behind a server."""
-    ring, port = opened(**settings)
+    ring, port = opened(tokenizer, **settings)
     over, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
@@ -263,6 +277,33 @@ def test_two_calls_of_one_conversation_at_once_are_two_samples(proxy: Proxy) -> 
         assert all(one.result()["choices"] for one in asked)
     status, found, _ = proxy.ask("/v1/reward", {"id": "both", "reward": 1})
     assert status == 200 and found["answers"] == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_that_are_sent_back_are_read_as_they_were_drawn(stream: bool) -> None:
+    """Its network draws bytes that are no character, so the text that comes back has others."""
+    with proxied(Ended()) as proxy:
+        messages: list[dict[str, str]] = [*ASK["messages"]]
+        for _ in range(SPEC.turns):
+            more = {"max_tokens": 12, "messages": messages}
+            if stream:
+                more["stream_options"] = {"include_usage": True}
+                events = proxy.events(CHAT, ASK | more)
+                parts = [one["choices"][0]["delta"] for one in events if one["choices"]]
+                text = "".join(one.get("content") or "" for one in parts)
+                said = events[-1]
+            else:
+                said = proxy.chat(**more)
+                text = said["choices"][0]["message"]["content"]
+            prompt = [*proxy.ring.engine.prompts.values()][-1]
+            assert said["usage"]["prompt_tokens"] == len(prompt)
+            answer = {"role": "assistant", "content": text}
+            messages = [*messages, answer, {"role": "user", "content": "on"}]
+        found = proxy.ledger()
+        assert (found["forks"], found["spliced"]) == (0, SPEC.turns - 1)
+        assert list(prompt) != Ended().prompt(messages[:-2])
+        for before, after in pairwise(proxy.ring.engine.prompts.values()):
+            assert after[: len(before)] == before
 
 
 def test_an_endless_agent_is_stopped(proxy: Proxy) -> None:

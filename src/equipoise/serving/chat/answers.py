@@ -139,7 +139,9 @@ class Answers:
         }
 
     def _usage(self) -> Json:
-        prompt = sum(map(len, self._reply.job.prompts))
+        return self._used(sum(map(len, self._reply.job.prompts)))
+
+    def _used(self, prompt: int) -> Json:
         written = self._reply.tokens
         return {
             "prompt_tokens": prompt,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from equipoise.actors.calls.worker import Call
 from equipoise.foreign import Foreign
 from equipoise.serving.chat.answers import Answers, Json, encode
-from equipoise.serving.chat.writer import Piece
+from equipoise.serving.chat.wire import Asked
+from equipoise.serving.chat.writer import Piece, Reply
 from equipoise.serving.proxy.requests import tool_calls
 
 decode = msgspec.json.Decoder().decode
@@ -16,6 +18,16 @@ decode = msgspec.json.Decoder().decode
 
 class CallAnswers(Answers):
     """The JSON of one answer."""
+
+    def __init__(self, asked: Asked, reply: Reply, token: Callable[[int], str], call: Call) -> None:
+        """``token`` returns the text of one token."""
+        super().__init__(asked, reply, token)
+        self._call = call
+
+    def _usage(self) -> Json:
+        """Count the tokens that were read, drawn ones of earlier answers among them."""
+        prompt = len(self._call.turns[0].prompt) if self._call.turns else len(self._call.prompt)
+        return self._used(prompt)
 
     def whole(self, pieces: Sequence[Piece]) -> bytes:
         body = super().whole(pieces)

@@ -64,8 +64,9 @@ class ProxyApp(chat.App):
         asked = read_call(kind, body, exchange.headers, self.service.model.name)
         reply = await self.service.ask(asked)
         leaving = asyncio.ensure_future(chat.fail_when_left(exchange.receive, reply))
+        call = self.service.call_writer.call_of(reply)
         answers = CallAnswers(
-            asked, reply, lambda token: self.service.model.tokenizer.decode([token])
+            asked, reply, lambda token: self.service.model.tokenizer.decode([token]), call
         )
         try:
             if asked.stream:
@@ -73,7 +74,6 @@ class ProxyApp(chat.App):
             pieces = list[Piece]()
             while some := await reply.next():
                 pieces += some
-            call = self.service.call_writer.call_of(reply)
             named = [turn.conversation.name for turn in call.turns]
             shown = ", ".join(quote(one, safe=SHOWN) for one in dict.fromkeys(named))
             where = (CONVERSATION, shown.encode())
