@@ -3,7 +3,7 @@
 import pytest
 
 import equipoise as eq
-from equipoise.api.pinning import pinned_like, with_commit
+from equipoise.api.pinning import pinned_like, with_commit, with_whole_paths
 from equipoise.language import files, models
 from equipoise.nets.decoder import Decoder
 
@@ -109,6 +109,33 @@ def test_a_run_keeps_the_whole_path_of_a_folder(monkeypatch, tmp_path):
     assert pinned_like(relative, kept) == kept
     with pytest.raises(ValueError, match="expected a directory with config.json"):
         models.find(kept.source.model)
+
+
+def test_a_run_keeps_the_whole_paths_of_its_files(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows.jsonl", "held.jsonl"):
+        (tmp_path / name).write_text('{"prompt": "a", "completion": "b"}\n')
+    settings = [
+        "source.arguments=held_out=held.jsonl",
+        "source.adapter=mine/adapter",
+        "source.engine_token_file=token",
+    ]
+    relative = eq.program("rows.jsonl", "grpo", settings=settings)
+    kept = with_whole_paths(relative)
+    assert kept.source.task == str(tmp_path / "rows.jsonl")
+    assert kept.source.arguments == (f"held_out={tmp_path / 'held.jsonl'}",)
+    assert kept.source.adapter == str(tmp_path / "mine" / "adapter")
+    assert kept.source.engine_token_file == str(tmp_path / "token")
+    assert kept.name == "rows.jsonl"  # in the name of the run's folder
+    assert with_whole_paths(kept) == kept
+    for one in tmp_path.glob("*.jsonl"):
+        one.unlink()
+    assert pinned_like(relative, kept) == kept  # the command again, in the same folder
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert pinned_like(relative, kept) != kept
+    ours = eq.program("sort", "grpo")
+    assert with_whole_paths(ours) == ours
 
 
 COMMITS = ("a" * 40, "b" * 40)

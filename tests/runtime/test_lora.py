@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import api
+from equipoise.api.served_text import of_run
 from equipoise.api.writing import writer
 from equipoise.language import adapters, files
 from equipoise.language.tokenizers import CharTokenizer
@@ -93,6 +95,31 @@ def test_checkpoints_have_the_adapters_alone(alone: Any) -> None:
     assert newest is not None
     kept = checkpoint.load(newest)[0]
     assert {name.rpartition(".")[2] for name in kept} == {"lora_A", "lora_B", "sha256"}
+
+
+@pytest.mark.thorough
+def test_the_model_of_adapters_may_have_moved(alone: Any, base: Path, tmp_path: Path) -> None:
+    place, wanted = alone["place"], api.generate(alone["place"], ["201102>"], greedy=True)
+    other = tmp_path / "other"
+    shutil.copytree(base, other)
+    net = Decoder(files.read_config(base))
+    files.write(other, net.config, dict(net.named_parameters()), eos=(4,))
+    moved = base.rename(tmp_path / "moved")
+    try:
+        with pytest.raises(ValueError, match=rf"at {base}, got none .*name its folder with --base"):
+            api.generate(place, ["201102>"])
+        assert api.generate(place, ["201102>"], greedy=True, base=moved) == wanted
+        assert of_run(place, "", "", (), str(moved)).positions == 64
+        api.export(place, tmp_path / "merged", base=moved)
+        api.export(place, tmp_path / "apart", only="adapter", base=moved)
+        said = json.loads((tmp_path / "apart" / adapters.CONFIG).read_text())
+        assert said["base_model_name_or_path"] == str(moved)
+        with pytest.raises(ValueError, match="--base: must be the folder of a model, got"):
+            api.generate(place, ["201102>"], base=base)
+        with pytest.raises(ValueError, match="base"):
+            api.generate(place, ["201102>"], base=other)
+    finally:
+        moved.rename(base)
 
 
 @pytest.mark.thorough

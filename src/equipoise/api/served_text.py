@@ -71,12 +71,14 @@ def version_of(place: Path) -> str:
     return f"{place.name}-{checkpoint.identity(place)[:DIGITS]}"
 
 
-def of_run(directory: Path, version: str, name: str, trust: Sequence[str]) -> Model:
-    """Return the model of a run on text: its newest kept weights, or those of ``version``."""
+def of_run(directory: Path, version: str, name: str, trust: Sequence[str], base: str = "") -> Model:
+    """Return the model of a run on text: its newest kept weights, or those of ``version``.
+    ``base``: the folder of the adapters' model (default: where it was).
+    """
     run = RunDirectory.found(directory).path
     source = None if version else Following(run)
     place = _kept(run, version) if version else weights_of(run)
-    program, text, net = writer(run, source=place, trust=trust)
+    program, text, net = writer(run, source=place, trust=trust, base=base)
     if isinstance(net, Scores):
         raise ValueError(
             f"{directory}: must be a run whose model writes, got a reward model; eq.score scores "

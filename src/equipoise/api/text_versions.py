@@ -61,7 +61,7 @@ def gathered(place: Path, registry: RegistryReader, *, base: str = "") -> Iterat
     aside.mkdir(parents=True)
     try:
         if run:
-            found = _of_run(place, aside / "model")
+            found = _of_run(place, aside / "model", base)
         else:
             found = _of_folder(place, aside / "model", registry, base)
         if found is None:
@@ -73,13 +73,13 @@ def gathered(place: Path, registry: RegistryReader, *, base: str = "") -> Iterat
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _of_run(place: Path, to: Path) -> versions.Facts | None:
+def _of_run(place: Path, to: Path, base: str) -> versions.Facts | None:
     """Export the model of a run into a new folder; None for a reward model."""
-    program, text, net = writer(place)
+    program, text, net = writer(place, base=base)
     if isinstance(net, ScoredDecoder):
         return None
     adapted = bool(lora.layers_of(net))
-    export_model(place, to, adapter=adapted)
+    export_model(place, to, adapter=adapted, base=base)
     settings, source = texts_of(program).settings, weights_of(place)
     (policy, *_) = learning(program).values()
     weights = adapters.base_sha256(to) if adapted else ""

@@ -21,7 +21,7 @@ from equipoise.api.options import (
     check_shapes,
     expanded,
 )
-from equipoise.api.pinning import pinned, pinned_like, with_commit
+from equipoise.api.pinning import pinned, pinned_like, with_commit, with_whole_paths
 from equipoise.api.playing import weights_of
 from equipoise.api.programs import Chosen, Env, made_program
 from equipoise.api.writing import reward_model
@@ -252,7 +252,9 @@ def run_of(made: Program, order: Order) -> Run:
         raise FileExistsError(
             f"{url}: expected no run there, got {held}; --or-resume goes on with it"
         )
-    made = pinned(with_commit(made), lambda folder: reward_model(folder, trust=order.trust))
+    made = pinned(
+        with_whole_paths(with_commit(made)), lambda folder: reward_model(folder, trust=order.trust)
+    )
     made, beginning = _beginning(made, order, None if out is None or url is not None else Path(out))
     # a refusal comes before anything is measured or connected
     if (beginning.weights is not None or on == "ray") and not made.outside:

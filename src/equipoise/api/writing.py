@@ -62,19 +62,24 @@ def writer(
     best: bool = False,
     trust: Sequence[str] = (),
     source: Path | None = None,
+    base: str | os.PathLike[str] = "",
 ) -> tuple[Program, Voice, Any]:
     """The program of a run on text, its tokenizer with the facts, and its network with the weights
     that ``load`` would take, or those of the checkpoint ``source``.
 
     Only the run's own files are read: its prompts, its reward and the model that it began with may
-    be gone.
+    be gone. A run with adapters needs that model, in its folder or in ``base``.
     """
     with local(directory) as here:
-        return _writer(here, best, trust, source)
+        return _writer(here, best, trust, source, os.fspath(base))
 
 
 def _writer(
-    directory: str | os.PathLike[str], best: bool, trust: Sequence[str], source: Path | None
+    directory: str | os.PathLike[str],
+    best: bool,
+    trust: Sequence[str],
+    source: Path | None,
+    base: str,
 ) -> tuple[Program, Voice, Any]:
     kinds = ("algorithm", "torso")
     program = RunDirectory.open(directory, trusted=trust, only=kinds).program
@@ -90,13 +95,33 @@ def _writer(
         parse_json(checkpoint.read(source, checkpoint.SPEC), file), name, str(file)
     )
     if spec.lora:  # adapters alone are in the run, so the model that it began with is opened
-        whole = RunDirectory.open(directory, trusted=trust, only=(*kinds, "model")).program
-        model = texts_of(whole).settings.model
-        found = None if models.is_shape(model) else models.find(model).directory
-        spec = replace(spec, weights=str(found or ""))
+        if not base:  # the user names another folder, and a file this one
+            program = RunDirectory.open(directory, trusted=trust, only=(*kinds, "model")).program
+        spec = replace(spec, weights=_base(directory, texts_of(program).settings.model, base))
+    elif base:
+        raise ValueError(f"--base: must be left out without adapters, got {base!r}")
     net = network(program, RunSpec(env=spec, policies={name: spec}), name)
     playable.fill({name: net}, checkpoint.load(source)[0], str(source))
     return program, voice(spec, RunDirectory.found(directory).path), net
+
+
+def _base(directory: str | os.PathLike[str], model: str, base: str) -> str:
+    """Return the folder of the model that a run's adapters belong to, ``base`` if that is given;
+    "" for a shape.
+    """
+    if base:
+        if not (place := Path(base).expanduser().absolute()).is_dir():
+            raise ValueError(f"--base: must be the folder of a model, got {base!r}")
+        return str(place)
+    if models.is_shape(model):
+        return ""
+    try:
+        return str(models.find(model).directory or "")
+    except ValueError as error:
+        raise ValueError(
+            f"{os.fspath(directory)}: must have the model of its adapters at {model}, got none "
+            f"({shortened(str(error))}); name its folder with --base DIR"
+        ) from error
 
 
 def _asked(prompt: Prompt, number: int, chat: bool) -> Prompt:
@@ -124,6 +149,7 @@ def generate(
     limit: int | None = None,
     best: bool = False,
     trust: Sequence[str] = (),
+    base: str | os.PathLike[str] = "",
 ) -> list[Answer]:
     """Complete prompts with the trained model of a run on text.
 
@@ -137,6 +163,7 @@ def generate(
         limit: At most this many tokens of a completion (default: as in training).
         best: Take the weights of the best evaluation.
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
+        base: The folder of the model that a run's adapters belong to (default: where it was).
 
     Returns:
         An answer for each sample of each prompt, in order: ``answer.text``.
@@ -153,7 +180,7 @@ def generate(
         raise ValueError(f"samples: expected at least 1, got {samples}")
     if isinstance(prompts, str):
         raise ValueError("prompts: expected a list of prompts, got one text; put it into a list")
-    program, text, net = writer(directory, best=best, trust=trust)
+    program, text, net = writer(directory, best=best, trust=trust, base=base)
     policy, *_ = learning(program).values()
     if isinstance(net, Scores):
         raise ValueError(
@@ -206,6 +233,7 @@ def export_model(
     best: bool = False,
     adapter: bool = False,
     trust: Sequence[str] = (),
+    base: str | os.PathLike[str] = "",
 ) -> Path:
     """Write ``config.json`` and ``model.safetensors`` for ``transformers`` into a new folder; a
     reward model with its calibration on held-out pairs, whose file is read again.
@@ -213,14 +241,15 @@ def export_model(
     A run with adapters gives the model with the adapters in its weights. ``adapter`` gives the
     adapters alone, as peft loads them.
     """
-    program, text, net = writer(directory, best=best, trust=trust)
+    program, text, net = writer(directory, best=best, trust=trust, base=base)
     if adapter:
         if isinstance(net, Scores):
             raise ValueError(
                 f"{directory}: must be a run whose model writes to give adapters alone, got a "
                 "reward model, whose head learns whole; leave out --only"
             )
-        adapters.write(to, net, texts_of(program).settings.model)
+        named = str(Path(base).expanduser().absolute()) if os.fspath(base) else ""
+        adapters.write(to, net, named or texts_of(program).settings.model)
         text.tokenizer.save(to)
         return to
     net = lora.merged(net)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, cast, get_args
 import typer
 
 from equipoise.cli.app import Trust, app, place, plain_command, vouched
+from equipoise.cli.generate import Base
 from equipoise.console.help import Sections
 from equipoise.console.place import say
 from equipoise.hints import shortened
@@ -66,6 +67,7 @@ def export(
             help="Write weights without a graph, or adapters alone",
         ),
     ] = None,
+    base: Base = "",
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -85,6 +87,7 @@ def export(
         recorded=recorded,
         rows=count,
         only=one_of(only),
+        base=base,
         **vouched(trust),
     )
     if not found.version:

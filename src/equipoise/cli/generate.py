@@ -23,6 +23,9 @@ Best = Annotated[
     bool,
     typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
 ]
+Base = Annotated[
+    str, typer.Option(metavar="DIR", help="Folder of the model that adapters belong to")
+]
 Directory = Annotated[
     str, typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME")
 ]
@@ -101,6 +104,7 @@ def generate(
         typer.Option(metavar="N", help="Conversations with the run's partner, in place of prompts"),
     ] = None,
     best: Best = False,
+    base: Base = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     trust: Trust = None,
     *,
@@ -126,6 +130,7 @@ def generate(
             directory,
             at_least(conversations, "--conversations"),
             best=best,
+            base=base,
             **drawing,
             **vouched(trust),
         )
@@ -136,6 +141,7 @@ def generate(
         directory,
         prompt or [],
         best=best,
+        base=base,
         **drawing,
         **vouched(trust),
     )

@@ -188,7 +188,8 @@ def _serve_text(place: Path, settings: Settings, text: TextSettings, decisions: 
 
     model: Model | Registered
     adapted = (place / "adapter_config.json").is_file()
-    if text.base and not (registered or adapted):
+    of_a_run = (place / "run.json").is_file()
+    if text.base and not (registered or adapted or of_a_run):
         raise ValueError(f"--base: must be left out without adapters, got {text.base!r}")
     if registered and (text.version or text.name):
         odd_one = "--version" if text.version else "--model-name"
@@ -198,8 +199,8 @@ def _serve_text(place: Path, settings: Settings, text: TextSettings, decisions: 
         )
     if registered:
         model = Registered(RegistryReader(place), settings.policy, text.base)
-    elif (place / "run.json").is_file():
-        model = of_run(place, text.version, text.name, settings.trusted)
+    elif of_a_run:
+        model = of_run(place, text.version, text.name, settings.trusted, text.base)
     elif text.version:
         raise ValueError(f"--version: must be left out for a model's folder, got {text.version!r}")
     elif adapted:

@@ -459,16 +459,24 @@ class Texts(Source):
     def _recited(self, text: Text, example: Example) -> Recited:
         """The completion of an example, or the messages of a conversation, as tokens."""
         if example.turns:
+            answers = [one for one in example.turns if one["role"] == "assistant"]
+            for number, one in enumerate(answers):
+                if not (str(one["content"]).strip() or one.get("tool_calls")):
+                    raise ValueError(
+                        f"answer {number + 1} of {len(answers)} of the assistant: must have a text "
+                        "or a call of a tool, got an empty one; remove the row"
+                    )
             arguments = tasks.arguments(self.settings.chat_template_kwargs, "chat_template_kwargs")
             tokens, own = text.tokenizer.conversation(
                 example.prompt, example.turns, {**arguments, **example.template}
             )
             chosen = np.asarray(own, bool)
-        elif example.completion:
+        elif example.completion.strip():
             tokens = [*text.tokenizer.encode(example.completion), text.spec.eos[0]]
             chosen = None
         else:
-            raise ValueError("expected a completion to imitate (a column of that name), got none")
+            got = "none" if not example.completion else "white space alone"
+            raise ValueError(f"expected a completion to imitate (a column of that name), got {got}")
         return Recited(np.asarray(tokens, np.int64), np.zeros(len(tokens), np.float32), chosen)
 
     def ungraded(self, text: Text) -> generator.Grader:

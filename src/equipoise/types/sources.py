@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from equipoise.facts import (
@@ -403,7 +404,8 @@ class TaskSource(SourceSettings):
 
     @property
     def title(self) -> str:
-        return self.task
+        # a whole path is too long for the name of a folder
+        return PurePath(self.task).name if self.task.startswith("/") else self.task
 
     @property
     def reward_models(self) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
-from urllib.parse import urlsplit
 
 from equipoise.access import LOCAL, is_local, need_token, read_token
 from equipoise.actors.engine.engine import OnUpdate
 from equipoise.hints import hint, one_line, shortened
+from equipoise.urls import read_url
 
 NAME = "vllm"  # begins its name as a setting
 TOKEN = "EQUIPOISE_ENGINE_TOKEN"
@@ -70,29 +70,15 @@ def addresses(named: str) -> list[Address]:
 
 
 def _address(text: str) -> Address:
-    example, shown = f"such as {NAME}:http://127.0.0.1:8000", text.rpartition("@")[2]
-    try:
-        parts = urlsplit(text if "//" in text else f"//{text}", scheme="http")
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ValueError(f"{NAME}: must be URLs, {example}, got {shown!r} ({error})") from None
-    if parts.username is not None or parts.password is not None:  # a secret is not repeated
+    example = f"{NAME}:http://127.0.0.1:8000"
+    token = f"a token is set by ${TOKEN} or source.engine_token_file"
+    found = read_url(text, f"{NAME}: must be URLs", example, token)
+    if found.path.strip("/") not in ("", "v1"):
         raise ValueError(
-            f"{NAME}: must be URLs without a user and a password, {example}, got those of {host}; "
-            f"a token is set by ${TOKEN} or source.engine_token_file"
+            f"{NAME}: must be URLs without a path, such as {example}, got {shortened(repr(text))}"
         )
-    plain = not (parts.query or parts.fragment)
-    if (
-        parts.scheme not in ("http", "https")
-        or not host
-        or not plain
-        or any(map(str.isspace, text))
-    ):
-        raise ValueError(f"{NAME}: must be URLs, {example}, got {shortened(repr(text))}")
-    if parts.path.strip("/") not in ("", "v1"):
-        raise ValueError(f"{NAME}: must be URLs without a path, {example}, got {text!r}")
-    tls = parts.scheme == "https"
-    return Address(host, port or (443 if tls else 80), tls)
+    tls = found.scheme == "https"
+    return Address(found.host, found.port or (443 if tls else 80), tls)
 
 
 def token_for(named: Sequence[Address], file: str) -> str | None:

@@ -8,17 +8,17 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import urlsplit
 
-from equipoise.access import is_local
 from equipoise.files import parse_json
 from equipoise.foreign import Foreign
 from equipoise.hints import hint, said, shortened
+from equipoise.urls import read_url
 
 TOKEN = "EQUIPOISE_OPENENV_TOKEN"  # the variable with a server's token
 LARGEST = 8 << 20  # bytes of a message
 LONGEST = 300  # characters of the server's words in an error
 WHOLE = "json"  # as the name of a field: all fields
+SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}  # and HTTP's for each
 OURS = ("metadata", "done", "reward")  # fields that are no text for or of the model
 NUMBERS: Mapping[str, Callable[[str], float]] = {"integer": int, "number": float}
 Fields = Mapping[str, Foreign]
@@ -30,26 +30,10 @@ class Invalid(ValueError):
 
 def address(url: str, at: str) -> tuple[str, bool]:
     """Return a URL as http(s)://..., and whether only this machine can be reached by it."""
-    given = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(given)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise ValueError(f"{at}: must be openenv:URL with a URL, got {error}") from None
-    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("http", "https") or not host:
-        raise ValueError(
-            f"{at}: must be openenv:URL with http, https, ws or wss and a host, such as "
-            f"openenv:http://127.0.0.1:8000, got {shortened(repr(url))}"
-        )
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(
-            f"{at}: must be a URL without a user, a query and a fragment; a token stands in {TOKEN}"
-        )
-    if any(ord(one) < 33 for one in url):
-        raise ValueError(f"{at}: must be a URL without spaces, got {shortened(repr(url))}")
-    path = parts.path.rstrip("/").removesuffix("/ws")
-    return f"{scheme}://{parts.netloc}{path}", is_local(host)
+    wanted, example = f"{at}: must be openenv:URL with a URL", "openenv:http://127.0.0.1:8000"
+    found = read_url(url, wanted, example, f"a token stands in {TOKEN}", SCHEMES)
+    path = found.path.removesuffix("/ws")
+    return f"{SCHEMES[found.scheme]}://{found.netloc}{path}", found.local
 
 
 def read_schema(

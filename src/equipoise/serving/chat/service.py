@@ -221,7 +221,7 @@ class Service:
             tokens = served.prompt(asked, template)
         except ValueError as error:
             chat = "; try /v1/completions" if "no chat template" in str(error) else ""
-            raise Denied(400, f"{param}: {shortened(str(error), 400)}{chat}", param) from None
+            raise Denied(400, f"{_named(shortened(str(error), 400), param)}{chat}", param) from None
         if not tokens:
             raise Denied(400, f"{param}: must have at least 1 token, got none", param)
         return tokens
@@ -298,6 +298,16 @@ class Service:
 def _too_long(param: str, most: str, got: str) -> Denied:
     sentence = f"{param}: must be at most {most}, got {got}"
     return Denied(400, sentence, param, "context_length_exceeded")
+
+
+def _named(error: str, param: str) -> str:
+    """Return the sentence of an error with the field of the request as its beginning, once: readers
+    of prompts begin with one of their own.
+    """
+    for name in (param, "prompt"):
+        if error.startswith((f"{name}:", f"{name},")):
+            return f"{param}{error.removeprefix(name)}"
+    return f"{param}: {error}"
 
 
 def _letters(value: object) -> int:
