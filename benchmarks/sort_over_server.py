@@ -2,9 +2,10 @@
 
     PYTHONPATH=. .venv/bin/python benchmarks/sort_over_server.py DIR [--steps 200000] [--seed 0]
 
-At ``max_lag`` 0. The server is the tests' (``tests/actors/vllm_server.py``): it speaks vLLM's interface over our own
-engine. Both runs have the settings of the recipe. It fails unless their parameters are equal to the
-bit, and prints each run's seconds, score on held-out prompts and hash.
+Both run at ``max_lag`` 0 with the settings of the recipe. The server is the tests'
+(``tests/actors/vllm_server.py``): it speaks vLLM's interface over our own engine. The command fails
+unless the parameters are equal to the bit, and prints each run's seconds, score on held-out prompts
+and hash.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from equipoise import api
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import STATES, Shares
+from equipoise.balance.verdict import WAITING
 from equipoise.console import pages, terminal
 from equipoise.console.bars import MARKS, balance_lines, cells_of
 from equipoise.console.pages import Shown
@@ -397,6 +398,20 @@ def test_a_pipe_gets_a_line_every_five_seconds_and_at_the_end():
     assert ["evaluation" in line for line in lines] == [False, False, True, True]
     assert lines[-1].endswith("Sampling-bound")
     assert "123,457/s  return 215.3  evaluation 487.2 ± 20.1  lag 0.4 (max 1)" in lines[-1]
+
+
+def test_a_run_that_waits_for_calls_prints_no_lines_until_one_came():
+    console = plain_console()
+    with View(program(), on="process", console=console) as view:
+        for wall in (1.0, 6.0, 11.0):
+            note = ("calls are answered at http://127.0.0.1:8000/v1; waiting for agents",)
+            waits = report(wall_s=wall, cause=WAITING.cause, notes=note if wall == 6.0 else ())
+            view.update(waits)
+        view.update(report(wall_s=16.0))
+        view.update(report(wall_s=17.0, cause=WAITING.cause, final=True))
+    lines = written(console).splitlines()
+    assert "waiting for agents" in lines[0]
+    assert [line.split()[0] for line in lines if line[0] in "0123456789"] == ["0:16", "0:17"]
 
 
 def test_a_line_names_the_cause():

@@ -166,6 +166,19 @@ def test_a_run_of_calls_begins_with_another_runs_policy(tmp_path: Path) -> None:
     # a resume goes on with the limits of the run
 
 
+def test_a_run_without_a_call_tells_that_it_waits(tmp_path: Path) -> None:
+    port, notes = free_port(), list[str]()
+    run = api.start(f"proxy:{port}", "grpo", out=tmp_path / "run", steps=64, on="serial", **SMALL)
+    with run:
+        for report in run:
+            notes += report.notes
+            assert report.cause == "Waiting for calls"
+            if any(f"calls are answered at http://127.0.0.1:{port}/v1" in one for one in notes):
+                break
+    assert run.summary is not None
+    assert run.summary["verdict"].startswith("Waiting for calls: no conversation")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -167,6 +167,19 @@ def test_imitation_needs_no_reward_and_tells_of_none(here: Path) -> None:
     assert (api.export("run", "model").path / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "a", "completion": " "}, "line 2: .*got white space alone"),
+        ({"prompt": "a", "completion": ""}, "line 2: .*got none"),
+    ],
+)
+def test_an_empty_answer_is_not_imitated(here: Path, row: dict[str, Any], said: str) -> None:
+    task = rows("sft.jsonl", {"prompt": "1", "completion": "2"}, row)
+    with pytest.raises(ValueError, match=said):
+        trained(task, algorithm="sft")
+
+
 def test_where_no_prompt_fits_the_way_out_is_said(here: Path) -> None:
     task = rows("a.jsonl", *({"prompt": "1" * (600 + i)} for i in range(20)))
     with pytest.raises(
@@ -380,5 +393,13 @@ def test_the_assistant_s_messages_of_a_conversation_are_imitated(
     one = [b, b, end], [True] * 3
     both = [*one[0], user, c, assistant, a, end], [*one[1], False, False, False, True, True]
     assert one in seen and both in seen and all(found in (one, both) for found in seen)
+    empty = {
+        "messages": [*ASKED, *SAID, {"role": "user", "content": "c"}, {**SAID[0], "content": ""}]
+    }
+    task = rows("empty.jsonl", *({"messages": one} for one in said), empty, empty | {"a": 1})
+    wrong = r"empty.jsonl, line 1[34]: answer \d of \d of the assistant: must have a text or a call"
+    with pytest.raises(ValueError, match=wrong):
+        trained(task, **options | {"out": "empty", "max_completion_length": 20})
+    task = "chat.jsonl"
     with pytest.raises(ValueError, match="chat.jsonl, line .*: expected a completion of at most 4"):
         trained(task, **options | {"max_completion_length": 4, "out": "short"})

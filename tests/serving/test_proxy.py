@@ -22,6 +22,7 @@ from equipoise.actors.calls.splicing import Splicer
 from equipoise.api.proxied import _like
 from equipoise.listening import listen
 from equipoise.programs.refusals import check
+from equipoise.serving.chat.service import _named
 from equipoise.serving.proxy.requests import keys, tool_calls
 from equipoise.serving.proxy.server import start_server
 from equipoise.sources.calls import TOKEN, Address, Calls
@@ -208,6 +209,12 @@ def test_n_answers_are_conversations_of_one_group(proxy: Proxy) -> None:
     [
         (CHAT, {"messages": []}, 400, "messages: must be a list of messages"),
         (CHAT, [], 400, "body: must be"),
+        (
+            CHAT,
+            {"messages": [{"role": "robot", "content": "x"}]},
+            400,
+            "messages, message 1: unknown role 'robot'",
+        ),
         (CHAT, b"{", 400, "body"),
         (CHAT, ASK | {"model": 3}, 400, "model: must be a name"),
         (CHAT, ASK | {"group": 3}, 400, "group: must be a text"),
@@ -237,8 +244,22 @@ def test_strange_requests_get_one_sentence(
 ) -> None:
     calls = proxy.ledger()["calls"]
     got, said = proxy.refused(path, body)
+    assert said.count("messages") < 2 or "a list of messages" in said, said
     assert (got, sentence in said) == (status, True), said
     assert proxy.ledger()["calls"] == calls
+
+
+@pytest.mark.parametrize(
+    ("param", "error", "sentence"),
+    [
+        ("prompt", "prompt: expected a text", "prompt: expected a text"),
+        ("messages", "prompt: expected a text", "messages: expected a text"),
+        ("messages", "messages, message 1: unknown role", "messages, message 1: unknown role"),
+        ("messages", "the chat template fails", "messages: the chat template fails"),
+    ],
+)
+def test_a_refusal_names_the_field_once(param: str, error: str, sentence: str) -> None:
+    assert _named(error, param) == sentence
 
 
 def test_rewards_that_come_twice_early_or_too_large(proxy: Proxy) -> None:

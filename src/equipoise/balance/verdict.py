@@ -39,6 +39,7 @@ Cause = Literal[
     "Straggler",
     "Too early to say",
     "Uneven",
+    "Waiting for calls",
 ]
 
 
@@ -62,6 +63,7 @@ class Verdict:
 
 EARLY = Verdict("Too early to say")
 STARTING = Verdict("Starting", "the workers are built, and the envs are reset for the first time")
+WAITING = Verdict("Waiting for calls", "no conversation of an agent has its reward yet")
 NOTHING_YET = Verdict("Too early to say", "no env was stepped")
 
 

@@ -26,6 +26,7 @@ def show(
 
     ``endpoint``: is told every report, and closed.
     """
+    from equipoise.balance.verdict import WAITING
     from equipoise.console.aside import prints_aside
     from equipoise.console.ending import Ending
     from equipoise.envs.failures.capsule import EnvFailed
@@ -54,8 +55,9 @@ def show(
                 if endpoint is not None:
                     endpoint.update(report)
                 keep_small()
-                # serial workers are in the way of reports
-                if report.taken or report.updates or run.on != "serial":
+                # serial workers are in the way of reports, unless agents are waited for
+                waits = report.cause == WAITING.cause
+                if report.taken or report.updates or run.on != "serial" or waits:
                     start.end()
     except KeyboardInterrupt as error:
         interrupted, preempted = True, isinstance(error, Preempted)

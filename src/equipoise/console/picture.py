@@ -13,7 +13,7 @@ from rich.text import Text
 
 from equipoise.balance.alarms import Alarm
 from equipoise.balance.remedies import Remedy, sure
-from equipoise.balance.verdict import EARLY, NOTHING_YET, STARTING
+from equipoise.balance.verdict import EARLY, NOTHING_YET, STARTING, WAITING
 from equipoise.console.braille import Series, in_ascii
 from equipoise.console.place import joined, number, wrapped
 from equipoise.record.report import Evaluating, Evaluation, Report, SiteStats
@@ -26,7 +26,7 @@ PROGRESS, SPARKLINE = 20, 24
 MANY = 100  # versions; the lag above it has no tenths
 AHEAD = 1.1  # steps taken, in units of the steps learned from, above which both are shown
 HOLD_S = 30.0  # that a verdict stays in the picture
-NONE_YET = ("", STARTING.cause, EARLY.cause, NOTHING_YET.cause)  # replaced at once
+NONE_YET = ("", STARTING.cause, EARLY.cause, NOTHING_YET.cause, WAITING.cause)  # replaced at once
 SITES = 4  # that have a line each
 MOST_ALARMS = 3  # that have a line each
 MOST_INFO = 5  # lines of numbers from the env's info

@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from equipoise.balance.shares import Shares
+from equipoise.balance.verdict import WAITING
 from equipoise.console.bars import balance_lines
 from equipoise.console.keys import Keys, can_read
 from equipoise.console.pages import RING, Shown, view
@@ -213,6 +214,8 @@ class View:
             self._print(note, style="bold red" if note.startswith("warning") else "bold")
 
     def _print_line(self, report: Report) -> None:
+        if report.cause == WAITING.cause and not report.final:
+            return  # a note has the address, and nothing changes until an agent calls
         if report.wall_s >= self._next_line or report.final:
             self._next_line = report.wall_s + LINE_S
             lines = joined(

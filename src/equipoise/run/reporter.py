@@ -16,7 +16,7 @@ from equipoise.balance.calibrate import calibrate
 from equipoise.balance.remedies import Remedy
 from equipoise.balance.shares import Shares, less
 from equipoise.balance.text_verdict import TextRun, text_verdict
-from equipoise.balance.verdict import NOTHING_YET, STARTING, Setup, Verdict, verdict
+from equipoise.balance.verdict import NOTHING_YET, STARTING, WAITING, Setup, Verdict, verdict
 from equipoise.cores import usable
 from equipoise.errors import not_finite
 from equipoise.plans.blueprint import Blueprint
@@ -38,7 +38,7 @@ from equipoise.runtime.messages import Record
 from equipoise.runtime.stats import RunStats
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Schema, Text
 from equipoise.sources.source import source_of
-from equipoise.types import Program
+from equipoise.types import CallSource, Program
 
 MOST_NOTES = 200  # of a run
 ENDLESS = 10_000  # steps of an env after which a missing end of an episode is worth a word
@@ -305,7 +305,7 @@ class Reporter:
             steps_per_s = stats.taken / max(now - self._began, 1e-9)
         left = self._blue.updates - version
         starts = stats.phases and not stats.taken and not final
-        judged = STARTING if starts else self._verdict(stats, balance)
+        judged = STARTING if starts else self._judged(stats, balance)
         report = Report(
             **self._reached(version, now, judged),
             **repeated_fields(Learned, r),
@@ -386,6 +386,14 @@ class Reporter:
     def _governs(self) -> bool:
         return self._blue.program.placement.balance == "auto"
 
+    @property
+    def _calls(self) -> bool:
+        """Does the run wait for agents to call?"""
+        return isinstance(self._program.source, CallSource)
+
+    def _judged(self, stats: RunStats, balance: dict[str, Shares]) -> Verdict:
+        return WAITING if self._calls and not stats.taken else self._verdict(stats, balance)
+
     def _verdict(self, stats: RunStats, balance: dict[str, Shares]) -> Verdict:
         if self._governs:  # numbers before the last change have no meaning now
             balance = {name: less(now, self._changed[name]) for name, now in self._shares().items()}
@@ -454,9 +462,8 @@ class Reporter:
         e, stats = self._evaluations.last, self._stats()
         if self._first is not None and not self._governs:  # else the whole run was not one Program
             self._ask_the_model(stats, balance, self._first)
-        judged = (
-            self._verdict(stats, balance) if stats.taken or self._blue.pace.offline else NOTHING_YET
-        )
+        began = stats.taken or self._blue.pace.offline or self._calls
+        judged = self._judged(stats, balance) if began else NOTHING_YET
         # Between its last record and its end a whole run takes steps that are not learned from; an
         # ended run was in the middle.
         r = (

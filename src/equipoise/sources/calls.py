@@ -273,7 +273,7 @@ class Calls(Texts):
         module, _, name = self.settings.server.partition(":")
         started: foreign.Foreign = getattr(importlib.import_module(module), name)
         worker.server = started(self, worker, text, net)
-        note(f"calls are answered at {self.address}")
+        note(f"calls are answered at {self.address}; waiting for agents")
 
 
 class CallGrader:
