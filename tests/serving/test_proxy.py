@@ -305,6 +305,7 @@ def test_answers_that_are_sent_back_are_read_as_they_were_drawn(stream: bool) ->
     """Its network draws bytes that are no character, so the text that comes back has others."""
     with proxied(Ended()) as proxy:
         messages: list[dict[str, str]] = [*ASK["messages"]]
+        prompt: list[int] = []
         for _ in range(SPEC.turns):
             more = {"max_tokens": 12, "messages": messages}
             if stream:
@@ -316,13 +317,13 @@ def test_answers_that_are_sent_back_are_read_as_they_were_drawn(stream: bool) ->
             else:
                 said = proxy.chat(**more)
                 text = said["choices"][0]["message"]["content"]
-            prompt = [*proxy.ring.engine.prompts.values()][-1]
+            prompt = list([*proxy.ring.engine.prompts.values()][-1])
             assert said["usage"]["prompt_tokens"] == len(prompt)
             answer = {"role": "assistant", "content": text}
             messages = [*messages, answer, {"role": "user", "content": "on"}]
         found = proxy.ledger()
         assert (found["forks"], found["spliced"]) == (0, SPEC.turns - 1)
-        assert list(prompt) != Ended().prompt(messages[:-2])
+        assert prompt != Ended().prompt(messages[:-2])
         for before, after in pairwise(proxy.ring.engine.prompts.values()):
             assert after[: len(before)] == before
 
@@ -335,7 +336,7 @@ def test_an_endless_agent_is_stopped(proxy: Proxy) -> None:
 
 
 def test_many_callers_at_once_and_too_many_conversations() -> None:
-    with proxied(**{"source.conversations": 40}) as proxy:
+    with proxied(None, **{"source.conversations": 40}) as proxy:
         with ThreadPoolExecutor(16) as pool:
             found = [pool.submit(proxy.ask, CHAT, ASK) for _ in range(60)]
             statuses = sorted(one.result()[0] for one in found)
@@ -378,7 +379,7 @@ def _until_the_end(proxy: Proxy, body: Any) -> int:
 
 
 def test_a_deadline_is_a_refusal_that_asks_to_come_again() -> None:
-    with proxied(**{"source.call_deadline_s": 0.2}) as proxy:
+    with proxied(None, **{"source.call_deadline_s": 0.2}) as proxy:
         proxy.ring.max_lag = None
         full = proxy.ring.worker
         full.__class__ = type("Full", (full.__class__,), {"_full": True})  # no room for new ones
