@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from equipoise import api
 from equipoise.api.served_text import of_run
-from equipoise.api.writing import writer
+from equipoise.api.writing import base_at, writer
+from equipoise.cli.app import app
 from equipoise.language import adapters, files
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.nets import lora
@@ -108,16 +110,19 @@ def test_the_model_of_adapters_may_have_moved(alone: Any, base: Path, tmp_path: 
     try:
         with pytest.raises(ValueError, match=rf"at {base}, got none .*name its folder with --base"):
             api.generate(place, ["201102>"])
-        assert api.generate(place, ["201102>"], greedy=True, base=moved) == wanted
+        with base_at(str(moved)):
+            assert api.generate(place, ["201102>"], greedy=True) == wanted
+            api.export(place, tmp_path / "merged")
         assert of_run(place, "", "", (), str(moved)).positions == 64
-        api.export(place, tmp_path / "merged", base=moved)
-        api.export(place, tmp_path / "apart", only="adapter", base=moved)
+        command = ["export", str(place), str(tmp_path / "apart"), "--only", "adapter"]
+        ran = CliRunner().invoke(app, [*command, "--base", str(moved)])
+        assert ran.exit_code == 0, ran.output
         said = json.loads((tmp_path / "apart" / adapters.CONFIG).read_text())
         assert said["base_model_name_or_path"] == str(moved)
-        with pytest.raises(ValueError, match="--base: must be the folder of a model, got"):
-            api.generate(place, ["201102>"], base=base)
-        with pytest.raises(ValueError, match="base"):
-            api.generate(place, ["201102>"], base=other)
+        with base_at(str(base)), pytest.raises(ValueError, match="--base: must be the folder of a"):
+            api.generate(place, ["201102>"])
+        with base_at(str(other)), pytest.raises(ValueError, match="must be adapters of this base"):
+            api.generate(place, ["201102>"])
     finally:
         moved.rename(base)
 

@@ -55,7 +55,6 @@ def converse(
     limit: int | None = None,
     best: bool = False,
     trust: Sequence[str] = (),
-    base: str | os.PathLike[str] = "",
 ) -> list[Conversation]:
     """Play conversations of a trained model with the partner of its run.
 
@@ -69,7 +68,6 @@ def converse(
         limit: At most this many tokens of a conversation (default: as in training).
         best: Take the weights of the best evaluation.
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
-        base: The folder of the model that a run's adapters belong to (default: where it was).
 
     Returns:
         A conversation for each sample of each row, in order: ``conversation.messages``. One whose
@@ -94,7 +92,7 @@ def converse(
     with local(directory) as here:
         # the task, its partner and the rewards are imported, so all names must be vouched for
         RunDirectory.open(here, trusted=trust)
-        program, voice, net = writer(here, best=best, trust=trust, base=base)
+        program, voice, net = writer(here, best=best, trust=trust)
     source = texts_of(program)
     if isinstance(net, Scores) or source.settings.task.startswith(PROXY):
         raise ValueError(_without(directory, program.name))

@@ -12,7 +12,7 @@ from equipoise import tree
 from equipoise import trust as trusting
 from equipoise.api.playing import Loaded, read_policies, weights_of
 from equipoise.api.recorded import recordings
-from equipoise.api.writing import export_model
+from equipoise.api.writing import export_model, given_base
 from equipoise.exporting import artifact as artifacts
 from equipoise.exporting import observations
 from equipoise.exporting.parity import Parity, Seen
@@ -57,7 +57,6 @@ def export(
     rows: int | None = None,
     only: Literal["weights", "adapter"] | None = None,
     trust: Sequence[str] = (),
-    base: str | os.PathLike[str] = "",
 ) -> Exported:
     """Write a trained policy as a folder of data that acts without torch: an artifact.
 
@@ -75,7 +74,6 @@ def export(
         only: ``weights``: write no graph. ``adapter``, of a run with ``lora``: write the adapters
             alone, as ``peft`` loads them (default: the model with the adapters in its weights).
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
-        base: The folder of the model that a run's adapters belong to (default: where it was).
 
     Returns:
         The artifact: ``exported.path``, ``exported.version``, ``exported.parity``.
@@ -103,12 +101,10 @@ def export(
             isinstance(one, Mapping) and "text" in one for one in spec.get("policies", {}).values()
         ):
             with new_folder(place) as aside:
-                export_model(
-                    here, aside, best=best, adapter=only == "adapter", trust=trust, base=base
-                )
+                export_model(here, aside, best=best, adapter=only == "adapter", trust=trust)
             version = checkpoint.identity(place) if (place / REWARD).is_file() else ""
             return Exported(path=place, version=version)
-        if base:
+        if base := given_base():
             raise ValueError(f"--base: must be left out without adapters, got {base!r}")
         if only == "adapter":
             raise ValueError(

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,24 @@ class Answer:
     chat: bool = False  # is the prompt messages, and not a text that goes on?
 
 
+_BASE: ContextVar[str] = ContextVar("base", default="")
+
+
+@contextmanager
+def base_at(folder: str) -> Iterator[None]:
+    """Within it, a run with adapters is opened with its model in ``folder``; "": where it was."""
+    before = _BASE.set(folder)
+    try:
+        yield
+    finally:
+        _BASE.reset(before)
+
+
+def given_base() -> str:
+    """Return the folder of ``base_at``, or ""."""
+    return _BASE.get()
+
+
 def writer(
     directory: str | os.PathLike[str],
     *,
@@ -71,7 +91,7 @@ def writer(
     be gone. A run with adapters needs that model, in its folder or in ``base``.
     """
     with local(directory) as here:
-        return _writer(here, best, trust, source, os.fspath(base))
+        return _writer(here, best, trust, source, os.fspath(base) or given_base())
 
 
 def _writer(
@@ -149,7 +169,6 @@ def generate(
     limit: int | None = None,
     best: bool = False,
     trust: Sequence[str] = (),
-    base: str | os.PathLike[str] = "",
 ) -> list[Answer]:
     """Complete prompts with the trained model of a run on text.
 
@@ -163,7 +182,6 @@ def generate(
         limit: At most this many tokens of a completion (default: as in training).
         best: Take the weights of the best evaluation.
         trust: Modules and ``module:callable`` that a run from elsewhere may import.
-        base: The folder of the model that a run's adapters belong to (default: where it was).
 
     Returns:
         An answer for each sample of each prompt, in order: ``answer.text``.
@@ -180,7 +198,7 @@ def generate(
         raise ValueError(f"samples: expected at least 1, got {samples}")
     if isinstance(prompts, str):
         raise ValueError("prompts: expected a list of prompts, got one text; put it into a list")
-    program, text, net = writer(directory, best=best, trust=trust, base=base)
+    program, text, net = writer(directory, best=best, trust=trust)
     policy, *_ = learning(program).values()
     if isinstance(net, Scores):
         raise ValueError(
@@ -248,7 +266,8 @@ def export_model(
                 f"{directory}: must be a run whose model writes to give adapters alone, got a "
                 "reward model, whose head learns whole; leave out --only"
             )
-        named = str(Path(base).expanduser().absolute()) if os.fspath(base) else ""
+        folder = os.fspath(base) or given_base()
+        named = str(Path(folder).expanduser().absolute()) if folder else ""
         adapters.write(to, net, named or texts_of(program).settings.model)
         text.tokenizer.save(to)
         return to

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast, get_args
 import typer
 
 from equipoise.cli.app import Trust, app, place, plain_command, vouched
-from equipoise.cli.generate import Base
+from equipoise.cli.generate import with_base
 from equipoise.console.help import Sections
 from equipoise.console.place import say
 from equipoise.hints import shortened
@@ -37,6 +37,7 @@ def one_of(only: str | None) -> Part | None:
   equipoise export runs/NAME adapter --only adapter    its adapters, for peft""",
 )
 @plain_command("equipoise export")
+@with_base
 def export(
     directory: Annotated[
         str,
@@ -67,7 +68,6 @@ def export(
             help="Write weights without a graph, or adapters alone",
         ),
     ] = None,
-    base: Base = "",
     trust: Trust = None,
 ) -> None:
     """Write a policy that acts without torch: policy.onnx, weights, spec, edge.py and hashes.
@@ -87,7 +87,6 @@ def export(
         recorded=recorded,
         rows=count,
         only=one_of(only),
-        base=base,
         **vouched(trust),
     )
     if not found.version:

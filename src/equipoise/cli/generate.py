@@ -23,9 +23,6 @@ Best = Annotated[
     bool,
     typer.Option("--best", help="Use the weights of the best evaluation, not the newest"),
 ]
-Base = Annotated[
-    str, typer.Option(metavar="DIR", help="Folder of the model that adapters belong to")
-]
 Directory = Annotated[
     str, typer.Argument(metavar="DIR|URL", help="Run directory or its URL, such as runs/NAME")
 ]
@@ -83,6 +80,29 @@ def with_drawing(command: Callable[..., None]) -> Callable[..., None]:
     return with_parameters(run, [*own[:3], *options.values(), *own[3:]])
 
 
+def with_base(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the option ``--base``: the folder of the model that a run's adapters belong
+    to, if that is not where it was.
+    """
+    own = [*inspect.signature(command, eval_str=True).parameters.values()]
+    option = typer.Option(metavar="DIR", help="Folder of the model that adapters belong to")
+    base = inspect.Parameter(
+        "base",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default="",
+        annotation=Annotated[str, option],
+    )
+
+    @functools.wraps(command)
+    def run(**given: object) -> None:
+        from equipoise.api.writing import base_at
+
+        with base_at(str(given.pop("base"))):
+            command(**given)
+
+    return with_parameters(run, [*own[:-1], base, *own[-1:]])
+
+
 @app.command(
     cls=Sections,
     epilog="""Examples:
@@ -92,6 +112,7 @@ def with_drawing(command: Callable[..., None]) -> Callable[..., None]:
   equipoise generate runs/guess --conversations 3""",
 )
 @plain_command("equipoise generate")
+@with_base
 @with_drawing
 def generate(
     directory: Directory,
@@ -104,7 +125,6 @@ def generate(
         typer.Option(metavar="N", help="Conversations with the run's partner, in place of prompts"),
     ] = None,
     best: Best = False,
-    base: Base = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
     trust: Trust = None,
     *,
@@ -130,7 +150,6 @@ def generate(
             directory,
             at_least(conversations, "--conversations"),
             best=best,
-            base=base,
             **drawing,
             **vouched(trust),
         )
@@ -141,7 +160,6 @@ def generate(
         directory,
         prompt or [],
         best=best,
-        base=base,
         **drawing,
         **vouched(trust),
     )
