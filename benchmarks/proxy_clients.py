@@ -46,7 +46,8 @@ def model(to: Path) -> None:
     made = Tokenizer(models.WordLevel({one: i for i, one in enumerate(words)}, unk_token="<end>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     made.decoder = decoders.Fuse()
-    both = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<end>")
+    fast: Any = PreTrainedTokenizerFast  # not typed
+    both = fast(tokenizer_object=made, eos_token="<end>")
     both.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     both.save_pretrained(to)
     torch.manual_seed(0)
@@ -112,7 +113,8 @@ def by_agents(port: int) -> Play:
             "gpt-4o", client(f"/groups/{group}/conversations/{name}")
         )
         how = agents.ModelSettings(max_tokens=1)
-        agent, asked = agents.Agent(name="guesser", model=answers, model_settings=how), "?"
+        agent = agents.Agent(name="guesser", model=answers, model_settings=how)
+        asked: Any = "?"
         answer: str | None = None
         for _ in range(TURNS):
             try:
