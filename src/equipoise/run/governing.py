@@ -13,6 +13,7 @@ from pathlib import Path
 
 from equipoise.balance.governor import Governor, Lever
 from equipoise.balance.shares import add
+from equipoise.cores import usable
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.shard_refusals import check_shard_on
 from equipoise.publishing import check_order
@@ -41,10 +42,16 @@ def check_on(program: Program, on: On) -> None:
             "since it can have no processes of its own, got process; try on='serial', or "
             "concurrent.futures.ProcessPoolExecutor"
         )
-    if on == "ray" and program.placement.text == "together":
+    text = program.placement.text
+    if on == "ray" and text != "apart":
         raise ValueError(
-            "on: must be process or serial with placement.text=together, whose learners generate "
+            f"on: must be process or serial with placement.text={text}, whose learners generate "
             "at home, got ray; try --placement apart"
+        )
+    if text == "elastic" and on == "process" and (cores := usable()) < 2:
+        raise ValueError(
+            "placement.text=elastic: must have at least 2 devices, one for a generator and one "
+            f"that is lent, got {cores} core; try --placement together"
         )
     check_order(on)
     check_shard_on(program, on)

@@ -413,6 +413,7 @@ class Reporter:
             length=stats.length_mean,
             room=self._room,
             max_lag=place.max_lag,
+            lent=stats.lent,
             together=place.text == "together",
         )
         return text_verdict(found, placed, text_run, advice=advice)
@@ -487,6 +488,13 @@ class Reporter:
             "notes": self._notes,
             "alarms": self._all_alarms(),
             "governor": self._governed(self._kept),
+            "lending": {
+                "lent": stats.lent,
+                "switches": stats.switches,
+                "handed_over": stats.handed_over,
+            }
+            if self._program.placement.text == "elastic"
+            else None,
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},

@@ -554,11 +554,15 @@ class Program:
 
     @property
     def actors(self) -> int:
-        """Actors that run: none if rows are recorded, one in each learner if they are together."""
+        """Actors that run: none if rows are recorded, one in each learner if they are together;
+        both kinds in an elastic run.
+        """
         place = self.placement
         if self.source.recorded:
             return 0
-        return place.learners if place.text == "together" else place.actors
+        if place.text == "together":
+            return place.learners
+        return place.actors + (place.learners if place.text == "elastic" else 0)
 
     @property
     def groups(self) -> int:

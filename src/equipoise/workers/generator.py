@@ -15,6 +15,7 @@ from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
 from equipoise.types import WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.lending import lending
 from equipoise.workers.scorer import scorers_of
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        apart = blue.program.placement.text != "together"
-        return blue.program.actors if apart and source_of(blue.program).sampler == self.name else 0
+        place = blue.program.placement
+        writes = source_of(blue.program).sampler == self.name and blue.program.actors
+        return place.actors if writes and place.text != "together" else 0
 
     def build(self, job: Job, site: Site) -> Generator:
         (name, *_) = job.blueprint.learns
         weights = job.shared.policies[name].actor_weights.handle()
-        worker = made_generator(job, site, weights, partial(self.engine, job, site))
+        worker = made_generator(job, job.index, site, weights, partial(self.engine, job, site))
         if not job.life:
             site.load(worker)
         return worker
@@ -81,15 +83,19 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
 
 
 def made_generator(
-    job: Job, site: Site, weights: WeightStore, engine: Callable[[Text], Continuing]
+    job: Job,
+    group: int,
+    site: Site,
+    weights: WeightStore,
+    engine: Callable[[Text], Continuing],
 ) -> Generator:
-    """Make a generator of the group of samples ``job.index``. ``weights``: that it draws with.
+    """Make the generator of a group of samples. ``weights``: that it draws with.
 
     DifferentPrompts if the task is another than the run began with.
     """
-    blue, index = job.blueprint, job.index
+    blue, words = job.blueprint, lending(job.shared)
     name, *_ = blue.learns
-    rank, program = blue.learner_of(index), blue.program
+    rank, program = blue.learner_of(group), blue.program
     source = texts_of(program)
     text = source.text()
     if text.spec.sha256 != blue.spec.env.sha256:
@@ -124,8 +130,9 @@ def made_generator(
         ),
         blocks=site.queues[rank],
         weights=weights,
-        episodes=job.shared.actors[index],
-        streams=stream_ids(index, program.placement.group_envs),
+        episodes=job.shared.actors[group],
+        streams=stream_ids(group, program.placement.group_envs),
         clock=site.clock,
         note=site.note,
+        seat=None if words is None else words.seat(group),
     )

@@ -1,0 +1,326 @@
+"""The learner whose device is lent to generation while that pays: one worker learns when there is a
+batch, and draws samples meanwhile.
+
+The law.
+
+- The devices are lent or they are not (``Lending.lent``, which the first learner writes). They are
+  lent all at once, since each learner waits for samples of a queue of its own.
+- A learner learns whenever it has a batch. Lent, it otherwise draws a token of each running sample
+  with its own weights. Its samples stay open during updates, within ``max_lag``.
+- Taken back, it begins no sample. The samples that it has begun are handed to the generators
+  (``Queue.hand_over``), which go on with them; conversations, whose partners are in this process,
+  are finished here. Then the engine gives the memory of its keys and values back.
+- While a cut withholds its batch, a learner hands nothing over, but finishes what it has: the
+  generators may be saved already.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from equipoise import schema
+from equipoise.actors.engine.engine import Continuing
+from equipoise.actors.engine.torch_engine import TorchEngine
+from equipoise.actors.generator import PARTS, Generator
+from equipoise.actors.lending import Lending
+from equipoise.balance.placement import idle_time
+from equipoise.balance.placement.lending import Lender
+from equipoise.balance.shares import Side
+from equipoise.clock import Clock
+from equipoise.learners.worker import PARTS as LEARNING
+from equipoise.learners.worker import LearnerWorker
+from equipoise.nets import lora
+from equipoise.plans.memory_needed import queue_plan
+from equipoise.sources.prompts import Text
+from equipoise.sources.text import texts_of
+from equipoise.types import Array, LateSave, StateReader, StateWriter, Tick, Tree
+from equipoise.workers.generator import LOOK_S, GeneratorKind, made_generator
+from equipoise.workers.kind import Job, Queue, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.learner import LearnerKind
+from equipoise.workers.lending import KEY, lending
+from equipoise.workers.together import OwnWeights
+
+if TYPE_CHECKING:
+    from equipoise.plans.blueprint import Blueprint
+    from equipoise.workers.shared import Shared
+
+FULL = 0.9  # share of its limit above which a generator counts as full
+SAVED = {
+    "handed": schema.count(),
+    "lent?": schema.Number(0, 1, whole=True),
+    "switches?": schema.count(),
+    "switch_s?": schema.Number(0),
+    "seen?": schema.Array((None, 3), "float64", finite=True),
+    "*": schema.Anything(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """The workers that write for one learner, and its places."""
+
+    generators: Sequence[int]  # their groups of samples
+    own: int  # the learner's group of samples
+    all_generators: int  # of all learners: the groups below this number
+    places: int  # samples that may be under way
+    group: int  # samples of a prompt
+    at_once: int  # samples that a generator may draw
+
+
+class Decider:
+    """Measures updates, and lends the learners' devices or takes them back: the first learner's."""
+
+    def __init__(self, lender: Lender, words: Lending, crew: Crew) -> None:
+        self.lender, self._words, self._crew = lender, words, crew
+        lender.lent = int(words.lent)
+        self._sums = words.sums.copy()
+        self._at: float | None = None
+
+    def updated(self, learn_s: float) -> None:
+        """An update is over, of which the learner learned for ``learn_s`` seconds."""
+        now, sums, began = perf_counter(), self._words.sums.copy(), self._at
+        since, self._sums, self._at = sums - self._sums, sums, now
+        if began is None:  # the run has just begun
+            return
+        update = self._measured(since, now - began, learn_s)
+        move = 0 if update is None else self.lender.look(idle_time.gains(update))
+        if move:
+            self._words.switch(move > 0)
+        self._deal(1 - learn_s / max(now - began, 1e-9))
+
+    def _measured(self, since: Array, seconds: float, learn_s: float) -> idle_time.Update | None:
+        """The update that is over; None if nothing was drawn."""
+        crew = self._crew
+        mine = since[[*crew.generators, crew.own]]
+        steps, samples, drawing_s, products, squares = mine[:, :5].sum(0).tolist()
+        if not steps:
+            return None
+        step_s, sample_s = idle_time.step_line(steps, samples, drawing_s, products, squares)
+        # of each device, mean over its tokens
+        at_once = mine[:, 4] / np.maximum(mine[:, 1], 1.0)
+        full = crew.at_once * len(crew.generators) < crew.places
+        return idle_time.Update(
+            seconds=seconds,
+            learn_s=min(learn_s, seconds),
+            tokens=samples,
+            samples=float(at_once.sum()),
+            step_s=step_s,
+            sample_s=sample_s,
+            generators=len(crew.generators),
+            lent=self.lender.lent > 0,
+            full=full and bool(at_once[:-1].mean() >= FULL * crew.at_once),
+            change_s=drawing_s / steps / 2 + float(mine[:, 5].max()),
+        )
+
+    def _deal(self, free: float) -> None:
+        """Divide the places among the workers that draw."""
+        crew, most = self._crew, self._words.most
+        generator, learner = idle_time.shares(
+            crew.places, group=crew.group, generators=len(crew.generators), free=free
+        )
+        lent = self._words.lent
+        most[: crew.all_generators] = generator if lent else 0
+        most[crew.all_generators :] = learner
+
+
+class Elastic:
+    """A tick is an update if there is a batch, else a token of each running sample."""
+
+    ready = Tick.BLOCKED  # the learner withholds a batch, and no sample is open
+
+    def __init__(
+        self,
+        learner: LearnerWorker,
+        generator: Generator,
+        *,
+        words: Lending,
+        own: int,
+        decider: Decider | None,
+        to: Callable[[], Array],
+        give_back: Callable[[], object],
+        file: str,
+        clock: Clock,
+    ) -> None:
+        """``own``: the group of samples of the ``generator``. ``decider``: the first learner's.
+        ``to``: the streams of the next generator that takes samples over. ``give_back``: frees the
+        memory of the engine's keys and values. ``file``: the name of the generator's file in a
+        checkpoint.
+        """
+        self._learner, self._generator, self._words = learner, generator, words
+        self._own, self._decider, self._to, self._give_back = own, decider, to, give_back
+        self._file, self._clock = file, clock
+        self._draws = False  # are there keys and values?
+        self._learn_s = 0.0  # of the update under way
+        self._moved_s = 0.0  # of the last hand-over
+
+    @property
+    def grading(self) -> bool:
+        """Does it wait for rewards, or for answers of partners?"""
+        return self._generator.grading
+
+    def tick(self) -> Tick:
+        began, version = perf_counter(), self._learner.version
+        state = self._learner.tick()
+        if state is Tick.WORKED:
+            self._learn_s += perf_counter() - began
+            if self._learner.version != version:
+                self._updated()
+            return state
+        generator = self._generator
+        generator.reserves = self._words.lent
+        if not generator.reserves and state is Tick.STARVED:
+            self._hand_over()
+        drawn = generator.tick()
+        if generator.busy:
+            self._draws = True
+        elif self._draws and not generator.reserves:
+            self._taken_back()
+        return state if drawn is Tick.BLOCKED else drawn
+
+    def _updated(self) -> None:
+        learn_s, self._learn_s = self._learn_s, 0.0
+        if self._decider is not None:
+            self._decider.updated(learn_s)
+
+    def _hand_over(self) -> None:
+        """Let the generators go on with what is open here."""
+        generator = self._generator
+        if generator.drawing and generator.hands_over:
+            began = perf_counter()
+            generator.hand_over(self._to)
+            self._moved_s = perf_counter() - began
+            self._clock.add("switch", self._moved_s)
+
+    def _taken_back(self) -> None:
+        """Free the memory of keys and values: no sample is open."""
+        self._draws, began = False, perf_counter()
+        self._give_back()
+        seconds, moved_s = perf_counter() - began, self._moved_s
+        self._clock.add("switch", seconds)
+        if self._decider is not None:
+            self._decider.lender.switch_s = seconds + moved_s
+        self._moved_s = 0.0
+
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors that wake it."""
+        return self._generator.fds()
+
+    def save(self, to: StateWriter) -> LateSave | None:
+        to.put(self._generator.state() | self._lending(), self._file)
+        return self._learner.save(to)
+
+    def _lending(self) -> Tree:
+        """What was lent so far; of the first learner also whether the devices are lent now."""
+        words, decider = self._words, self._decider
+        found: Tree = {"handed": int(words.handed[self._own])}
+        if decider is not None:
+            found |= {"lent": int(words.lent), "switches": words.switches}
+            found["switch_s"] = decider.lender.switch_s
+            found["seen"] = np.array(decider.lender.state(), np.float64).reshape(-1, 3)
+        return found
+
+    def load(self, source: StateReader) -> None:
+        """Go on with the generator; the learner was loaded when it was made."""
+        state = source.state(self._file)
+        self._generator.restore(state)
+        schema.check(state, SAVED, "")
+        self._words.handed[self._own] = state["handed"]
+        if (decider := self._decider) is not None:
+            self._words.load(bool(state["lent"]), state["switches"])
+            decider.lender.load(state["lent"], state["seen"].tolist())
+            decider.lender.switch_s = state["switch_s"]
+
+    def close(self) -> None:
+        self._generator.close()
+        self._learner.close()
+
+
+class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
+    """A learner whose device is lent to generation while that pays: to the queue it is a generator
+    more, and its death is a learner's.
+    """
+
+    side: ClassVar[Side] = "learning"
+    parts: ClassVar[tuple[str, ...]] = (*LEARNING, *PARTS, "switch")
+    alike = False  # a tick is a token or an update
+    in_blocks = False  # it learns in any case, and writes at times
+
+    def count(self, blue: Blueprint) -> int:
+        return blue.learners if blue.program.placement.text == "elastic" else 0
+
+    def groups(self, blue: Blueprint, index: int) -> range:
+        """One group, behind those of the generators."""
+        return blue.groups(blue.program.placement.actors + index)
+
+    def memory(self, blue: Blueprint) -> Tree:
+        return {**super().memory(blue), KEY: Lending.specs(blue.program.groups)}
+
+    def lender(self) -> Lender:
+        """The rule that lends the learners' devices."""
+        return Lender(most=1)
+
+    def build(self, job: Job, site: Site) -> Elastic:
+        blue, words = job.blueprint, lending(job.shared)
+        assert words is not None, "the memory of this kind"
+        learner = self.learner(job, site)
+        (line,) = learner.lines.values()
+        (own,) = self.groups(blue, job.index)
+        gives: list[Callable[[], object]] = []
+
+        def engine(text: Text) -> Continuing:
+            source = texts_of(blue.program)
+            net, device = lora.copied(line.learner.net), str(line.learner.device)
+            made = source.writing_engine(text, line.learner.algorithm, net, device=device)
+            gives.append(made.give_back if isinstance(made, TorchEngine) else _nothing)
+            return made
+
+        generator = made_generator(job, own, site, OwnWeights(line.learner), engine)
+        crew = crew_of(blue, job.index, own)
+        turns = itertools.cycle([blue.streams(group) for group in crew.generators])
+        worker = Elastic(
+            learner,
+            generator,
+            words=words,
+            own=own,
+            decider=Decider(self.lender(), words, crew) if job.index == 0 else None,
+            to=partial(next, turns),
+            give_back=gives[0],
+            file=f"{GeneratorKind.name}_{own}",
+            clock=site.clock,
+        )
+        if not job.life:
+            site.load(worker)
+        return worker
+
+    def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
+        WritingKind.lost(self, blue, shared, queues, index)
+        return LearnerKind.lost(self, blue, shared, queues, index)
+
+    def listens(self, worker: Elastic) -> tuple[int, ...]:
+        return worker.fds()
+
+    def patience(self, worker: Elastic) -> float | None:
+        return LOOK_S if worker.grading else None
+
+
+def crew_of(blue: Blueprint, rank: int, own: int) -> Crew:
+    """The workers that write for learner ``rank``, whose own group of samples is ``own``."""
+    plan, actors = queue_plan(blue), blue.program.placement.actors
+    return Crew(
+        generators=[group for group in blue.groups_of(rank) if group < actors],
+        own=own,
+        all_generators=actors,
+        places=plan.blocks * plan.block,
+        group=plan.block,
+        at_once=texts_of(blue.program).at_once(),
+    )
+
+
+def _nothing() -> None: ...
