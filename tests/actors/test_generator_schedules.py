@@ -1,5 +1,5 @@
-"""Random schedules of generators, learner, deaths and resumes: no token is older than the bound,
-and no group is lost.
+"""Random schedules of generators, learner, deaths, hand-overs and resumes: no token is older than
+the bound, and no group is lost.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pytest
 
 from equipoise import tree
 from equipoise.actors import generator
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import Partial, Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.generator import PARTS, Generator, Writing
+from equipoise.actors.lending import Lending
 from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
@@ -56,7 +57,33 @@ class Lengths:
     def __init__(self, draw: random.Random) -> None:
         self.version, self._draw = -1, draw
         self._rows: dict[tuple[int, int], list[int]] = {}
-        self.live = self.waiting = self.away = 0
+        self.waiting = self.away = 0
+
+    @property
+    def live(self) -> int:
+        return len(self._rows)
+
+    def go_on(self, rest: Any) -> None:
+        raise AssertionError("no conversation")
+
+    def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:
+        assert self.version >= 0 and len(sample.token) < limit == LIMIT
+        assert (sample.token == sample.group).all(), "a token of another group"
+        assert not len(sample.version) or self.version >= sample.version.max()
+        self._rows[sample.group, sample.index] = sample.version.tolist()
+
+    def withdraw(self) -> list[Partial]:
+        rows, self._rows = self._rows, {}
+        return [
+            Partial(
+                group,
+                index,
+                np.full(len(stamps), group),
+                np.zeros(len(stamps), np.float32),
+                np.array(stamps, np.int64),
+            )
+            for (group, index), stamps in rows.items()
+        ]
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         assert self.version >= 0 and limit == LIMIT
@@ -143,6 +170,8 @@ class Ring:
             envs=self.generators * GROUP,
             max_lag=max_lag,
         )
+        specs = Lending.specs(self.generators)
+        self.lending = Lending(tree.views(specs, Heap(tree.nbytes(specs)).buffer))
         self._open()
         self.driver.fill()
         self.workers = [self._generator(index) for index in range(self.generators)]
@@ -181,7 +210,38 @@ class Ring:
             streams=stream_ids(index, GROUP),
             clock=Clock(PARTS),
             note=lambda text: None,
+            # in lockstep each block is dealt to a generator by a fixed rule
+            seat=None if self.max_lag == 0 else self.lending.seat(index),
         )
+
+    def hands_over(self) -> None:
+        """A generator hands over what it has, or dies while it does that."""
+        if self.max_lag == 0:
+            return
+        index, others = self.draw.randrange(self.generators), list(range(self.generators))
+        others.remove(index)
+        if not others or not self.workers[index].drawing:
+            return
+        left = self.draw.choice((0, 1, 2, 100))
+
+        def to() -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise InterruptedError
+            return stream_ids(self.draw.choice(others), GROUP)
+
+        try:
+            self.happened["handed over"] += self.workers[index].hand_over(to)
+            assert not self.workers[index].drawing
+        except InterruptedError:
+            self.generator_dies(index)
+
+    def pauses(self) -> None:
+        """A generator takes no places for a while, or fewer of them."""
+        index = self.draw.randrange(self.generators)
+        self.workers[index].reserves = index == 0 or self.draw.random() < 0.5
+        self.lending.most[index] = self.draw.choice((0, GROUP, 3 * GROUP))
 
     def tick(self) -> None:
         worker = self.draw.choice(self.workers)
@@ -230,8 +290,8 @@ class Ring:
             self.keys = None
             self.happened["update"] += 1
 
-    def generator_dies(self) -> None:
-        index = self.draw.randrange(self.generators)
+    def generator_dies(self, index: int | None = None) -> None:
+        index = self.draw.randrange(self.generators) if index is None else index
         self.driver.cancel(stream_ids(index, GROUP))
         while not self.driver.reconcile():
             pass
@@ -278,7 +338,13 @@ class Ring:
         self.happened["resume"] += 1
 
     def go(self) -> None:
-        rare = [(self.generator_dies, 0.02), (self.learner_dies, 0.01), (self.goes_on, 0.01)]
+        rare = [
+            (self.generator_dies, 0.02),
+            (self.learner_dies, 0.01),
+            (self.goes_on, 0.01),
+            (self.hands_over, 0.05),
+            (self.pauses, 0.02),
+        ]
         for _ in range(STEPS):
             drawn = self.draw.random()
             for what, chance in rare:
@@ -288,6 +354,7 @@ class Ring:
                 drawn -= chance
             else:
                 self.draw.choice((self.tick, self.tick, self.tick, self.takes, self.finishes))()
+        self._goes_on_learning()
         stats = self.driver.stats()
         assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"]
         assert all(count <= 1 for count in self.groups.values()), "a group is learned from twice"
@@ -296,6 +363,21 @@ class Ring:
         )
         if self.max_lag is not None:
             assert blocks == list(range(len(blocks))), "a group is left out"
+
+
+    def _goes_on_learning(self) -> None:
+        """No block is left that nobody writes."""
+        for index, worker in enumerate(self.workers):
+            worker.reserves, self.lending.most[index] = True, 0
+        enough = self.happened["update"] + (self.max_lag or 0) + 2
+        for _ in range(2000):
+            if self.happened["update"] >= enough:
+                return
+            for worker in self.workers:
+                worker.tick()
+            self.takes()
+            self.finishes()
+        raise AssertionError("nothing is learned any more")
 
 
 def explored(seeds: range, max_lag: int | None) -> Counter[str]:
@@ -319,6 +401,7 @@ def test_no_token_is_older_than_the_bound_in_random_schedules(max_lag: int | Non
     ), happened
     # in lockstep nothing is drawn when weights come
     assert (happened["part"] >= 10) == (max_lag != 0), happened
+    assert (happened["handed over"] >= 30) == (max_lag != 0), happened
 
 
 @pytest.mark.slow
