@@ -56,7 +56,7 @@ def moved_on(
             return found, moves
         found |= {(one.group, one.index): one for one in engine.step()}
         if step % every == 0:
-            partial = engine.withdraw()
+            partial = engine.withdraw(GROUPS)
             assert not engine.live and not engine.waiting
             assert not engine.step(), "nothing is left behind"
             engine, other = other, engine
@@ -87,7 +87,7 @@ def test_each_token_is_stamped_with_the_weights_that_drew_it(net: Decoder) -> No
         engine.step()
     other = ours(net)
     _update(other, 1, versions[1])
-    partial = engine.withdraw()
+    partial = engine.withdraw(GROUPS)
     for one in partial:
         other.resume(one, _prompt(one.group), limit=LIMIT)
     found = _run(other)

@@ -16,7 +16,7 @@ them, with weights that are no older than the newest of that moment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -170,8 +170,9 @@ class Generator:
         if graded:
             clock.lap("score")
         self._adopt()
-        while self._has_room() and self._begin():
+        while self._drawn + self._samples <= max(self._at_once, self._samples) and self._begin():
             pass
+        self._give()
         if not self._running:
             return Tick.WORKED if graded else Tick.STARVED if self._open else Tick.BLOCKED
         drawn = self._drawn
@@ -192,13 +193,6 @@ class Generator:
     def _drawn(self) -> int:
         """The number of samples under way that do not wait for a partner's answer."""
         return self._running - self._engine.away
-
-    def _has_room(self) -> bool:
-        """May another group begin now?"""
-        most = self._at_once
-        if self._seat is not None and not self._again:  # groups that were handed to it come on top
-            most = self._seat.most(most)
-        return self._drawn + self._samples <= max(most, self._samples)
 
     def _begin(self) -> bool:
         """Submit a group: a group to write again, or the group of a place that is reserved now;
@@ -357,19 +351,9 @@ class Generator:
 
     def hand_over(self, to: Callable[[], Array]) -> int:
         """Let other generators go on with all groups that have samples to draw -> the number of
-        these samples. ``to``: the streams of the next of them; to be called if ``hands_over``.
+        these samples. ``to``: the streams of the next generator; to be called if ``hands_over``.
         """
-        engine = self._engine
-        assert isinstance(engine, HandsOver)
-        taken: dict[int, list[Partial]] = {}
-        for sample in engine.withdraw():
-            taken.setdefault(sample.group, []).append(sample)
-        moved = 0
-        for group in [group for group, one in self._open.items() if one.left]:
-            one = self._open.pop(group)
-            drafts.write(one.slots[self._policy].data, taken[group])
-            self._running -= one.left
-            moved += self._hand(one, to)
+        moved = self._hand([group for group, one in self._open.items() if one.left], to)
         waits = [*self._again, *([self._next[0]] if self._next is not None else [])]
         self._again, self._next = [], None
         for one in waits:
@@ -378,15 +362,38 @@ class Generator:
                 group, one.number = self._number_of(one)
                 self._label(one, group, self._prompts.token(one.number))
                 drafts.clear(one.slots[self._policy].data)
-            moved += self._hand(one, to)
+            self._blocks.hand_over(one.slots, to())
+            moved += one.left
         self._episodes.next_row = self._begun
         if self._seat is not None:
             self._seat.hands_over(moved)
         return moved
 
-    def _hand(self, one: _Open, to: Callable[[], Array]) -> int:
-        self._blocks.hand_over(one.slots, to())
-        return one.left
+    def _hand(self, groups: Collection[int], to: Callable[[], Array]) -> int:
+        """Let other generators go on with these groups -> the number of their open samples."""
+        engine, taken = self._engine, dict[int, list[Partial]]()
+        assert isinstance(engine, HandsOver)
+        for sample in engine.withdraw(groups):
+            taken.setdefault(sample.group, []).append(sample)
+        moved = 0
+        for group in groups:
+            one = self._open.pop(group)
+            drafts.write(one.slots[self._policy].data, taken[group])
+            self._running -= one.left
+            moved += one.left
+            self._blocks.hand_over(one.slots, to())
+        return moved
+
+    def _give(self) -> None:
+        """Give a part of the groups, the newest, to a learner that asks for samples."""
+        seat = self._seat
+        if seat is None or seat.taker is None or not (seat.asked and self.hands_over):
+            return
+        open_ = sorted(group for group, one in self._open.items() if one.left)
+        if len(open_) > 1:  # else it would only change places
+            streams, part = seat.taker.streams, max(len(open_) // seat.taker.among, 1)
+            seat.answer()
+            seat.hands_over(self._hand(open_[-part:], lambda: streams))
 
     def _adopt(self) -> None:
         """Take the groups that other generators handed to this one."""
@@ -417,12 +424,15 @@ class Generator:
         """Return the reports' numbers; nothing else is left between two groups."""
         if left := len(self._open) + len(self._again) + (self._next is not None):
             raise RuntimeError(f"save: expected a generator without open groups, got {left}")
-        return {"episodes": self._episodes.state()}
+        found: Tree = {"episodes": self._episodes.state()}
+        return found if self._seat is None else found | {"handed": self._seat.handed}
 
     def restore(self, state: Tree) -> None:
         """Go on from a ``state``."""
         self._episodes.load(state["episodes"])
         self._begun = self._episodes.next_row
+        if self._seat is not None:
+            self._seat.load(state["handed"])
 
     def save(self, to: StateWriter) -> None:
         to.put(self.state())

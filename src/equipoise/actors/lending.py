@@ -1,12 +1,13 @@
 """The words that the workers of an elastic run share: whether the learners' devices are lent to
-generation, and what the generators measured.
+generation, which of them has nothing to draw, and what the generators measured.
 
 ==================  ============================================================================
 word                written by
 ==================  ============================================================================
 lent, switches      the first learner: are the devices lent (0 or 1)? how often did that change?
+wants[group]        the learner of the group: the number of its question for samples, which each
+                    generator answers once; 0: it does not ask
 handed[group]       the generator of the group: its samples that went on in another generator
-most[group]         the first learner: most samples that a generator begins; 0: its own limit
 sums[group]         that generator: sums over its steps (``SUMS``)
 ==================  ============================================================================
 
@@ -30,14 +31,14 @@ class Lending:
 
     def __init__(self, views: Tree) -> None:
         self._lent, self._switches = views["lent"], views["switches"]
-        self.most, self.sums, self.handed = views["most"], views["sums"], views["handed"]
+        self.wants, self.sums, self.handed = views["wants"], views["sums"], views["handed"]
 
     @staticmethod
     def specs(groups: int) -> Tree:
         """The memory of a run with this number of generators, those in learners among them."""
         one, each = ArraySpec((1,), "int64"), ArraySpec((groups,), "int64")
         sums = ArraySpec((groups, SUMS), "float64")
-        return {"lent": one, "switches": one, "most": each, "handed": each, "sums": sums}
+        return {"lent": one, "switches": one, "wants": each, "handed": each, "sums": sums}
 
     @property
     def lent(self) -> bool:
@@ -58,23 +59,32 @@ class Lending:
         """Go on from a saved state."""
         self._lent[0], self._switches[0] = lent, switches
 
-    def seat(self, group: int) -> Seat:
-        """The words of the generator of a group of samples."""
-        return Seat(self.most[group : group + 1], self.sums[group], self.handed[group : group + 1])
+    def seat(self, group: int, taker: Taker | None = None) -> Seat:
+        """The words of the generator of a group of samples. ``taker``: the learner that it may give
+        samples to; None: it is that learner's own.
+        """
+        wants = None if taker is None else self.wants[taker.group : taker.group + 1]
+        return Seat(self.sums[group], self.handed[group : group + 1], taker, wants)
 
 
 @dataclass(frozen=True, slots=True)
+class Taker:
+    """A learner that draws samples while its device is lent."""
+
+    group: int  # its group of samples
+    streams: Array  # of this group
+    among: int  # the number of generators that it asks, and itself
+
+
+@dataclass(slots=True)
 class Seat:
     """The words of one generator."""
 
-    _most: Array
     _sums: Array
     _handed: Array
-
-    def most(self, own: int) -> int:
-        """The most samples at once; ``own``: the generator's own limit."""
-        most = int(self._most[0])
-        return min(own, most) if most else own
+    taker: Taker | None
+    _wants: Array | None
+    _answered: int = 0  # the number of the last question
 
     def step(self, samples: int, seconds: float) -> None:
         """Count a step that drew a token of this number of samples."""
@@ -87,3 +97,22 @@ class Seat:
     def hands_over(self, samples: int) -> None:
         """Count samples that go on in another generator."""
         self._handed[0] += samples
+
+    @property
+    def handed(self) -> int:
+        """The number of these samples."""
+        return int(self._handed[0])
+
+    def load(self, handed: int) -> None:
+        """Go on from a saved number."""
+        self._handed[0] = handed
+
+    @property
+    def asked(self) -> bool:
+        """Is there a question for samples that is not answered?"""
+        return self._wants is not None and int(self._wants[0]) not in (0, self._answered)
+
+    def answer(self) -> None:
+        """The question is answered."""
+        assert self._wants is not None
+        self._answered = int(self._wants[0])

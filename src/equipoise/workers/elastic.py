@@ -7,6 +7,8 @@ The law.
   lent all at once, since each learner waits for samples of a queue of its own.
 - A learner learns whenever it has a batch. Lent, it otherwise draws a token of each running sample
   with its own weights. Its samples stay open during updates, within ``max_lag``.
+- A lent learner that has nothing to draw asks the generators (``Lending.wants``): each gives it a
+  part of its groups, the newest, once for each question. So each draws as much as it has time for.
 - Taken back, it begins no sample. The samples that it has begun are handed to the generators
   (``Queue.hand_over``), which go on with them; conversations, whose partners are in this process,
   are finished here. Then the engine gives the memory of its keys and values back.
@@ -53,59 +55,53 @@ if TYPE_CHECKING:
 
 FULL = 0.9  # share of its limit above which a generator counts as full
 SAVED = {
-    "handed": schema.count(),
-    "lent?": schema.Number(0, 1, whole=True),
-    "switches?": schema.count(),
-    "switch_s?": schema.Number(0),
-    "seen?": schema.Array((None, 3), "float64", finite=True),
+    "lent": schema.Number(0, 1, whole=True),
+    "switches": schema.count(),
+    "switch_s": schema.Number(0),
+    "seen": schema.Array((None, 3), "float64", finite=True),
     "*": schema.Anything(),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class Writers:
     """The workers that write for one learner, and its places."""
 
     generators: Sequence[int]  # their groups of samples
     own: int  # the learner's group of samples
-    all_generators: int  # of all learners: the groups below this number
     places: int  # samples that may be under way
-    group: int  # samples of a prompt
     at_once: int  # samples that a generator may draw
 
 
 class Decider:
     """Measures updates, and lends the learners' devices or takes them back: the first learner's."""
 
-    def __init__(self, lender: Lender, words: Lending, crew: Crew) -> None:
-        self.lender, self._words, self._crew = lender, words, crew
+    def __init__(self, lender: Lender, words: Lending, writers: Writers) -> None:
+        self.lender, self._words, self._writers = lender, words, writers
         lender.lent = int(words.lent)
         self._sums = words.sums.copy()
-        self._at: float | None = None
+        self._at = perf_counter()
 
     def updated(self, learn_s: float) -> None:
         """An update is over, of which the learner learned for ``learn_s`` seconds."""
         now, sums, began = perf_counter(), self._words.sums.copy(), self._at
         since, self._sums, self._at = sums - self._sums, sums, now
-        if began is None:  # the run has just begun
-            return
         update = self._measured(since, now - began, learn_s)
         move = 0 if update is None else self.lender.look(idle_time.gains(update))
         if move:
             self._words.switch(move > 0)
-        self._deal(1 - learn_s / max(now - began, 1e-9))
 
     def _measured(self, since: Array, seconds: float, learn_s: float) -> idle_time.Update | None:
         """The update that is over; None if nothing was drawn."""
-        crew = self._crew
-        mine = since[[*crew.generators, crew.own]]
+        writers = self._writers
+        mine = since[[*writers.generators, writers.own]]
         steps, samples, drawing_s, products, squares = mine[:, :5].sum(0).tolist()
         if not steps:
             return None
         step_s, sample_s = idle_time.step_line(steps, samples, drawing_s, products, squares)
         # of each device, mean over its tokens
         at_once = mine[:, 4] / np.maximum(mine[:, 1], 1.0)
-        full = crew.at_once * len(crew.generators) < crew.places
+        full = writers.at_once * len(writers.generators) < writers.places
         return idle_time.Update(
             seconds=seconds,
             learn_s=min(learn_s, seconds),
@@ -113,21 +109,11 @@ class Decider:
             samples=float(at_once.sum()),
             step_s=step_s,
             sample_s=sample_s,
-            generators=len(crew.generators),
+            generators=len(writers.generators),
             lent=self.lender.lent > 0,
-            full=full and bool(at_once[:-1].mean() >= FULL * crew.at_once),
+            full=full and bool(at_once[:-1].mean() >= FULL * writers.at_once),
             change_s=drawing_s / steps / 2 + float(mine[:, 5].max()),
         )
-
-    def _deal(self, free: float) -> None:
-        """Divide the places among the workers that draw."""
-        crew, most = self._crew, self._words.most
-        generator, learner = idle_time.shares(
-            crew.places, group=crew.group, generators=len(crew.generators), free=free
-        )
-        lent = self._words.lent
-        most[: crew.all_generators] = generator if lent else 0
-        most[crew.all_generators :] = learner
 
 
 class Elastic:
@@ -159,6 +145,7 @@ class Elastic:
         self._draws = False  # are there keys and values?
         self._learn_s = 0.0  # of the update under way
         self._moved_s = 0.0  # of the last hand-over
+        self._asked = int(words.wants[own])  # the number of the last question
 
     @property
     def grading(self) -> bool:
@@ -178,6 +165,7 @@ class Elastic:
         if not generator.reserves and state is Tick.STARVED:
             self._hand_over()
         drawn = generator.tick()
+        self._ask(state is Tick.STARVED and generator.reserves and not generator.drawing)
         if generator.busy:
             self._draws = True
         elif self._draws and not generator.reserves:
@@ -188,6 +176,15 @@ class Elastic:
         learn_s, self._learn_s = self._learn_s, 0.0
         if self._decider is not None:
             self._decider.updated(learn_s)
+
+    def _ask(self, asks: bool) -> None:
+        """Ask the generators for samples, or not any more."""
+        wants = self._words.wants
+        if asks and not wants[self._own]:
+            self._asked += 1
+            wants[self._own] = self._asked
+        elif not asks and wants[self._own]:
+            wants[self._own] = 0
 
     def _hand_over(self) -> None:
         """Let the generators go on with what is open here."""
@@ -217,22 +214,23 @@ class Elastic:
         return self._learner.save(to)
 
     def _lending(self) -> Tree:
-        """What was lent so far; of the first learner also whether the devices are lent now."""
+        """The first learner's: are the devices lent, and what decides about it?"""
         words, decider = self._words, self._decider
-        found: Tree = {"handed": int(words.handed[self._own])}
-        if decider is not None:
-            found |= {"lent": int(words.lent), "switches": words.switches}
-            found["switch_s"] = decider.lender.switch_s
-            found["seen"] = np.array(decider.lender.state(), np.float64).reshape(-1, 3)
-        return found
+        if decider is None:
+            return {}
+        return {
+            "lent": int(words.lent),
+            "switches": words.switches,
+            "switch_s": decider.lender.switch_s,
+            "seen": np.array(decider.lender.state(), np.float64).reshape(-1, 3),
+        }
 
     def load(self, source: StateReader) -> None:
         """Go on with the generator; the learner was loaded when it was made."""
         state = source.state(self._file)
         self._generator.restore(state)
-        schema.check(state, SAVED, "")
-        self._words.handed[self._own] = state["handed"]
         if (decider := self._decider) is not None:
+            schema.check(state, SAVED, "")
             self._words.load(bool(state["lent"]), state["switches"])
             decider.lender.load(state["lent"], state["seen"].tolist())
             decider.lender.switch_s = state["switch_s"]
@@ -282,14 +280,14 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
             return made
 
         generator = made_generator(job, own, site, OwnWeights(line.learner), engine)
-        crew = crew_of(blue, job.index, own)
-        turns = itertools.cycle([blue.streams(group) for group in crew.generators])
+        writers = writers_of(blue, job.index, own)
+        turns = itertools.cycle([blue.streams(group) for group in writers.generators])
         worker = Elastic(
             learner,
             generator,
             words=words,
             own=own,
-            decider=Decider(self.lender(), words, crew) if job.index == 0 else None,
+            decider=Decider(self.lender(), words, writers) if job.index == 0 else None,
             to=partial(next, turns),
             give_back=gives[0],
             file=f"{GeneratorKind.name}_{own}",
@@ -310,15 +308,13 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         return LOOK_S if worker.grading else None
 
 
-def crew_of(blue: Blueprint, rank: int, own: int) -> Crew:
+def writers_of(blue: Blueprint, rank: int, own: int) -> Writers:
     """The workers that write for learner ``rank``, whose own group of samples is ``own``."""
-    plan, actors = queue_plan(blue), blue.program.placement.actors
-    return Crew(
-        generators=[group for group in blue.groups_of(rank) if group < actors],
+    plan = queue_plan(blue)
+    return Writers(
+        generators=[group for group in blue.groups_of(rank) if group != own],
         own=own,
-        all_generators=actors,
         places=plan.blocks * plan.block,
-        group=plan.block,
         at_once=texts_of(blue.program).at_once(),
     )
 

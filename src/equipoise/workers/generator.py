@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
+from equipoise.actors.lending import Taker
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.prompts import Text
@@ -82,6 +83,17 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return -(-plan.blocks // plan.actors)
 
 
+def taker(blue: Blueprint, group: int) -> Taker | None:
+    """The learner that the generator of this group may give samples to in an elastic run; None: it
+    is that learner's own.
+    """
+    actors, rank = blue.program.placement.actors, blue.learner_of(group)
+    if group >= actors:
+        return None
+    own = actors + rank
+    return Taker(own, blue.streams(own), actors // blue.learners + 1)
+
+
 def made_generator(
     job: Job,
     group: int,
@@ -134,5 +146,5 @@ def made_generator(
         streams=stream_ids(group, program.placement.group_envs),
         clock=site.clock,
         note=site.note,
-        seat=None if words is None else words.seat(group),
+        seat=None if words is None else words.seat(group, taker(blue, group)),
     )

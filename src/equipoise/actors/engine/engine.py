@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -139,9 +139,9 @@ class Continuing(Engine, Protocol):
 class HandsOver(Continuing, Protocol):
     """An engine whose samples can go on in another engine before they have ended."""
 
-    def withdraw(self) -> list[Partial]:
-        """Stop drawing all samples, those that have not begun among them, and return them. Nothing
-        is open afterwards.
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        """Stop drawing the samples of these groups, also of groups that have not begun, and return
+        them.
         """
 
     def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:

@@ -126,8 +126,10 @@ class RequestEngine(TorchEngine):
 
     def clear(self) -> None:
         """End all samples and groups without results, also after an error in a step."""
-        self._end_all()
-        self._next, self._held = None, False
+        self.live, self._next, self._held = 0, None, False
+        self._queue.clear()
+        self._returned = 0
+        self._open.clear()
         self._asked.clear()
 
     def _begin(self, groups: list[_Group], end: Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
@@ -154,18 +154,23 @@ class SimEngine:
             raise ValueError(f"limit: must be above {len(sample.token)} tokens, got {limit}")
         self._resumed.append((sample, len(prompt), limit))
 
-    def withdraw(self) -> list[Partial]:
-        found = [Partial(row.group, row.index, *_drawn(row)) for row in self._rows]
-        found += [sample for sample, _, _ in self._resumed]
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        found = [
+            Partial(row.group, row.index, *_drawn(row)) for row in self._rows if row.group in groups
+        ]
+        found += [sample for sample, _, _ in self._resumed if sample.group in groups]
         none = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
         found += [
             Partial(group, index, *none)
             for group, _, samples, _ in self._queue
             for index in range(samples)
+            if group in groups
         ]
-        self._rows, self._until = [], None
-        self._resumed.clear()
-        self._queue.clear()
+        self._rows = [row for row in self._rows if row.group not in groups]
+        self._resumed = deque(one for one in self._resumed if one[0].group not in groups)
+        self._queue = deque(one for one in self._queue if one[0] not in groups)
+        if not self._rows:
+            self._until = None
         return found
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:

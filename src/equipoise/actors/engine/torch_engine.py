@@ -211,25 +211,24 @@ class TorchEngine:
         self._returned += 1
         self._open[one.group] = self._open.get(one.group, 0) + 1
 
-    def withdraw(self) -> list[Partial]:
-        found = []
-        for group, index, start, place, seat in self._rows[
-            [GROUP, INDEX, START, PLACE, SEAT], : self.live
-        ].T.tolist():
-            rows = (self._text, self._logp, self._version)
-            drawn = (of[seat, start : place + 1].copy() for of in rows)
+    @torch.inference_mode()
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        live, found = self._rows[:, : self.live], list[Partial]()
+        mine = np.flatnonzero(np.isin(live[GROUP], list(groups)))
+        facts = live[[GROUP, INDEX, START, PLACE, SEAT]][:, mine]
+        for group, index, start, place, seat in facts.T.tolist():
+            texts = (self._text, self._logp, self._version)
+            drawn = (of[seat, start : place + 1].copy() for of in texts)
             found.append(Partial(group, index, *drawn))
-        for one in self._queue:
+        for one in [one for one in self._queue if one.group in groups]:
             waits = (Partial(one.group, one.index + n, *_nothing()) for n in range(one.samples))
             found += waits if one.resumed is None else [one.resumed]
-        self._end_all()
+            self._queue.remove(one)
+            self._returned -= one.asked is not None
+        for sample in found:
+            self._close(sample.group)
+        self._free(mine)
         return found
-
-    def _end_all(self) -> None:
-        """Close all rows and groups without results."""
-        self.live, self._returned, self._long = 0, 0, None
-        self._queue.clear()
-        self._open.clear()
 
     def _checked(self, group: int, prompt: Sequence[int], samples: int, limit: int) -> I64:
         tokens = np.asarray(prompt, np.int64)

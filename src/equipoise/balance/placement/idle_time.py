@@ -12,12 +12,9 @@ device does not learn.) The forecast of an update follows from one measured upda
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from equipoise.balance.placement.lending import Gains
-
-LEAST_FREE = 0.05  # share of its time that a lent device draws, at least, when places are dealt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +75,3 @@ def step_line(
     if spread > 1e-6 * mean * mean:
         slope = min(max((products / steps - mean * mean_s) / spread, 0.0), mean_s / mean)
     return mean_s - slope * mean, slope
-
-
-def shares(places: int, *, group: int, generators: int, free: float) -> tuple[int, int]:
-    """Divide the samples that may be under way -> the most of a generator, and of a lent learner.
-
-    ``places``: number of these samples; ``group``: samples of a prompt, which stay together;
-    ``free``: share of its time in which the learner does not learn, 0..1.
-    """
-    weight = min(max(free, LEAST_FREE), 1.0)
-    learner = places * weight / (generators + weight)
-    generator = (places - learner) / generators
-    rounded = (max(math.ceil(one / group), 1) * group for one in (generator, learner))
-    first, second = rounded
-    return first, second
