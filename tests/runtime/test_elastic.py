@@ -4,6 +4,9 @@ no token is older than the bound, whenever the devices are lent and whoever dies
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,10 @@ from equipoise.plans.beginning import Fresh, Resumed
 from equipoise.record.directory import RunDirectory
 from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
-from tests.runtime import switching
+from equipoise.types import Placement
+from equipoise.workers.generator import device_of
+from tests.runtime import growing, switching
+from tests.runtime.test_cluster import pids
 
 GROUP = 8
 UPDATES = 250  # in which there are 50 switches
@@ -108,3 +114,87 @@ def test_fifty_switches_at_random_moments_leave_no_sample_out(
     summary = finished(started(tmp_path / "run", env=env, steps=steps, settings=settings, **given))
     assert summary["lending"]["switches"] >= 50, summary["lending"]
     assert env == "guess" or summary["lending"]["handed_over"] > 50, summary["lending"]
+
+
+@pytest.mark.thorough
+def test_a_run_whose_samples_grow_lends_its_learner_and_takes_it_back(tmp_path: Path) -> None:
+    settings = [*SMALL["settings"], "source.engine=sim"]
+    updates = growing.SHRINKS + 30
+    run = started(
+        tmp_path / "run", kinds=growing.WITH, steps=16 * updates, settings=settings, record_every=1
+    )
+    lent: dict[int, int] = {}
+    for report in run:
+        if report.recorded:
+            lent[report.updates] = int(report.metrics["lending/lent"])
+    summary = run.summary
+    assert summary is not None and summary["status"] == "completed"
+    assert not any(lent[at] for at in range(1, growing.GROWS)), lent
+    assert lent[growing.SHRINKS - 1] == 1 and lent[updates] == 0, lent
+    assert summary["lending"]["switches"] == 2 and summary["lending"]["lent"] == 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("victim", ["generator 0", "learner", "learner 1"])
+def test_kills_during_switches_leave_no_sample_out(victim: str, tmp_path: Path, seed: int) -> None:
+    two = victim == "learner 1"
+    given: dict[str, Any] = {"learners": 2, "actors": 2, "batch": 32} if two else {}
+    batch, draw = given.get("batch", 16), random.Random(seed)
+    run = started(tmp_path / "run", steps=UPDATES * batch, checkpoint_every=batch * 40, **given)
+    at = iter(sorted(draw.sample(range(20, UPDATES - 20), 8)))
+    due, killed = next(at), 0
+    for report in run:
+        if due is not None and report.updates >= due and (found := pids(victim)):
+            os.kill(found[0], signal.SIGKILL)
+            killed, due = killed + 1, next(at, None)
+    summary = checked(run)
+    assert killed >= 4 and summary["lending"]["handed_over"] > 20, (killed, summary["lending"])
+    assert summary["lag"]["max"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_lag": 0}, "max_lag of at least 1, .* got 0; try --max-lag 1, or together"),
+        ({"settings": ["source.weights=bf16"]}, "must have source.weights=fp32, .* got bf16"),
+        (
+            {"settings": ["source.engine=vllm:http://127.0.0.1:1"]},
+            "must have source.engine=torch, .* got vllm:http",
+        ),
+        (
+            {"settings": ["source.engine=sim:waits=false"]},
+            "must have source.engine=sim:waits=true, .* got sim:waits=false",
+        ),
+        ({"max_lag": 2, "balance": "auto"}, "must have balance=off, .* got auto"),
+        ({"algorithm": "sft"}, "must be apart with an algorithm that draws no samples"),
+        ({"on": "ray"}, "on: must be process or serial with placement.text=elastic, .* got ray"),
+        ({"placement": "elastc"}, "'apart', 'together', 'elastic' or auto, .*mean 'elastic'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_sentence(
+    given: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said) as error:
+        api.start("sort", out=tmp_path / "run", **SMALL | given)
+    assert "\n" not in str(error.value)
+
+
+def test_one_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.run.governing.usable", lambda: 1)
+    with pytest.raises(ValueError, match="at least 2 cores, .*got 1; try --placement together"):
+        api.start("sort", out=tmp_path / "run", on="process", **SMALL)
+
+
+def test_a_generator_has_a_gpu_without_a_learner_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def placed(count: int, learners: int) -> list[str]:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        place = Placement(device="cuda", learners=learners)
+        return [device_of(place, index) for index in range(3)]
+
+    assert placed(4, 2) == ["cuda:2", "cuda:3", "cuda:2"]
+    assert placed(2, 2) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert placed(1, 1) == ["cuda:0"] * 3
+    assert device_of(Placement(device="cpu"), 1) == "cpu"

@@ -105,6 +105,8 @@ def text_placement_problems(program: Program) -> list[str]:
         f"{source.weights}": source.weights != "fp32",
         f"source.engine=torch, since a learner generates in its own process, got "
         f"{source.engine}": engine != "torch" and not (elastic and engine == SIM),
+        f"source.engine=sim:waits=true, whose steps take time that can be measured, got "
+        f"{source.engine}": elastic and "waits=false" in source.engine,
         "policy.publish_every=1, since a learner generates with the newest weights": any(
             one.publish_every != 1 for one in policies
         ),

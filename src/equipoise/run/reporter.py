@@ -364,6 +364,8 @@ class Reporter:
         """Look for what would help, by what was measured since ``then``."""
         if self._on == "serial":  # a single thread has no balance
             return
+        if self._program.placement.text == "elastic":  # its learners are generators at times
+            return
         machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {
             name: less(shares[name], then[name]) for name in shares if name not in self._paused

@@ -36,6 +36,7 @@ from equipoise.balance.placement import idle_time
 from equipoise.balance.placement.lending import Lender
 from equipoise.balance.shares import Side
 from equipoise.clock import Clock
+from equipoise.learners.learner import Learner
 from equipoise.learners.worker import PARTS as LEARNING
 from equipoise.learners.worker import LearnerWorker
 from equipoise.nets import lora
@@ -273,9 +274,7 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         gives: list[Callable[[], object]] = []
 
         def engine(text: Text) -> Continuing:
-            source = texts_of(blue.program)
-            net, device = lora.copied(line.learner.net), str(line.learner.device)
-            made = source.writing_engine(text, line.learner.algorithm, net, device=device)
+            made = self.drawing(job, text, line.learner)
             gives.append(made.give_back if isinstance(made, TorchEngine) else _nothing)
             return made
 
@@ -296,6 +295,11 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         if not job.life:
             site.load(worker)
         return worker
+
+    def drawing(self, job: Job, text: Text, learner: Learner) -> Continuing:
+        """The engine that draws with a learner's weights, on its device."""
+        net, source = lora.copied(learner.net), texts_of(job.blueprint.program)
+        return source.writing_engine(text, learner.algorithm, net, device=str(learner.device))
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         WritingKind.lost(self, blue, shared, queues, index)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
 from equipoise.actors.lending import Taker
@@ -14,7 +16,7 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.prompts import Text
 from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
-from equipoise.types import WeightStore, stream_ids
+from equipoise.types import Placement, WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 from equipoise.workers.lending import lending
 from equipoise.workers.scorer import scorers_of
@@ -57,7 +59,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     def engine(self, job: Job, site: Site, text: Text) -> Continuing:
         """The engine that draws, if the algorithm reads rewards."""
         blue = job.blueprint
-        (name, *_), device = blue.learns, blue.program.placement.device
+        (name, *_), device = blue.learns, device_of(blue.program.placement, job.index)
         return texts_of(blue.program).writing_engine(
             text,
             blue.roles[name].algorithm,
@@ -81,6 +83,15 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         """All blocks of the queue, dealt to the generators that write there."""
         plan = queue_plan(blue)
         return -(-plan.blocks // plan.actors)
+
+
+def device_of(place: Placement, index: int) -> str:
+    """The device of a generator: with ``cuda`` one that has no learner, if there are any."""
+    if place.device != "cuda":
+        return place.device
+    learners, count = place.learners, torch.cuda.device_count()
+    free = range(learners, count) if count > learners else range(max(count, 1))
+    return f"cuda:{free[index % len(free)]}"
 
 
 def taker(blue: Blueprint, group: int) -> Taker | None:
