@@ -245,8 +245,9 @@ class Placement:
     text: Annotated[
         TextPlacement,
         Help(
-            "Workers that generate text: apart, together or auto",
-            "together: each learner generates and then learns. auto measures which is faster.",
+            "Workers that generate text: apart, together, elastic or auto",
+            "together: each learner generates and then learns. elastic: learners that wait also "
+            "generate, if that pays. auto measures which of the first two is faster.",
         ),
         Read("source.task", why="it places the generators of a task"),
         Flag(WHERE, "PLAN", name="placement"),
