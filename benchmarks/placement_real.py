@@ -10,9 +10,9 @@ and the forecasts and the choice are compared with these runs. At most 140 s a s
 about nine minutes in all. The weights never change (a learning rate of 0), so that lengths stay.
 Other load on the machine makes the figures worthless.
 
-With ``--elastic``: a learner that is lent while it waits (``placement.text=elastic``) next to the same
-run with placement apart, one generator each, in a case in which the learner waits most of the time,
-and in one in which it hardly waits.
+With ``--elastic``: runs whose learner is lent while it waits (``placement.text=elastic``) next to
+runs with placement apart. Each has one generator. In one case the learner waits most of the time,
+and in the other it hardly waits.
 """
 
 from __future__ import annotations

@@ -204,6 +204,8 @@ class Ring:
                 number=lambda block: block,
                 order=lambda block, refills: (block + 3 * refills) % PROMPTS,
                 refills=self.refills,
+                # in lockstep each block is dealt to a generator by a fixed rule
+                seat=None if self.max_lag == 0 else self._seat(index),
             ),
             blocks=self.driver,
             weights=self.store,
@@ -211,8 +213,6 @@ class Ring:
             streams=stream_ids(index, GROUP),
             clock=Clock(PARTS),
             note=lambda text: None,
-            # in lockstep each block is dealt to a generator by a fixed rule
-            seat=None if self.max_lag == 0 else self._seat(index),
         )
 
     def _seat(self, index: int) -> Seat:

@@ -93,6 +93,8 @@ class Writing:
     order: Callable[[int, int], int]
     refills: int  # most times that a group whose rewards are all equal is dropped
     imitates: bool = False  # samples have no rewards, and the generator warns of none
+    # its words in an elastic run, whose generators hand groups to each other
+    seat: Seat | None = None
 
 
 class Generator:
@@ -111,11 +113,8 @@ class Generator:
         streams: Array,
         clock: Clock,
         note: Callable[[str], object],
-        seat: Seat | None = None,
     ) -> None:
-        """``streams``: the streams of the group's samples, numbered as in the queue. ``seat``: the
-        generator's words in an elastic run, whose generators hand groups to each other.
-        """
+        """``streams``: the streams of the group's samples, numbered as in the queue."""
         self._engine, self._blocks, self._weights = engine, blocks, weights
         self._prompts, self._grader, self._policy = writing.prompts, writing.grader, writing.policy
         self._episodes, self._streams, self._samples = episodes, streams, len(streams)
@@ -132,7 +131,7 @@ class Generator:
         self._until = 0.0  # this time new weights may be taken in this tick
         self._begun = episodes.next_row
         self._failures = set[str]()  # those of partners that were noted
-        self._seat = seat
+        self._seat = writing.seat
         self.reserves = True  # does it take new places?
 
     @property

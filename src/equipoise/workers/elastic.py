@@ -69,6 +69,7 @@ class Writers:
     """The workers that write for one learner, and its places."""
 
     generators: Sequence[int]  # their groups of samples
+    streams: Sequence[Array]  # of these groups
     own: int  # the learner's group of samples
     places: int  # samples that may be under way
     at_once: int  # samples that a generator may draw
@@ -128,21 +129,21 @@ class Elastic:
         generator: Generator,
         *,
         words: Lending,
-        own: int,
+        writers: Writers,
         decider: Decider | None,
-        to: Callable[[], Array],
         give_back: Callable[[], object],
-        file: str,
         clock: Clock,
     ) -> None:
-        """``own``: the group of samples of the ``generator``. ``decider``: the first learner's.
-        ``to``: the streams of the next generator that takes samples over. ``give_back``: frees the
-        memory of the engine's keys and values. ``file``: the name of the generator's file in a
-        checkpoint.
+        """``writers``: for this learner, of which the ``generator`` is its own. ``decider``: the
+        first learner's. ``give_back``: frees the memory of the engine's keys and values.
         """
         self._learner, self._generator, self._words = learner, generator, words
-        self._own, self._decider, self._to, self._give_back = own, decider, to, give_back
-        self._file, self._clock = file, clock
+        self._decider, self._give_back, self._clock = decider, give_back, clock
+        self._own = writers.own
+        # in a checkpoint
+        self._file = f"{GeneratorKind.name}_{writers.own}"
+        # the generator that takes the next samples over
+        self._to = partial(next, itertools.cycle(writers.streams))
         self._draws = False  # are there keys and values?
         self._learn_s = 0.0  # of the update under way
         self._moved_s = 0.0  # of the last hand-over
@@ -280,16 +281,13 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
 
         generator = made_generator(job, own, site, OwnWeights(line.learner), engine)
         writers = writers_of(blue, job.index, own)
-        turns = itertools.cycle([blue.streams(group) for group in writers.generators])
         worker = Elastic(
             learner,
             generator,
             words=words,
-            own=own,
+            writers=writers,
             decider=Decider(self.lender(), words, writers) if job.index == 0 else None,
-            to=partial(next, turns),
             give_back=gives[0],
-            file=f"{GeneratorKind.name}_{own}",
             clock=site.clock,
         )
         if not job.life:
@@ -314,9 +312,10 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
 
 def writers_of(blue: Blueprint, rank: int, own: int) -> Writers:
     """The workers that write for learner ``rank``, whose own group of samples is ``own``."""
-    plan = queue_plan(blue)
+    plan, generators = queue_plan(blue), [one for one in blue.groups_of(rank) if one != own]
     return Writers(
-        generators=[group for group in blue.groups_of(rank) if group != own],
+        generators=generators,
+        streams=[blue.streams(group) for group in generators],
         own=own,
         places=plan.blocks * plan.block,
         at_once=texts_of(blue.program).at_once(),

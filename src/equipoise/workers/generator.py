@@ -150,6 +150,7 @@ def made_generator(
             order=order,
             refills=refills,
             imitates=not algorithm.reads_rewards,
+            seat=None if words is None else words.seat(group, taker(blue, group)),
         ),
         blocks=site.queues[rank],
         weights=weights,
@@ -157,5 +158,4 @@ def made_generator(
         streams=stream_ids(group, program.placement.group_envs),
         clock=site.clock,
         note=site.note,
-        seat=None if words is None else words.seat(group, taker(blue, group)),
     )
