@@ -147,7 +147,7 @@ class Elastic:
         self._draws = False  # are there keys and values?
         self._learn_s = 0.0  # of the update under way
         self._moved_s = 0.0  # of the last hand-over
-        self._asked = int(words.wants[own])  # the number of the last question
+        self._asked = int(words.wants[writers.own])  # the number of the last question
 
     @property
     def grading(self) -> bool:
