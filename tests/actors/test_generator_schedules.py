@@ -218,7 +218,7 @@ class Ring:
     def _seat(self, index: int) -> Seat:
         """The first generator may ask the others for samples, as a lent learner does."""
         taker = Taker(0, stream_ids(0, GROUP), self.generators) if index else None
-        return self.lending.seat(index, taker)
+        return self.lending.seat(index, self.driver, taker)
 
     def hands_over(self) -> None:
         """A generator hands over what it has, or dies while it does that."""

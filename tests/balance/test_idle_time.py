@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -72,7 +73,7 @@ def test_one_more_device_gains_little_if_a_step_costs_the_same_for_fewer_samples
 
 
 def test_the_line_of_steps_is_found_and_bounded() -> None:
-    def sums(steps: list[tuple[float, float]]) -> tuple[float, ...]:
+    def sums(steps: Sequence[tuple[float, float]]) -> tuple[float, ...]:
         return (
             len(steps),
             sum(one for one, _ in steps),

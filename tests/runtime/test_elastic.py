@@ -17,7 +17,7 @@ from equipoise.plans.beginning import Fresh, Resumed
 from equipoise.record.directory import RunDirectory
 from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
-from equipoise.types import Placement
+from equipoise.types import Placement, first_learning
 from equipoise.workers.generator import device_of
 from tests.runtime import growing, switching
 from tests.runtime.test_cluster import pids
@@ -47,10 +47,10 @@ def checked(run: Run, **given: Any) -> dict[str, Any]:
     assert run.summary is not None and run.summary["status"] == "completed", run.summary
     rows, place = run.summary["rows"], run.program.placement
     assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
-    assert rows["sampled"] == run.summary["updates"] * run.program.policies["main"].batch
-    found = switching.complaints(
-        run.directory, group=GROUP, max_lag=place.max_lag, learners=place.learners
-    )
+    assert rows["sampled"] == run.summary["updates"] * first_learning(run.program).batch
+    lag = place.max_lag
+    assert lag is not None
+    found = switching.complaints(run.directory, group=GROUP, max_lag=lag, learners=place.learners)
     assert not found, found
     return dict(run.summary)
 
@@ -142,12 +142,12 @@ def test_kills_during_switches_leave_no_sample_out(victim: str, tmp_path: Path, 
     given: dict[str, Any] = {"learners": 2, "actors": 2, "batch": 32} if two else {}
     batch, draw = given.get("batch", 16), random.Random(seed)
     run = started(tmp_path / "run", steps=UPDATES * batch, checkpoint_every=batch * 40, **given)
-    at = iter(sorted(draw.sample(range(20, UPDATES - 20), 8)))
-    due, killed = next(at), 0
+    at, killed = sorted(draw.sample(range(20, UPDATES - 20), 8)), 0
     for report in run:
-        if due is not None and report.updates >= due and (found := pids(victim)):
+        if at and report.updates >= at[0] and (found := pids(victim)):
             os.kill(found[0], signal.SIGKILL)
-            killed, due = killed + 1, next(at, None)
+            killed += 1
+            del at[0]
     summary = checked(run)
     assert killed >= 4 and summary["lending"]["handed_over"] > 20, (killed, summary["lending"])
     assert summary["lag"]["max"] <= 1

@@ -30,7 +30,7 @@ from equipoise.actors.lending import Seat
 from equipoise.clock import Clock
 from equipoise.types import (
     Array,
-    HandedBlocks,
+    Blocks,
     Look,
     Slot,
     StateReader,
@@ -107,7 +107,7 @@ class Generator:
         engine: Engine,
         writing: Writing,
         *,
-        blocks: HandedBlocks,
+        blocks: Blocks,
         weights: WeightStore,
         episodes: Episodes,
         streams: Array,
@@ -352,6 +352,8 @@ class Generator:
         """Let other generators go on with all groups that have samples to draw -> the number of
         these samples. ``to``: the streams of the next generator; to be called if ``hands_over``.
         """
+        seat = self._seat
+        assert seat is not None, "an elastic run"
         moved = self._hand([group for group, one in self._open.items() if one.left], to)
         waits = [*self._again, *([self._next[0]] if self._next is not None else [])]
         self._again, self._next = [], None
@@ -361,17 +363,16 @@ class Generator:
                 group, one.number = self._number_of(one)
                 self._label(one, group, self._prompts.token(one.number))
                 drafts.clear(one.slots[self._policy].data)
-            self._blocks.hand_over(one.slots, to())
+            seat.blocks.hand_over(one.slots, to())
             moved += one.left
         self._episodes.next_row = self._begun
-        if self._seat is not None:
-            self._seat.hands_over(moved)
+        seat.hands_over(moved)
         return moved
 
     def _hand(self, groups: Collection[int], to: Callable[[], Array]) -> int:
         """Let other generators go on with these groups -> the number of their open samples."""
-        engine, taken = self._engine, dict[int, list[Partial]]()
-        assert isinstance(engine, HandsOver)
+        engine, seat, taken = self._engine, self._seat, dict[int, list[Partial]]()
+        assert isinstance(engine, HandsOver) and seat is not None
         for sample in engine.withdraw(groups):
             taken.setdefault(sample.group, []).append(sample)
         moved = 0
@@ -380,7 +381,7 @@ class Generator:
             drafts.write(one.slots[self._policy].data, taken[group])
             self._running -= one.left
             moved += one.left
-            self._blocks.hand_over(one.slots, to())
+            seat.blocks.hand_over(one.slots, to())
         return moved
 
     def _give(self) -> None:
@@ -396,11 +397,11 @@ class Generator:
 
     def _adopt(self) -> None:
         """Take the groups that other generators handed to this one."""
-        if self._seat is None:
+        if (seat := self._seat) is None:
             return
         mine = [*self._open.values(), *self._again, *([self._next[0]] if self._next else [])]
         known = {int(one.slots[self._policy].keys[0, 1]) for one in mine}
-        for slots in self._blocks.handed(self._streams, known):
+        for slots in seat.blocks.handed(self._streams, known):
             data = slots[self._policy].data
             one = _Open(slots, int(data.context["refills"][0]), handed=True)
             one.left = self._samples - len(drafts.ended(data, 0))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from equipoise.tree import ArraySpec
-from equipoise.types import Array, Tree
+from equipoise.types import Array, HandedBlocks, Tree
 
 # of the steps: number, samples, seconds, samples * seconds, samples squared; seconds that new
 # weights took
@@ -59,12 +59,12 @@ class Lending:
         """Go on from a saved state."""
         self._lent[0], self._switches[0] = lent, switches
 
-    def seat(self, group: int, taker: Taker | None = None) -> Seat:
-        """The words of the generator of a group of samples. ``taker``: the learner that it may give
-        samples to; None: it is that learner's own.
+    def seat(self, group: int, blocks: HandedBlocks, taker: Taker | None = None) -> Seat:
+        """The words of the generator of a group of samples, which writes into ``blocks``.
+        ``taker``: the learner that it may give samples to; None: it is that learner's own.
         """
         wants = None if taker is None else self.wants[taker.group : taker.group + 1]
-        return Seat(self.sums[group], self.handed[group : group + 1], taker, wants)
+        return Seat(blocks, taker, self.sums[group], self.handed[group : group + 1], wants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,12 @@ class Taker:
 
 @dataclass(slots=True)
 class Seat:
-    """The words of one generator."""
+    """The place of one generator in an elastic run: its words, and blocks that change hands."""
 
+    blocks: HandedBlocks
+    taker: Taker | None
     _sums: Array
     _handed: Array
-    taker: Taker | None
     _wants: Array | None
     _answered: int = 0  # the number of the last question
 

@@ -75,7 +75,7 @@ def stats(
     seconds, version = board.shares(alone=alone), shared.version
     ticks = tuple(episodes.ticks for episodes in shared.actors)
     count, mean, length = recent(shared.episodes)
-    rows = _rows_of_queues(shared)
+    rows, lent = _rows_of_queues(shared), _lending(blue, shared)
     return RunStats(
         version=version,
         workers={
@@ -94,7 +94,9 @@ def stats(
         rows=rows | _rows_of_shards(shared),
         lags=flow.lags(board, shared),
         occupancy=flow.occupancy(blue, shared, members),
-        **_lending(blue, shared),
+        lent=lent.get("lent", 0),
+        switches=lent.get("switches", 0),
+        handed_over=lent.get("handed_over", 0),
         moved=flow.moved(blue, shared, rows, shared.version),
         failures={
             member.title: dict(

@@ -119,6 +119,7 @@ def made_generator(
     blue, words = job.blueprint, lending(job.shared)
     name, *_ = blue.learns
     rank, program = blue.learner_of(group), blue.program
+    blocks = site.queues[rank]
     source = texts_of(program)
     text = source.text()
     if text.spec.sha256 != blue.spec.env.sha256:
@@ -150,9 +151,9 @@ def made_generator(
             order=order,
             refills=refills,
             imitates=not algorithm.reads_rewards,
-            seat=None if words is None else words.seat(group, taker(blue, group)),
+            seat=None if words is None else words.seat(group, blocks, taker(blue, group)),
         ),
-        blocks=site.queues[rank],
+        blocks=blocks,
         weights=weights,
         episodes=job.shared.actors[group],
         streams=stream_ids(group, program.placement.group_envs),

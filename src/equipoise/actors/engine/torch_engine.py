@@ -217,9 +217,9 @@ class TorchEngine:
         mine = np.flatnonzero(np.isin(live[GROUP], list(groups)))
         facts = live[[GROUP, INDEX, START, PLACE, SEAT]][:, mine]
         for group, index, start, place, seat in facts.T.tolist():
-            texts = (self._text, self._logp, self._version)
-            drawn = (of[seat, start : place + 1].copy() for of in texts)
-            found.append(Partial(group, index, *drawn))
+            at = seat, slice(start, place + 1)
+            token, logp, version = self._text[at], self._logp[at], self._version[at]
+            found.append(Partial(group, index, token.copy(), logp.copy(), version.copy()))
         for one in [one for one in self._queue if one.group in groups]:
             waits = (Partial(one.group, one.index + n, *_nothing()) for n in range(one.samples))
             found += waits if one.resumed is None else [one.resumed]
@@ -360,10 +360,10 @@ class TorchEngine:
             prompts[row, : len(one.prompt)] = one.prompt
         rows[KEY] = sample_keys(self._seed, rows[GROUP], rows[INDEX])
         self._text[rows[SEAT], : prompts.shape[1]] = prompts[of]
-        for at, one in enumerate(groups):
+        for row, one in zip(first - first[0], groups, strict=True):
             if one.resumed is not None:
-                row = rows[SEAT, first[at] - first[0]], slice(one.begins, len(one.prompt))
-                self._logp[row], self._version[row] = one.resumed.logp, one.resumed.version
+                at = rows[SEAT, row], slice(one.begins, len(one.prompt))
+                self._logp[at], self._version[at] = one.resumed.logp, one.resumed.version
         self.live += len(of)
         hidden = self._prefill(prompts, lengths, first) if end is None else end
         target = np.arange(first[0], self.live)
