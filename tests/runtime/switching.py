@@ -8,19 +8,23 @@ import json
 import random
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from equipoise.actors.engine.engine import Continuing, Sampled
 from equipoise.balance.placement.lending import Gains, Lender, Move
 from equipoise.learners.worker import LearnerWorker
+from equipoise.sources.prompts import Text
 from equipoise.types import StateReader, StateWriter, Tick
 from equipoise.workers.elastic import ElasticKind
+from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.kind import Job, Kind, Site
 from equipoise.workers.kinds import KINDS
 from equipoise.workers.lending import lending
 
 EVERY_S = (0.002, 0.12)  # between two switches
+STEP_S = 0.01  # that a step of a generator takes longer
 NOTES = "learned_{rank}.jsonl"
 
 
@@ -73,6 +77,22 @@ class Noting(ElasticKind):
         return worker
 
 
+class Slow(GeneratorKind):
+    """A generator that the learner waits for, on any machine."""
+
+    def engine(self, job: Job, site: Site, text: Text) -> Continuing:
+        engine: Any = super().engine(job, site, text)
+        step = engine.step
+
+        def slept() -> list[Sampled]:
+            time.sleep(STEP_S)
+            done: list[Sampled] = step()
+            return done
+
+        engine.step = slept
+        return cast("Continuing", engine)
+
+
 class SwitchingOften(Noting):
     """The same for a run in one thread, in which time decides nothing."""
 
@@ -117,9 +137,9 @@ class Switching(Kind):
         return Switch(job)
 
 
-OFTEN = (*(one for one in KINDS if not isinstance(one, ElasticKind)), SwitchingOften())
-QUIET = (*(one for one in KINDS if not isinstance(one, ElasticKind)), Noting())
-WITH = (*QUIET, Switching())
+OTHERS = tuple(one for one in KINDS if not isinstance(one, ElasticKind | GeneratorKind))
+OFTEN = (*OTHERS, GeneratorKind(), SwitchingOften())
+WITH = (*OTHERS, Slow(), Noting(), Switching())
 
 
 def learned(run: Path, learners: int = 1) -> list[dict[str, Any]]:
