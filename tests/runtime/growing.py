@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from equipoise.actors.engine.engine import Continuing
@@ -16,10 +17,12 @@ from equipoise.workers.elastic import ElasticKind
 from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.kind import Job, Site
 from equipoise.workers.kinds import KINDS
+from equipoise.workers.lending import lending
 
-SHORT, LONG = 1.0, 12.0  # tokens, about
-GROWS, SHRINKS = 12, 40  # versions
+SHORT, LONG = 1.0, 40.0  # tokens, about
+GROWS, SHRINKS = 10, 28  # versions
 LEARN_S = 0.06  # of an update
+FILE = "lent.txt"  # a line for each update: is the device lent?
 SAMPLE_S = 0.001  # that a sample adds to a step
 
 
@@ -59,9 +62,13 @@ class GrowingLearner(ElasticKind):
         worker = super().learner(job, site)
         (line,) = worker.lines.values()
         learner: Any = line.learner
-        step = learner.step
+        step, words = learner.step, lending(job.shared)
+        assert words is not None
+        file = Path(job.blueprint.directory).parent / FILE
 
         def slept(batch: Any) -> Any:
+            with file.open("a") as out:
+                out.write(f"{int(words.lent)}\n")
             time.sleep(LEARN_S)  # as a device that works
             return step(batch)
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from equipoise.plans.blueprint import Blueprint
     from equipoise.workers.shared import Shared
 
+KEEPS = 0.8  # share of the sums over earlier steps that is kept after an update
 FULL = 0.9  # share of its limit above which a generator counts as full
 SAVED = {
     "lent": schema.Number(0, 1, whole=True),
@@ -82,6 +83,7 @@ class Decider:
         self.lender, self._words, self._writers = lender, words, writers
         lender.lent = int(words.lent)
         self._sums = words.sums.copy()
+        self._line = np.zeros(5)  # sums over the last steps
         self._at = perf_counter()
 
     def updated(self, learn_s: float) -> None:
@@ -97,10 +99,12 @@ class Decider:
         """The update that is over; None if nothing was drawn."""
         writers = self._writers
         mine = since[[*writers.generators, writers.own]]
-        steps, samples, drawing_s, products, squares = mine[:, :5].sum(0).tolist()
+        steps, samples, drawing_s, _, _ = mine[:, :5].sum(0).tolist()
         if not steps:
             return None
-        step_s, sample_s = idle_time.step_line(steps, samples, drawing_s, products, squares)
+        # an update has too few steps to tell the two parts of their time
+        self._line = KEEPS * self._line + mine[:, :5].sum(0)
+        step_s, sample_s = idle_time.step_line(*self._line.tolist())
         # of each device, mean over its tokens
         at_once = mine[:, 4] / np.maximum(mine[:, 1], 1.0)
         full = writers.at_once * len(writers.generators) < writers.places
