@@ -80,6 +80,26 @@ def test_samples_that_move_are_those_that_would_have_been_drawn(
         assert (one.version == 0).all() and len(one.version) == len(one.logp) == len(one.token)
 
 
+@pytest.mark.parametrize("make", [ours, simulated])
+def test_some_groups_move_and_the_others_stay(make: Any, net: Decoder) -> None:
+    alone = _run(submitted(make(net)))
+    engine, other = submitted(make(net)), make(net)
+    found: dict[tuple[int, int], Sampled] = {}
+    for step in range(1000):
+        found |= {(one.group, one.index): one for each in (engine, other) for one in each.step()}
+        for at, (here, there) in enumerate(((engine, other), (other, engine))):
+            groups = {step % 5, (step + 2) % 5} if (step + at) % 2 else set()
+            partial = here.withdraw(groups)
+            assert {one.group for one in partial} <= groups
+            for one in partial:
+                there.resume(one, _prompt(one.group), limit=LIMIT)
+        if not any(one.live or one.waiting for one in (engine, other)):
+            break
+    assert {key: one.token.tolist() for key, one in found.items()} == {
+        key: one.token.tolist() for key, one in alone.items()
+    }
+
+
 def test_each_token_is_stamped_with_the_weights_that_drew_it(net: Decoder) -> None:
     versions = {0: dict(net.state_dict()), 1: _moved(dict(net.state_dict()), 1)}
     engine = submitted(ours(net))

@@ -220,11 +220,15 @@ class TorchEngine:
             at = seat, slice(start, place + 1)
             token, logp, version = self._text[at], self._logp[at], self._version[at]
             found.append(Partial(group, index, token.copy(), logp.copy(), version.copy()))
-        for one in [one for one in self._queue if one.group in groups]:
+        stays = deque[_Group]()
+        for one in self._queue:
+            if one.group not in groups:
+                stays.append(one)
+                continue
             waits = (Partial(one.group, one.index + n, *_nothing()) for n in range(one.samples))
             found += waits if one.resumed is None else [one.resumed]
-            self._queue.remove(one)
             self._returned -= one.asked is not None
+        self._queue = stays
         for sample in found:
             self._close(sample.group)
         self._free(mine)
