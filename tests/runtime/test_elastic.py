@@ -92,6 +92,24 @@ def test_a_run_that_goes_on_is_the_same_to_the_bit_and_its_devices_stay_lent(
     assert summary["params_sha256"] == whole["params_sha256"]
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("placement", ["elastic", "together"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_run_goes_on_with_another_number_of_learners(
+    placement: Any, before: int, after: int, tmp_path: Path
+) -> None:
+    elastic = placement == "elastic"
+    given = SMALL | {"placement": placement, "max_lag": int(elastic), "batch": 32, "on": "serial"}
+    given |= {"actors": 2} if elastic else {}
+    with api.start("sort", out=tmp_path / "run", steps=96, learners=before, **given) as run:
+        list(run)
+    with api.start(resume=tmp_path / "run", steps=192, learners=after) as again:
+        list(again)
+    assert again.summary is not None and again.summary["updates"] == 6
+    rows = again.summary["rows"]
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"]
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

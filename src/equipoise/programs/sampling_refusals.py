@@ -107,8 +107,8 @@ def text_placement_problems(program: Program) -> list[str]:
         f"{source.engine}": engine != "torch" and not (elastic and engine == SIM),
         f"source.engine=sim:waits=true, whose steps take time that can be measured, got "
         f"{source.engine}": elastic and "waits=false" in source.engine,
-        f"source.on_update=keep or recompute, since a sample may go on elsewhere with newer weights, "
-        f"got {source.on_update}": elastic and source.on_update == "finish",
+        f"source.on_update=keep or recompute, since a sample may go on elsewhere with newer "
+        f"weights, got {source.on_update}": elastic and source.on_update == "finish",
         "policy.publish_every=1, since a learner generates with the newest weights": any(
             one.publish_every != 1 for one in policies
         ),

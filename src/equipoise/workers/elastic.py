@@ -72,6 +72,7 @@ class Writers:
     generators: Sequence[int]  # their groups of samples
     streams: Sequence[Array]  # of these groups
     own: int  # the learner's group of samples
+    rank: int  # the learner's number
     places: int  # samples that may be under way
     at_once: int  # samples that a generator may draw
 
@@ -143,7 +144,7 @@ class Elastic:
         """
         self._learner, self._generator, self._words = learner, generator, words
         self._decider, self._give_back, self._clock = decider, give_back, clock
-        self._own = writers.own
+        self._own, self._rank = writers.own, writers.rank
         # in a checkpoint
         self._file = f"{GeneratorKind.name}_{writers.own}"
         # the generator that takes the next samples over
@@ -232,7 +233,11 @@ class Elastic:
         }
 
     def load(self, source: StateReader) -> None:
-        """Go on with the generator; the learner was loaded when it was made."""
+        """Go on with the generator; the learner was loaded when it was made. The generator of a
+        learner more than there were begins anew.
+        """
+        if self._rank >= self._learner.saved:
+            return
         state = source.state(self._file)
         self._generator.restore(state)
         if (decider := self._decider) is not None:
@@ -321,6 +326,7 @@ def writers_of(blue: Blueprint, rank: int, own: int) -> Writers:
         generators=generators,
         streams=[blue.streams(group) for group in generators],
         own=own,
+        rank=rank,
         places=plan.blocks * plan.block,
         at_once=texts_of(blue.program).at_once(),
     )

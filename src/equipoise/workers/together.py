@@ -73,14 +73,15 @@ class Together:
         generator: Generator,
         *,
         give_back: Callable[[], object],
-        file: str,
+        rank: int,
         clock: Clock,
     ) -> None:
-        """``give_back``: frees the memory of the engine's keys and values. ``file``: the name of
-        the generator's file in a checkpoint. ``clock``: of the learner and the generator.
+        """``give_back``: frees the memory of the engine's keys and values. ``rank``: the learner's
+        number. ``clock``: of the learner and the generator.
         """
         self._learner, self._generator, self._give_back = learner, generator, give_back
-        self._file, self._clock = file, clock
+        self._rank, self._clock = rank, clock
+        self._file = f"{GeneratorKind.name}_{rank}"  # the generator's, in a checkpoint
         self._draws = False  # are there keys and values?
 
     @property
@@ -111,7 +112,11 @@ class Together:
         return self._learner.save(to)
 
     def load(self, source: StateReader) -> None:
-        """Go on with the generator; the learner was loaded when it was made."""
+        """Go on with the generator; the learner was loaded when it was made. The generator of a
+        learner more than there were begins anew.
+        """
+        if self._rank >= self._learner.saved:
+            return
         self._generator.restore(source.state(self._file))
 
     def close(self) -> None:
@@ -146,7 +151,7 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
             learner,
             generator,
             give_back=made.give_back,
-            file=f"{GeneratorKind.name}_{job.index}",
+            rank=job.index,
             clock=site.clock,
         )
         if not job.life:
