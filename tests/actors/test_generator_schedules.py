@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -23,7 +23,7 @@ from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.sources.text import sample_row
-from equipoise.types import Stop, TextSpec, stream_ids
+from equipoise.types import HandedBlocks, Slot, Stop, TextSpec, stream_ids
 from tests.experience.test_queue import Heap
 
 NOTHING: Any = None  # is taken
@@ -154,12 +154,32 @@ class Prompts:
         return [number]
 
 
+class AtOnce:
+    """A queue in which the generator that a block is handed to often ticks at that very moment."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    def hand_over(self, slots: Mapping[str, Slot], streams: Any) -> None:
+        self._ring.driver.hand_over(slots, streams)
+        if not self._ring.inside and self._ring.draw.random() < 0.5:
+            self._ring.inside = True  # it hands nothing to one that is in the middle of a call
+            self._ring.workers[int(streams[0]) // GROUP].tick()
+            self._ring.inside = False
+
+    def handed(self, streams: Any, known: Collection[int]) -> list[Mapping[str, Slot]]:
+        return self._ring.driver.handed(streams, known)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ring.driver, name)
+
+
 class Ring:
     """Generators and a learner over one queue; all that happens is drawn."""
 
     def __init__(self, seed: int, max_lag: int | None) -> None:
         self.draw, self.max_lag, self.store = random.Random(seed), max_lag, Store()
-        self.now = 0.0
+        self.now, self.inside = 0.0, False
         self.generators, self.per_batch = self.draw.randint(1, 3), self.draw.randint(1, 3)
         self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
         self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
@@ -218,7 +238,7 @@ class Ring:
     def _seat(self, index: int) -> Seat:
         """The first generator may ask the others for samples, as a lent learner does."""
         taker = Taker(0, stream_ids(0, GROUP), self.generators) if index else None
-        return self.lending.seat(index, self.driver, taker)
+        return self.lending.seat(index, cast("HandedBlocks", AtOnce(self)), taker)
 
     def hands_over(self) -> None:
         """A generator hands over what it has, or dies while it does that."""

@@ -19,6 +19,7 @@ from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
 from equipoise.types import Placement, first_learning
 from equipoise.workers.generator import device_of
+from equipoise.workers.together import OwnWeights
 from tests.runtime import growing, switching
 from tests.runtime.test_cluster import pids
 
@@ -217,3 +218,20 @@ def test_a_generator_has_a_gpu_without_a_learner_if_there_is_one(
     assert placed(2, 2) == ["cuda:0", "cuda:1", "cuda:0"]
     assert placed(1, 1) == ["cuda:0"] * 3
     assert device_of(Placement(device="cpu"), 1) == "cpu"
+
+
+def test_weights_that_an_update_changes_while_they_are_read_are_not_whole() -> None:
+    class Learning:
+        version = 3
+
+        def params(self) -> dict[str, Any]:
+            return {}
+
+    learner: Any = Learning()
+    weights = OwnWeights(learner)
+    found = weights.look(2)
+    assert found is not None and weights.look(3) is None
+    version, _, whole = found
+    assert version == 3 and whole()
+    learner.version = 4
+    assert not whole() and weights.version == 4

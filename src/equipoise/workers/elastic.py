@@ -6,7 +6,7 @@ The law.
 - The devices are lent or they are not (``Lending.lent``, which the first learner writes). They are
   lent all at once, since each learner waits for samples of a queue of its own.
 - A learner learns whenever it has a batch. Lent, it otherwise draws a token of each running sample
-  with its own weights. Its samples stay open during updates, within ``max_lag``.
+  with its own weights. The samples stay open during updates, within ``max_lag``.
 - A lent learner that has nothing to draw asks the generators (``Lending.wants``): each gives it a
   part of its groups, the newest, once for each question. So each draws as much as it has time for.
 - Taken back, it begins no sample. The samples that it has begun are handed to the generators

@@ -148,5 +148,5 @@ class HandsOver(Continuing, Protocol):
         """Go on with a sample of another engine, of at most ``limit`` tokens in all; ``step``
         returns it as one sample. Resumed samples begin before new groups.
 
-        Its further tokens are drawn with the same random numbers as in the other engine.
+        The further tokens are drawn with the same random numbers as in the other engine.
         """
