@@ -236,9 +236,11 @@ class Ring:
         )
 
     def _seat(self, index: int) -> Seat:
-        """The first generator may ask the others for samples, as a lent learner does."""
-        taker = Taker(0, stream_ids(0, GROUP), self.generators) if index else None
-        return self.lending.seat(index, cast("HandedBlocks", AtOnce(self)), taker)
+        """The first generator and the others give samples to each other, as a lent learner does."""
+        others = range(1, self.generators) if index == 0 else range(1)
+        among = self.generators if index else 2
+        takers = [Taker(one, stream_ids(one, GROUP), among) for one in others]
+        return self.lending.seat(index, cast("HandedBlocks", AtOnce(self)), takers)
 
     def hands_over(self) -> None:
         """A generator hands over what it has, or dies while it does that."""
@@ -264,18 +266,14 @@ class Ring:
             self.generator_dies(index)
 
     def pauses(self) -> None:
-        """A generator takes no places for a while, and the first asks the others for samples."""
-        index = self.draw.randrange(self.generators)
-        self.workers[index].reserves = self.draw.random() < 0.5
-        before = self.lending.handed.sum()
-        self.lending.wants[0] = self.draw.randrange(STEPS)
-        for worker in self.workers[1:]:
-            worker.tick()
-        self.happened["given"] += int(self.lending.handed.sum() - before)
+        """A generator takes no places for a while, or gives nothing."""
+        worker = self.workers[self.draw.randrange(self.generators)]
+        worker.reserves, worker.gives = self.draw.random() < 0.6, self.draw.random() < 0.8
 
     def tick(self) -> None:
-        worker = self.draw.choice(self.workers)
+        worker, before = self.draw.choice(self.workers), self.lending.handed.sum()
         worker.tick()
+        self.happened["given"] += int(self.lending.handed.sum() - before)
         self.happened["part"] += worker._taking is not None
 
     def takes(self) -> None:
@@ -397,7 +395,7 @@ class Ring:
     def _goes_on_learning(self) -> None:
         """No block is left that nobody writes."""
         for worker in self.workers:
-            worker.reserves = True
+            worker.reserves = worker.gives = True
         enough = self.happened["update"] + (self.max_lag or 0) + 2
         for _ in range(2000):
             if self.happened["update"] >= enough:

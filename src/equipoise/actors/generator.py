@@ -133,6 +133,7 @@ class Generator:
         self._failures = set[str]()  # those of partners that were noted
         self._seat = writing.seat
         self.reserves = True  # does it take new places?
+        self.gives = True  # may it give groups to others, and ask for theirs?
 
     @property
     def grading(self) -> bool:
@@ -385,15 +386,18 @@ class Generator:
         return moved
 
     def _give(self) -> None:
-        """Give a part of the groups, the newest, to a learner that asks for samples."""
+        """Give a part of the groups, the newest, to a generator that has nothing to draw."""
         seat = self._seat
-        if seat is None or seat.taker is None or not (seat.asked and self.hands_over):
+        if seat is None or not self.hands_over:
+            return
+        seat.ask(self.gives and self.reserves and not self.drawing)
+        if not self.gives:
             return
         open_ = sorted(group for group, one in self._open.items() if one.left)
-        if len(open_) > 1:  # else it would only change places
-            streams, part = seat.taker.streams, max(len(open_) // seat.taker.among, 1)
-            seat.answer()
-            seat.hands_over(self._hand(open_[-part:], lambda: streams))
+        if len(open_) > 1 and (taker := seat.asked()) is not None:
+            seat.answer(taker)
+            part = max(len(open_) // taker.among, 1)
+            seat.hands_over(self._hand(open_[-part:], lambda: taker.streams))
 
     def _adopt(self) -> None:
         """Take the groups that other generators handed to this one."""

@@ -1,14 +1,14 @@
 """The words that the workers of an elastic run share: whether the learners' devices are lent to
-generation, which of them has nothing to draw, and what the generators measured.
+generation, which generators have nothing to draw, and what they measured.
 
 ==================  ============================================================================
 word                written by
 ==================  ============================================================================
 lent, switches      the first learner: are the devices lent (0 or 1)? how often did that change?
-wants[group]        the learner of the group: the number of its question for samples, which each
-                    generator answers once; 0: it does not ask
-handed[group]       the generator of the group: its samples that went on in another generator
-sums[group]         that generator: sums over its steps (``SUMS``)
+wants[group]        the generator of the group: the number of its question for samples, which each
+                    other one answers once; 0: it does not ask
+handed[group]       the same: its samples that went on in another generator
+sums[group]         the same: sums over its steps (``SUMS``)
 ==================  ============================================================================
 
 Each word stands by itself: a reader that sees an old one does what was right a moment before.
@@ -16,6 +16,7 @@ Each word stands by itself: a reader that sees an old one does what was right a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.tree import ArraySpec
@@ -59,33 +60,33 @@ class Lending:
         """Go on from a saved state."""
         self._lent[0], self._switches[0] = lent, switches
 
-    def seat(self, group: int, blocks: HandedBlocks, taker: Taker | None = None) -> Seat:
-        """The words of the generator of a group of samples, which writes into ``blocks``.
-        ``taker``: the learner that it may give samples to; None: it is that learner's own.
+    def seat(self, group: int, blocks: HandedBlocks, takers: Sequence[Taker] = ()) -> Seat:
+        """The place of the generator of a group of samples, which writes into ``blocks``.
+        ``takers``: the generators that it may give samples to.
         """
-        wants = None if taker is None else self.wants[taker.group : taker.group + 1]
-        return Seat(blocks, taker, self.sums[group], self.handed[group : group + 1], wants)
+        return Seat(self, group, blocks, takers)
 
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """A learner that draws samples while its device is lent."""
+    """A generator that takes samples when it has nothing to draw."""
 
     group: int  # its group of samples
     streams: Array  # of this group
-    among: int  # the number of generators that it asks, and itself
+    among: int  # a generator gives it one part of this number of parts
 
 
-@dataclass(slots=True)
 class Seat:
     """The place of one generator in an elastic run: its words, and blocks that change hands."""
 
-    blocks: HandedBlocks
-    taker: Taker | None
-    _sums: Array
-    _handed: Array
-    _wants: Array | None
-    _answered: int = 0  # the number of the last question
+    def __init__(
+        self, words: Lending, group: int, blocks: HandedBlocks, takers: Sequence[Taker]
+    ) -> None:
+        self.blocks, self._takers = blocks, takers
+        self._wants, self._group = words.wants, group
+        self._sums, self._handed = words.sums[group], words.handed[group : group + 1]
+        self._asked = int(self._wants[group])  # the number of its last question
+        self._answered = dict.fromkeys((one.group for one in takers), 0)
 
     def step(self, samples: int, seconds: float) -> None:
         """Count a step that drew a token of this number of samples."""
@@ -108,12 +109,19 @@ class Seat:
         """Go on from a saved number."""
         self._handed[0] = handed
 
-    @property
-    def asked(self) -> bool:
-        """Is there a question for samples that is not answered?"""
-        return self._wants is not None and int(self._wants[0]) not in (0, self._answered)
+    def ask(self, asks: bool) -> None:
+        """Ask the others for samples, or not any more."""
+        if asks != bool(self._wants[self._group]):
+            self._asked += asks
+            self._wants[self._group] = self._asked if asks else 0
 
-    def answer(self) -> None:
-        """The question is answered."""
-        assert self._wants is not None
-        self._answered = int(self._wants[0])
+    def asked(self) -> Taker | None:
+        """A generator whose question is not answered, or None."""
+        for one in self._takers:
+            if int(self._wants[one.group]) not in (0, self._answered[one.group]):
+                return one
+        return None
+
+    def answer(self, taker: Taker) -> None:
+        """The generator was given samples."""
+        self._answered[taker.group] = int(self._wants[taker.group])

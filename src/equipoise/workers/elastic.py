@@ -7,8 +7,9 @@ The law.
   lent all at once, since each learner waits for samples of a queue of its own.
 - A learner learns whenever it has a batch. Lent, it otherwise draws a token of each running sample
   with its own weights. The samples stay open during updates, within ``max_lag``.
-- A lent learner that has nothing to draw asks the generators (``Lending.wants``): each gives it a
-  part of its groups, the newest, once for each question. So each draws as much as it has time for.
+- A lent learner that has nothing to draw asks its generators (``Lending.wants``): each gives it a
+  part of its groups, the newest, once for each question. A generator asks the learner in the same
+  way. So each draws as much as it has time for.
 - Taken back, it begins no sample. The samples that it has begun are handed to the generators
   (``Queue.hand_over``), which go on with them; conversations, whose partners are in this process,
   are finished here. Then the engine gives the memory of its keys and values back.
@@ -152,7 +153,6 @@ class Elastic:
         self._draws = False  # are there keys and values?
         self._learn_s = 0.0  # of the update under way
         self._moved_s = 0.0  # of the last hand-over
-        self._asked = int(words.wants[writers.own])  # the number of the last question
 
     @property
     def grading(self) -> bool:
@@ -168,11 +168,10 @@ class Elastic:
                 self._updated()
             return state
         generator = self._generator
-        generator.reserves = self._words.lent
+        generator.reserves, generator.gives = self._words.lent, state is Tick.STARVED
         if not generator.reserves and state is Tick.STARVED:
             self._hand_over()
         drawn = generator.tick()
-        self._ask(state is Tick.STARVED and generator.reserves and not generator.drawing)
         if generator.busy:
             self._draws = True
         elif self._draws and not generator.reserves:
@@ -183,15 +182,6 @@ class Elastic:
         learn_s, self._learn_s = self._learn_s, 0.0
         if self._decider is not None:
             self._decider.updated(learn_s)
-
-    def _ask(self, asks: bool) -> None:
-        """Ask the generators for samples, or not any more."""
-        wants = self._words.wants
-        if asks and not wants[self._own]:
-            self._asked += 1
-            wants[self._own] = self._asked
-        elif not asks and wants[self._own]:
-            wants[self._own] = 0
 
     def _hand_over(self) -> None:
         """Let the generators go on with what is open here."""

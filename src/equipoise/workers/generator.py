@@ -94,15 +94,14 @@ def device_of(place: Placement, index: int) -> str:
     return f"cuda:{free[index % len(free)]}"
 
 
-def taker(blue: Blueprint, group: int) -> Taker | None:
-    """The learner that the generator of this group may give samples to in an elastic run; None: it
-    is that learner's own.
+def takers(blue: Blueprint, group: int) -> list[Taker]:
+    """The generators that the generator of this group may give samples to in an elastic run: its
+    learner's, or the learner's own gives to all others of the same learner.
     """
     actors, rank = blue.program.placement.actors, blue.learner_of(group)
-    if group >= actors:
-        return None
-    own = actors + rank
-    return Taker(own, blue.streams(own), actors // blue.learners + 1)
+    others = [one for one in blue.groups_of(rank) if (one < actors) != (group < actors)]
+    among = 2 if group >= actors else actors // blue.learners + 1
+    return [Taker(one, blue.streams(one), among) for one in others]
 
 
 def made_generator(
@@ -151,7 +150,7 @@ def made_generator(
             order=order,
             refills=refills,
             imitates=not algorithm.reads_rewards,
-            seat=None if words is None else words.seat(group, blocks, taker(blue, group)),
+            seat=None if words is None else words.seat(group, blocks, takers(blue, group)),
         ),
         blocks=blocks,
         weights=weights,
