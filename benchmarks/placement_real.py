@@ -2,12 +2,17 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/placement_real.py
     PYTHONPATH=src:benchmarks python benchmarks/placement_real.py --shape "long answers" --turns 1
+    PYTHONPATH=src:benchmarks python benchmarks/placement_real.py --elastic --turns 3
 
 Five shapes of prompts and answers. Each is first given to ``placement.text=auto`` (costs by short
 runs, forecasts, whole runs of the plans that are near the best). Then every plan is run in turns,
 and the forecasts and the choice are compared with these runs. At most 140 s a shape; on two cores
 about nine minutes in all. The weights never change (a learning rate of 0), so that lengths stay.
 Other load on the machine makes the figures worthless.
+
+With ``--elastic``: runs whose learner is lent while it waits (``placement.text=elastic``) next to
+runs with placement apart. Each has one generator. In one case the learner waits most of the time,
+and in the other it hardly waits.
 """
 
 from __future__ import annotations
@@ -22,6 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import equipoise
+from equipoise.programs.fields import alter
+from equipoise.runtime.process import forkserver
+from equipoise.runtime.process.process import ProcessRuntime
 from equipoise.runtime.session import Interrupt
 from equipoise.tuning import runs
 from equipoise.tuning.choices import usual
@@ -51,6 +59,14 @@ SHAPES = {
     "long answers": Shape(prompt=16, answer=128),
     "long prompts and answers": Shape(prompt=256, answer=128),
     "a larger batch": Shape(prompt=16, answer=48, batch=256),
+}
+
+
+WARM, MEASURED_S = 10, 10.0  # updates before a measurement of lending, and its seconds
+# the learner waits most of the time, or hardly
+LENDING = {
+    "generation-bound": Shape(prompt=16, answer=128),
+    "balanced": Shape(prompt=96, answer=24),
 }
 
 
@@ -116,13 +132,50 @@ def show(name: str, shape: Shape, turns: int) -> None:
         print(f"  largest error {worst:+.1%}; the choice is {slower:.1%} slower than the best")
 
 
+def seconds_of_update(program: Program, place: Path, interrupt: Interrupt) -> tuple[float, str]:
+    """Measure an update, after the first ``WARM`` -> its seconds, and what was lent meanwhile."""
+    place.mkdir()
+    runtime = ProcessRuntime(runs.throwaway(program, place / "run"))
+    try:
+        while runtime.version < WARM:
+            interrupt.check()
+            runtime.poll(0.02)
+        began, first = time.monotonic(), runtime.version
+        while time.monotonic() < began + MEASURED_S:
+            interrupt.check()
+            runtime.poll(0.02)
+        seconds, stats = (time.monotonic() - began) / (runtime.version - first), runtime.stats()
+        return seconds, f"{'lent' if stats.lent else 'not lent'}, {stats.switches} switches"
+    finally:
+        runtime.stop()
+
+
+def show_lending(name: str, shape: Shape, turns: int) -> None:
+    """Print seconds of an update with placement apart and elastic, in turns."""
+    found: dict[str, list[float]] = {"apart": [], "elastic": []}
+    forkserver.prepare(central=False)
+    with tempfile.TemporaryDirectory() as place, Interrupt() as interrupt:
+        base = alter(usual(program_of(shape, Path(place))), actors=1)
+        for turn in range(turns):
+            for plan, seconds in found.items():
+                folder = Path(place) / f"{plan} {turn}"
+                one, told = seconds_of_update(alter(base, placement=plan), folder, interrupt)
+                seconds.append(one)
+                print(f"  {name}: {plan}: {one:.3f} s an update ({told})", flush=True)
+    apart, elastic = (min(one) for one in found.values())
+    print(f"{name}: elastic is {apart / elastic:.2f} times as fast as apart")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default=None)
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--elastic", action="store_true", help="placement elastic next to apart")
     given = parser.parse_args()
     began = time.monotonic()
-    for name, shape in SHAPES.items():
+    for name, shape in LENDING.items() if given.elastic else ():
+        show_lending(name, shape, given.turns)
+    for name, shape in SHAPES.items() if not given.elastic else ():
         if given.shape in (None, name):
             show(name, shape, given.turns)
     print(f"{time.monotonic() - began:.0f} s in all")

@@ -1,13 +1,13 @@
-"""Random schedules of generators, learner, deaths and resumes: no token is older than the bound,
-and no group is lost.
+"""Random schedules of generators, learner, deaths, hand-overs and resumes: no token is older than
+the bound, and no group is lost.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -15,14 +15,15 @@ import pytest
 
 from equipoise import tree
 from equipoise.actors import generator
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import Partial, Sampled
 from equipoise.actors.episodes import Episodes
 from equipoise.actors.generator import PARTS, Generator, Writing
+from equipoise.actors.lending import Lending, Seat, Taker
 from equipoise.clock import Clock
 from equipoise.experience.queue.queue import Plan, Queue
 from equipoise.experience.queue.tokens import LocalChannel
 from equipoise.sources.text import sample_row
-from equipoise.types import Stop, TextSpec, stream_ids
+from equipoise.types import HandedBlocks, Slot, Stop, TextSpec, stream_ids
 from tests.experience.test_queue import Heap
 
 NOTHING: Any = None  # is taken
@@ -56,7 +57,34 @@ class Lengths:
     def __init__(self, draw: random.Random) -> None:
         self.version, self._draw = -1, draw
         self._rows: dict[tuple[int, int], list[int]] = {}
-        self.live = self.waiting = self.away = 0
+        self.waiting = self.away = 0
+
+    @property
+    def live(self) -> int:
+        return len(self._rows)
+
+    def go_on(self, rest: Any) -> None:
+        raise AssertionError("no conversation")
+
+    def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:
+        assert self.version >= 0 and len(sample.token) < limit == LIMIT
+        assert (sample.token == sample.group).all(), "a token of another group"
+        assert not len(sample.version) or self.version >= sample.version.max()
+        self._rows[sample.group, sample.index] = sample.version.tolist()
+
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        rows = {key: one for key, one in self._rows.items() if key[0] in groups}
+        self._rows = {key: one for key, one in self._rows.items() if key[0] not in groups}
+        return [
+            Partial(
+                group,
+                index,
+                np.full(len(stamps), group),
+                np.zeros(len(stamps), np.float32),
+                np.array(stamps, np.int64),
+            )
+            for (group, index), stamps in rows.items()
+        ]
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         assert self.version >= 0 and limit == LIMIT
@@ -126,12 +154,32 @@ class Prompts:
         return [number]
 
 
+class AtOnce:
+    """A queue in which the generator that a block is handed to often ticks at that very moment."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    def hand_over(self, slots: Mapping[str, Slot], streams: Any) -> None:
+        self._ring.driver.hand_over(slots, streams)
+        if not self._ring.inside and self._ring.draw.random() < 0.5:
+            self._ring.inside = True  # it hands nothing to one that is in the middle of a call
+            self._ring.workers[int(streams[0]) // GROUP].tick()
+            self._ring.inside = False
+
+    def handed(self, streams: Any, known: Collection[int]) -> list[Mapping[str, Slot]]:
+        return self._ring.driver.handed(streams, known)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ring.driver, name)
+
+
 class Ring:
     """Generators and a learner over one queue; all that happens is drawn."""
 
     def __init__(self, seed: int, max_lag: int | None) -> None:
         self.draw, self.max_lag, self.store = random.Random(seed), max_lag, Store()
-        self.now = 0.0
+        self.now, self.inside = 0.0, False
         self.generators, self.per_batch = self.draw.randint(1, 3), self.draw.randint(1, 3)
         self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
         self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
@@ -143,6 +191,8 @@ class Ring:
             envs=self.generators * GROUP,
             max_lag=max_lag,
         )
+        specs = Lending.specs(self.generators)
+        self.lending = Lending(tree.views(specs, Heap(tree.nbytes(specs)).buffer))
         self._open()
         self.driver.fill()
         self.workers = [self._generator(index) for index in range(self.generators)]
@@ -174,6 +224,8 @@ class Ring:
                 number=lambda block: block,
                 order=lambda block, refills: (block + 3 * refills) % PROMPTS,
                 refills=self.refills,
+                # in lockstep each block is dealt to a generator by a fixed rule
+                seat=None if self.max_lag == 0 else self._seat(index),
             ),
             blocks=self.driver,
             weights=self.store,
@@ -183,9 +235,45 @@ class Ring:
             note=lambda text: None,
         )
 
+    def _seat(self, index: int) -> Seat:
+        """The first generator and the others give samples to each other, as a lent learner does."""
+        others = range(1, self.generators) if index == 0 else range(1)
+        among = self.generators if index else 2
+        takers = [Taker(one, stream_ids(one, GROUP), among) for one in others]
+        return self.lending.seat(index, cast("HandedBlocks", AtOnce(self)), takers)
+
+    def hands_over(self) -> None:
+        """A generator hands over what it has, or dies while it does that."""
+        if self.max_lag == 0:
+            return
+        index, others = self.draw.randrange(self.generators), list(range(self.generators))
+        others.remove(index)
+        if not others or not self.workers[index].drawing:
+            return
+        left = self.draw.choice((0, 1, 2, 100))
+
+        def to() -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise InterruptedError
+            return stream_ids(self.draw.choice(others), GROUP)
+
+        try:
+            self.happened["handed over"] += self.workers[index].hand_over(to)
+            assert not self.workers[index].drawing
+        except InterruptedError:
+            self.generator_dies(index)
+
+    def pauses(self) -> None:
+        """A generator takes no places for a while, or gives nothing."""
+        worker = self.workers[self.draw.randrange(self.generators)]
+        worker.reserves, worker.gives = self.draw.random() < 0.6, self.draw.random() < 0.8
+
     def tick(self) -> None:
-        worker = self.draw.choice(self.workers)
+        worker, before = self.draw.choice(self.workers), self.lending.handed.sum()
         worker.tick()
+        self.happened["given"] += int(self.lending.handed.sum() - before)
         self.happened["part"] += worker._taking is not None
 
     def takes(self) -> None:
@@ -230,8 +318,8 @@ class Ring:
             self.keys = None
             self.happened["update"] += 1
 
-    def generator_dies(self) -> None:
-        index = self.draw.randrange(self.generators)
+    def generator_dies(self, index: int | None = None) -> None:
+        index = self.draw.randrange(self.generators) if index is None else index
         self.driver.cancel(stream_ids(index, GROUP))
         while not self.driver.reconcile():
             pass
@@ -278,7 +366,13 @@ class Ring:
         self.happened["resume"] += 1
 
     def go(self) -> None:
-        rare = [(self.generator_dies, 0.02), (self.learner_dies, 0.01), (self.goes_on, 0.01)]
+        rare = [
+            (self.generator_dies, 0.02),
+            (self.learner_dies, 0.01),
+            (self.goes_on, 0.01),
+            (self.hands_over, 0.05),
+            (self.pauses, 0.05),
+        ]
         for _ in range(STEPS):
             drawn = self.draw.random()
             for what, chance in rare:
@@ -288,6 +382,7 @@ class Ring:
                 drawn -= chance
             else:
                 self.draw.choice((self.tick, self.tick, self.tick, self.takes, self.finishes))()
+        self._goes_on_learning()
         stats = self.driver.stats()
         assert stats["inserted"] == stats["sampled"] + stats["dropped"] + stats["held"]
         assert all(count <= 1 for count in self.groups.values()), "a group is learned from twice"
@@ -296,6 +391,20 @@ class Ring:
         )
         if self.max_lag is not None:
             assert blocks == list(range(len(blocks))), "a group is left out"
+
+    def _goes_on_learning(self) -> None:
+        """No block is left that nobody writes."""
+        for worker in self.workers:
+            worker.reserves = worker.gives = True
+        enough = self.happened["update"] + (self.max_lag or 0) + 2
+        for _ in range(2000):
+            if self.happened["update"] >= enough:
+                return
+            for worker in self.workers:
+                worker.tick()
+            self.takes()
+            self.finishes()
+        raise AssertionError("nothing is learned any more")
 
 
 def explored(seeds: range, max_lag: int | None) -> Counter[str]:
@@ -313,12 +422,14 @@ LAGS = [0, 1, 4, None]
 
 @pytest.mark.parametrize("max_lag", LAGS)
 def test_no_token_is_older_than_the_bound_in_random_schedules(max_lag: int | None) -> None:
-    happened = explored(range(25), max_lag)
+    happened = explored(range(35), max_lag)
     assert all(
         happened[name] >= 10 for name in ("update", "death", "learner's death", "resume", "lost")
     ), happened
     # in lockstep nothing is drawn when weights come
     assert (happened["part"] >= 10) == (max_lag != 0), happened
+    for name in ("handed over", "given"):
+        assert (happened[name] >= 30) == (max_lag != 0), happened
 
 
 @pytest.mark.slow

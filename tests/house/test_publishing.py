@@ -21,7 +21,7 @@ SOURCE = ROOT / "src/equipoise"
 # As in the table of docs/inside/memory-order.md: the words by the folders and files whose laws
 # they are part of.
 WORDS = {
-    "experience/queue": {"word", "_word", "_claiming", "_dealing", "_limits"}
+    "experience/queue": {"owner", "word", "_word", "_claiming", "_dealing", "_limits"}
     | {"want", "full", "granted", "sent", "lives"},
     "experience/replay": {"asked", "answered", "life", "seen"},
     "actors/inference": {"answered", "asked", "epoch", "held", "_asked", "_held"},
@@ -43,6 +43,7 @@ WORDS = {
     | {"want", "full", "granted", "sent"},
 }
 OTHERS = {  # arrays of the same name that one process has for itself
+    "experience/queue/tokens.py: self.owner[place]",  # published with the word that is OPEN
     "runtime/cluster/weights.py: self._asked",
     "experience/queue/redeal.py: word[taken]",  # of a saved state
     "experience/queue/queue.py: self._limits[1]",  # published with the first

@@ -129,7 +129,6 @@ def test_a_learner_that_is_killed_while_it_generates_or_learns_costs_no_bit(
             {"placement": "together", "settings": ["source.engine=sim:waits=false"]},
             "must have source.engine=torch, .* got sim:waits=false",
         ),
-        ({"placement": "elastic"}, "must be apart, together or auto, .* got elastic; try auto"),
         ({"placement": "togther"}, "placement: expected .*'togther'.*did you mean 'together'"),
         (
             {"placement": "together", "actors": 2},

@@ -7,20 +7,26 @@ is older than its place. While samples are drawn, new weights are taken a part a
 token waits for all of them. A generator holds as many places as it writes groups side by side. The
 block's number in the run alone decides the group's prompt and the draw of every token: any
 generator may write it, and a generator has no state to save.
+
+In an elastic run a generator may hand its groups over before all their samples have ended: the
+tokens so far stand in the rows of the block (``drafts.py``), and the other generator goes on with
+them, with weights that are no older than the newest of that moment.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
-from equipoise.actors.engine.engine import Engine, Sampled
+from equipoise.actors import drafts
+from equipoise.actors.engine.engine import Engine, HandsOver, Partial, Sampled
 from equipoise.actors.episodes import Episodes
+from equipoise.actors.lending import Seat
 from equipoise.clock import Clock
 from equipoise.types import (
     Array,
@@ -69,6 +75,7 @@ class _Open:
     number: int = 0  # of its prompt
     left: int = 0  # samples that are not done
     samples: list[Sampled] = field(default_factory=list)
+    handed: bool = False  # by another generator, with a draft, and not begun here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ class Writing:
     order: Callable[[int, int], int]
     refills: int  # most times that a group whose rewards are all equal is dropped
     imitates: bool = False  # samples have no rewards, and the generator warns of none
+    # its words in an elastic run, whose generators hand groups to each other
+    seat: Seat | None = None
 
 
 class Generator:
@@ -122,6 +131,9 @@ class Generator:
         self._until = 0.0  # this time new weights may be taken in this tick
         self._begun = episodes.next_row
         self._failures = set[str]()  # those of partners that were noted
+        self._seat = writing.seat
+        self.reserves = True  # does it take new places?
+        self.gives = True  # may it give groups to others, and ask for theirs?
 
     @property
     def grading(self) -> bool:
@@ -132,6 +144,17 @@ class Generator:
     def busy(self) -> bool:
         """Are there groups that are not handed in?"""
         return bool(self._open or self._again or self._next)
+
+    @property
+    def drawing(self) -> bool:
+        """Are there groups with samples to draw?"""
+        waits = bool(self._again or self._next)
+        return waits or any(group.left for group in self._open.values())
+
+    @property
+    def hands_over(self) -> bool:
+        """Can its samples go on in another generator?"""
+        return isinstance(self._engine, HandsOver)
 
     def fds(self) -> tuple[int, ...]:
         """Descriptors that wake it."""
@@ -146,15 +169,20 @@ class Generator:
             self._graded(group, rewards)
         if graded:
             clock.lap("score")
+        self._adopt()
         while self._drawn + self._samples <= max(self._at_once, self._samples) and self._begin():
             pass
+        self._give()
         if not self._running:
             return Tick.WORKED if graded else Tick.STARVED if self._open else Tick.BLOCKED
         drawn = self._drawn
         if drawn:
             self._fetch(self._weights.version)
         clock.lap("write", "decode")
+        began = perf_counter()
         done = self._engine.step()
+        if self._seat is not None and (live := self._engine.live - self._engine.away + len(done)):
+            self._seat.step(live, perf_counter() - began)
         clock.lap("decode", "write")
         for sample in done:
             self._write(sample)
@@ -173,7 +201,7 @@ class Generator:
         if self._next is None:
             if self._again:
                 one = self._again.pop(0)
-            elif (slots := self._blocks.reserve(self._streams)) is not None:
+            elif self.reserves and (slots := self._blocks.reserve(self._streams)) is not None:
                 one = _Open(slots)
             else:
                 return False
@@ -182,13 +210,29 @@ class Generator:
         if not self._fetch(version):
             return False
         self._next = None
-        slot = one.slots[self._policy]
-        block = self._number(int(slot.keys[0, 1]))
-        # a number of its own in the run, which seeds its draws
-        group = block * (1 + self._refills) + one.refills
-        one.number, one.left, one.samples = self._order(block, one.refills), self._samples, []
+        group, one.number = self._number_of(one)
+        one.left, one.samples = self._samples, []
         prompt = self._prompts.token(one.number)
-        data = slot.data
+        if one.handed:
+            self._go_on(one, group, prompt)
+        else:
+            self._label(one, group, prompt)
+        self._episodes.begins(self._engine.version, self._begun)
+        self._open[group] = one
+        self._running += one.left
+        if not one.handed:
+            self._engine.submit(group, prompt, self._samples, limit=self._limit)
+        one.handed = False
+        return True
+
+    def _number_of(self, one: _Open) -> tuple[int, int]:
+        """A group's number in the run, which seeds its draws, and its prompt's."""
+        block = self._number(int(one.slots[self._policy].keys[0, 1]))
+        return block * (1 + self._refills) + one.refills, self._order(block, one.refills)
+
+    def _label(self, one: _Open, group: int, prompt: Sequence[int]) -> None:
+        """Write what a group's rows are about."""
+        data = one.slots[self._policy].data
         context = {
             "task": one.number,
             "group": group,
@@ -200,11 +244,6 @@ class Generator:
             data.context[name][:] = value
         data.context["prompt"][:, : len(prompt)] = prompt
         self._begun += one.refills == 0
-        self._episodes.begins(self._engine.version, self._begun)
-        self._open[group] = one
-        self._running += self._samples
-        self._engine.submit(group, prompt, self._samples, limit=self._limit)
-        return True
 
     def _fetch(self, wanted: int) -> bool:
         """Take weights until the engine has this version, until the tick's share of time is over if
@@ -227,7 +266,10 @@ class Generator:
                 # before a token
                 else:
                     self._until = math.inf
-        self._clock.add("fetch", perf_counter() - began)
+        seconds = perf_counter() - began
+        self._clock.add("fetch", seconds)
+        if self._seat is not None:
+            self._seat.fetched(seconds)
         return self._version >= wanted
 
     def _write(self, sample: Sampled) -> None:
@@ -305,16 +347,96 @@ class Generator:
         self._episodes.whole(returns.astype(np.float64), lengths, there=not lost)
         self._blocks.commit(group.slots)
 
+    # ------------------------------------------------------------------------------ in elastic runs
+
+    def hand_over(self, to: Callable[[], Array]) -> int:
+        """Let other generators go on with all groups that have samples to draw -> the number of
+        these samples. ``to``: the streams of the next generator; to be called if ``hands_over``.
+        """
+        seat = self._seat
+        assert seat is not None, "an elastic run"
+        moved = self._hand([group for group, one in self._open.items() if one.left], to)
+        waits = [*self._again, *([self._next[0]] if self._next is not None else [])]
+        self._again, self._next = [], None
+        for one in waits:
+            if not one.handed:  # nothing of it is drawn
+                one.left = self._samples
+                group, one.number = self._number_of(one)
+                self._label(one, group, self._prompts.token(one.number))
+                drafts.clear(one.slots[self._policy].data)
+            seat.blocks.hand_over(one.slots, to())
+            moved += one.left
+        self._episodes.next_row = self._begun
+        seat.hands_over(moved)
+        return moved
+
+    def _hand(self, groups: Collection[int], to: Callable[[], Array]) -> int:
+        """Let other generators go on with these groups -> the number of their open samples."""
+        engine, seat, taken = self._engine, self._seat, dict[int, list[Partial]]()
+        assert isinstance(engine, HandsOver) and seat is not None
+        for sample in engine.withdraw(groups):
+            taken.setdefault(sample.group, []).append(sample)
+        moved = 0
+        for group in groups:
+            one = self._open.pop(group)
+            drafts.write(one.slots[self._policy].data, taken[group])
+            self._running -= one.left
+            moved += one.left
+            seat.blocks.hand_over(one.slots, to())
+        return moved
+
+    def _give(self) -> None:
+        """Give a part of the groups, the newest, to a generator that has nothing to draw."""
+        seat = self._seat
+        if seat is None or not self.hands_over:
+            return
+        seat.ask(self.gives and self.reserves and not self.drawing)
+        if not self.gives:
+            return
+        open_ = sorted(group for group, one in self._open.items() if one.left)
+        if len(open_) > 1 and (taker := seat.asked()) is not None:
+            seat.answer(taker)
+            part = max(len(open_) // taker.among, 1)
+            seat.hands_over(self._hand(open_[-part:], lambda: taker.streams))
+
+    def _adopt(self) -> None:
+        """Take the groups that other generators handed to this one."""
+        if (seat := self._seat) is None:
+            return
+        mine = [*self._open.values(), *self._again, *([self._next[0]] if self._next else [])]
+        known = {int(one.slots[self._policy].keys[0, 1]) for one in mine}
+        for slots in seat.blocks.handed(self._streams, known):
+            data = slots[self._policy].data
+            one = _Open(slots, int(data.context["refills"][0]), handed=True)
+            one.left = self._samples - len(drafts.ended(data, 0))
+            self._again.append(one)
+
+    def _go_on(self, one: _Open, group: int, prompt: Sequence[int]) -> None:
+        """Go on with the samples of a group that was handed to this generator."""
+        engine, data = self._engine, one.slots[self._policy].data
+        assert isinstance(engine, HandsOver)
+        one.samples = drafts.ended(data, group)
+        partial = drafts.partial(data, group)
+        one.left = len(partial)
+        if all(len(sample.token) == 0 for sample in partial) and not one.samples:
+            engine.submit(group, prompt, self._samples, limit=self._limit)
+            return
+        for sample in partial:
+            engine.resume(sample, prompt, limit=self._limit)
+
     def state(self) -> Tree:
         """Return the reports' numbers; nothing else is left between two groups."""
         if left := len(self._open) + len(self._again) + (self._next is not None):
             raise RuntimeError(f"save: expected a generator without open groups, got {left}")
-        return {"episodes": self._episodes.state()}
+        found: Tree = {"episodes": self._episodes.state()}
+        return found if self._seat is None else found | {"handed": self._seat.handed}
 
     def restore(self, state: Tree) -> None:
         """Go on from a ``state``."""
         self._episodes.load(state["episodes"])
         self._begun = self._episodes.next_row
+        if self._seat is not None:
+            self._seat.load(state["handed"])
 
     def save(self, to: StateWriter) -> None:
         to.put(self.state())

@@ -71,8 +71,9 @@ class Fields(TypedDict, total=False):
     fresher rows, if that is as fast; more actors act, on older rows, if that is faster. `actors`
     and `max_lag` are the limits."""
     placement: Literal["apart", "together", "elastic"] | Literal["auto"] | None
-    """Workers that generate text: apart, together or auto (default: apart). together: each
-    learner generates and then learns. auto measures which is faster."""
+    """Workers that generate text: apart, together, elastic or auto (default: apart). together:
+    each learner generates and then learns. elastic: learners that wait also generate, if that
+    pays. auto measures which of the first two is faster."""
     learners: int | Literal["auto"] | None
     """Learners that share each batch (default: 1). Each learner has actors of its own."""
     inference: Literal["local", "central"] | Literal["auto"] | None

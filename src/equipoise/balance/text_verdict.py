@@ -117,6 +117,8 @@ def text_verdict(
     cause = found.cause
     if max(publishing, fetching) >= WAIT:
         cause = "Publish-bound"
+    elif run.lent and waits < WAIT <= learners.part("decode"):
+        cause = "Lent"
     elif waits < WAIT:
         cause = "Learning-bound" if held >= WAIT else "Lent" if run.lent else cause
     elif grading >= max(WAIT, held):

@@ -138,6 +138,11 @@ class LearnerWorker:
         return self._one.learner.version
 
     @property
+    def saved(self) -> int:
+        """The number of learners that were saved in the checkpoint that it goes on from."""
+        return self._shares
+
+    @property
     def done(self) -> bool:
         return self.version >= self._updates and not self._unfinished
 

@@ -4,6 +4,7 @@ envs on a device, generators of text in the learners.
 
 from __future__ import annotations
 
+from equipoise.actors.engine.sim_engine import NAME as SIM
 from equipoise.sources.source import task_of
 from equipoise.types import Program, learning
 
@@ -79,11 +80,6 @@ def text_placement_problems(program: Program) -> list[str]:
             f"placement.auto: expected text alone with a task, of which no other setting is "
             f"measured at the start, got {others[0]}; leave {others[0]} at a value"
         ]
-    if place.text == "elastic":
-        return [
-            f"{key}: must be apart, together or auto, since no run can lend a learner's device to "
-            "generation yet, got elastic; try auto"
-        ]
     if place.text == "apart" and "text" not in place.auto:
         return []
     policies = learning(program).values()
@@ -92,19 +88,29 @@ def text_placement_problems(program: Program) -> list[str]:
         return [f"{key}: must be apart with an algorithm that draws no samples, got {shown}"]
     if place.text == "apart":
         return []
+    elastic, engine = place.text == "elastic", source.engine.partition(":")[0]
     # what a learner generates with are its own weights, whole and of this version
     wrong = {
         f"max_lag=0, since a learner that generates has the newest weights, got {place.max_lag}; "
-        "try --max-lag 0": place.max_lag != 0,
+        "try --max-lag 0": not elastic and place.max_lag != 0,
+        "max_lag of at least 1, since a lent device has samples under way while it learns, got 0; "
+        "try --max-lag 1, or together": elastic and place.max_lag == 0,
+        "balance=off, since lending decides who generates, got auto": (
+            elastic and place.balance == "auto"
+        ),
         f"placement.shard=none, since a learner generates with whole weights, got {place.shard}": (
             place.shard != "none"
         ),
         f"source.weights=fp32, since a learner generates with its own weights, got "
         f"{source.weights}": source.weights != "fp32",
         f"source.engine=torch, since a learner generates in its own process, got "
-        f"{source.engine}": source.engine != "torch",
+        f"{source.engine}": engine != "torch" and not (elastic and engine == SIM),
+        f"source.engine=sim:waits=true, whose steps take time that can be measured, got "
+        f"{source.engine}": elastic and "waits=false" in source.engine,
+        f"source.on_update=keep or recompute, since a sample may go on elsewhere with newer "
+        f"weights, got {source.on_update}": elastic and source.on_update == "finish",
         "policy.publish_every=1, since a learner generates with the newest weights": any(
             one.publish_every != 1 for one in policies
         ),
     }
-    return [f"{key}=together: must have {why}" for why, so in wrong.items() if so]
+    return [f"{key}={place.text}: must have {why}" for why, so in wrong.items() if so]

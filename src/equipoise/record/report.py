@@ -216,6 +216,9 @@ class Measured:
     sites: Mapping[str, SiteStats] = field(default_factory=dict)
     # 0..1: "queue", "replay", "shard 0", ...
     occupancy: Mapping[str, float] = field(default_factory=dict)
+    lent: int = 0  # learners whose device generates now
+    switches: int = 0  # how often devices were lent or taken back, so far
+    handed_over: int = 0  # samples that went on in another generator, so far
     # bytes so far: "written", "read", "batches", "weights"
     moved: Mapping[str, int] = field(default_factory=dict)
     # busy, used, power_w, ...: see ``gpus.py``

@@ -26,6 +26,7 @@ SUMMARY_KEYS = (
     "notes",
     "alarms",
     "governor",
+    "lending",
     "failures",
     "aborted",
     "printed",

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 from equipoise.balance.governor import Governor, Lever
 from equipoise.balance.shares import add
+from equipoise.cores import usable
 from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.shard_refusals import check_shard_on
 from equipoise.publishing import check_order
@@ -41,17 +44,38 @@ def check_on(program: Program, on: On) -> None:
             "since it can have no processes of its own, got process; try on='serial', or "
             "concurrent.futures.ProcessPoolExecutor"
         )
-    if on == "ray" and program.placement.text == "together":
+    text = program.placement.text
+    if on == "ray" and text != "apart":
         raise ValueError(
-            "on: must be process or serial with placement.text=together, whose learners generate "
+            f"on: must be process or serial with placement.text={text}, whose learners generate "
             "at home, got ray; try --placement apart"
         )
+    if text == "elastic" and on == "process":
+        _check_lendable(program)
     check_order(on)
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError(
             "balance: expected off with on=serial, since actors and learner take turns anyway, got "
             "auto"
+        )
+
+
+def _check_lendable(program: Program) -> None:
+    """Refuse lending on a machine whose only devices are the learners' own."""
+    place = program.placement
+    gpu, least = place.device != "cpu", place.learners + 1
+    # learners share the cores of a machine
+    least, got = (least, torch.cuda.device_count()) if gpu else (2, usable())
+    if place.device.startswith("cuda:"):
+        raise ValueError(
+            "placement.device: must be cuda with placement.text=elastic, whose learners and "
+            f"generators have devices of their own, got {place.device}"
+        )
+    if got < least:
+        raise ValueError(
+            f"placement.text=elastic: must have at least {least} {'GPUs' if gpu else 'cores'}, one "
+            f"more than the learners' own, got {got}; try --placement together"
         )
 
 

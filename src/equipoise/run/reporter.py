@@ -364,6 +364,8 @@ class Reporter:
         """Look for what would help, by what was measured since ``then``."""
         if self._on == "serial":  # a single thread has no balance
             return
+        if self._program.placement.text == "elastic":  # its learners are generators at times
+            return
         machines = machines_of({name: asdict(site) for name, site in stats.sites.items()})
         since = {
             name: less(shares[name], then[name]) for name in shares if name not in self._paused
@@ -421,6 +423,7 @@ class Reporter:
             length=stats.length_mean,
             room=self._room,
             max_lag=place.max_lag,
+            lent=stats.lent,
             together=place.text == "together",
         )
         return text_verdict(found, placed, text_run, advice=advice)
@@ -494,6 +497,13 @@ class Reporter:
             "notes": self._notes,
             "alarms": self._all_alarms(),
             "governor": self._governed(self._kept),
+            "lending": {
+                "lent": stats.lent,
+                "switches": stats.switches,
+                "handed_over": stats.handed_over,
+            }
+            if self._program.placement.text == "elastic"
+            else None,
             "failures": {name: dict(counts) for name, counts in stats.failures.items()},
             "aborted": dict(stats.aborted),
             "printed": {name: lines for name, (lines, _) in stats.printed.items()},

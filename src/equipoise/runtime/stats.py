@@ -21,7 +21,15 @@ from equipoise.runtime import flow
 from equipoise.runtime.board import Board
 from equipoise.runtime.messages import Record
 from equipoise.runtime.usage import Usage
-from equipoise.workers.kind import KeepingKind, LearningKind, Member, SteppingKind, WritingKind
+from equipoise.workers.kind import (
+    KeepingKind,
+    LearningKind,
+    Member,
+    SamplingKind,
+    SteppingKind,
+    WritingKind,
+)
+from equipoise.workers.lending import lending
 from equipoise.workers.shared import Shared
 
 PROMISING_EPISODES = 20
@@ -67,7 +75,7 @@ def stats(
     seconds, version = board.shares(alone=alone), shared.version
     ticks = tuple(episodes.ticks for episodes in shared.actors)
     count, mean, length = recent(shared.episodes)
-    rows = _rows_of_queues(shared)
+    rows, lent = _rows_of_queues(shared), _lending(blue, shared)
     return RunStats(
         version=version,
         workers={
@@ -86,6 +94,9 @@ def stats(
         rows=rows | _rows_of_shards(shared),
         lags=flow.lags(board, shared),
         occupancy=flow.occupancy(blue, shared, members),
+        lent=lent.get("lent", 0),
+        switches=lent.get("switches", 0),
+        handed_over=lent.get("handed_over", 0),
         moved=flow.moved(blue, shared, rows, shared.version),
         failures={
             member.title: dict(
@@ -103,11 +114,23 @@ def stats(
 
 def _done(blue: Blueprint, member: Member, ticks: Sequence[int], version: int) -> float:
     """The work that a worker has done: blocks of rows, or batches that were learned from."""
-    if groups := member.groups(blue):
+    kind = member.kind
+    if isinstance(kind, SamplingKind) and kind.in_blocks and (groups := member.groups(blue)):
         return sum(ticks[group] for group in groups) / blue.unroll
     if isinstance(member.kind, LearningKind | KeepingKind):
         return blue.pace.steps(version) / blue.pace.rows
     return 0.0
+
+
+def _lending(blue: Blueprint, shared: Shared) -> dict[str, int]:
+    """Numbers of an elastic run; {} for a run of another kind."""
+    if (words := lending(shared)) is None:
+        return {}
+    return {
+        "lent": blue.learners if words.lent else 0,
+        "switches": words.switches,
+        "handed_over": int(words.handed.sum()),
+    }
 
 
 def _acting(
@@ -164,6 +187,7 @@ def joiner(blue: Blueprint, shared: Shared) -> Callable[[Mapping[str, Any]], Rec
         for name, kind in kinds.items():
             said = rounding_metrics(shared.policies[name].rounding, kind, record["version"])
             metrics |= {f"{name}/{key}": x for key, x in said.items()} if several else said
+        metrics |= {f"lending/{name}": float(x) for name, x in _lending(blue, shared).items()}
         if (calls := shared.own.get("caller")) is not None:
             metrics |= ledger.metrics(calls.views)
         return Record(

@@ -306,8 +306,9 @@ class Texts(Source):
         if place.max_lag is None:
             return most
         batch = max(policy.batch for policy in learning(self.program).values())
-        # generators share the samples that the lag allows
-        shared = -(-(place.max_lag + 1) * batch // self.program.actors)
+        # generators share the samples that the lag allows; a learner writes few of them
+        sharing = place.actors if place.text == "elastic" else self.program.actors
+        shared = -(-(place.max_lag + 1) * batch // sharing)
         return max(min(most, shared), place.group_envs)
 
     def engine(

@@ -245,8 +245,9 @@ class Placement:
     text: Annotated[
         TextPlacement,
         Help(
-            "Workers that generate text: apart, together or auto",
-            "together: each learner generates and then learns. auto measures which is faster.",
+            "Workers that generate text: apart, together, elastic or auto",
+            "together: each learner generates and then learns. elastic: learners that wait also "
+            "generate, if that pays. auto measures which of the first two is faster.",
         ),
         Read("source.task", why="it places the generators of a task"),
         Flag(WHERE, "PLAN", name="placement"),
@@ -554,11 +555,15 @@ class Program:
 
     @property
     def actors(self) -> int:
-        """Actors that run: none if rows are recorded, one in each learner if they are together."""
+        """Actors that run: none if rows are recorded, one in each learner if they are together;
+        both kinds in an elastic run.
+        """
         place = self.placement
         if self.source.recorded:
             return 0
-        return place.learners if place.text == "together" else place.actors
+        if place.text == "together":
+            return place.learners
+        return place.actors + (place.learners if place.text == "elastic" else 0)
 
     @property
     def groups(self) -> int:

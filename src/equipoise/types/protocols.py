@@ -4,7 +4,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -97,6 +97,15 @@ class Blocks(Protocol):
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None: ...
     def commit(self, slots: Mapping[str, Slot]) -> None: ...
     def restart(self, slots: Mapping[str, Slot]) -> None: ...
+
+
+class HandedBlocks(Blocks, Protocol):
+    """Blocks that an actor may hand to another actor while it writes them."""
+
+    # to the actor of these streams, with the rows as they are
+    def hand_over(self, slots: Mapping[str, Slot], streams: Array) -> None: ...
+    # the blocks that were handed to the actor of these streams; ``known``: sequences that it has
+    def handed(self, streams: Array, known: Collection[int]) -> list[Mapping[str, Slot]]: ...
 
 
 class Experience(Protocol):

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
+from equipoise.actors.lending import Taker
 from equipoise.errors import Final
 from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.prompts import Text
 from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
-from equipoise.types import WeightStore, stream_ids
+from equipoise.types import Placement, WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.lending import lending
 from equipoise.workers.scorer import scorers_of
 
 if TYPE_CHECKING:
@@ -40,13 +44,14 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     parts = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        apart = blue.program.placement.text != "together"
-        return blue.program.actors if apart and source_of(blue.program).sampler == self.name else 0
+        place = blue.program.placement
+        writes = source_of(blue.program).sampler == self.name and blue.program.actors
+        return place.actors if writes and place.text != "together" else 0
 
     def build(self, job: Job, site: Site) -> Generator:
         (name, *_) = job.blueprint.learns
         weights = job.shared.policies[name].actor_weights.handle()
-        worker = made_generator(job, site, weights, partial(self.engine, job, site))
+        worker = made_generator(job, job.index, site, weights, partial(self.engine, job, site))
         if not job.life:
             site.load(worker)
         return worker
@@ -54,7 +59,7 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
     def engine(self, job: Job, site: Site, text: Text) -> Continuing:
         """The engine that draws, if the algorithm reads rewards."""
         blue = job.blueprint
-        (name, *_), device = blue.learns, blue.program.placement.device
+        (name, *_), device = blue.learns, device_of(blue.program.placement, job.index)
         return texts_of(blue.program).writing_engine(
             text,
             blue.roles[name].algorithm,
@@ -80,16 +85,40 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return -(-plan.blocks // plan.actors)
 
 
+def device_of(place: Placement, index: int) -> str:
+    """The device of a generator: with ``cuda`` one that has no learner, if there are any."""
+    if place.device != "cuda":
+        return place.device
+    learners, count = place.learners, torch.cuda.device_count()
+    free = range(learners, count) if count > learners else range(max(count, 1))
+    return f"cuda:{free[index % len(free)]}"
+
+
+def takers(blue: Blueprint, group: int) -> list[Taker]:
+    """The generators that the generator of this group may give samples to in an elastic run: its
+    learner's, or the learner's own gives to all others of the same learner.
+    """
+    actors, rank = blue.program.placement.actors, blue.learner_of(group)
+    others = [one for one in blue.groups_of(rank) if (one < actors) != (group < actors)]
+    among = 2 if group >= actors else actors // blue.learners + 1
+    return [Taker(one, blue.streams(one), among) for one in others]
+
+
 def made_generator(
-    job: Job, site: Site, weights: WeightStore, engine: Callable[[Text], Continuing]
+    job: Job,
+    group: int,
+    site: Site,
+    weights: WeightStore,
+    engine: Callable[[Text], Continuing],
 ) -> Generator:
-    """Make a generator of the group of samples ``job.index``. ``weights``: that it draws with.
+    """Make the generator of a group of samples. ``weights``: that it draws with.
 
     DifferentPrompts if the task is another than the run began with.
     """
-    blue, index = job.blueprint, job.index
+    blue, words = job.blueprint, lending(job.shared)
     name, *_ = blue.learns
-    rank, program = blue.learner_of(index), blue.program
+    rank, program = blue.learner_of(group), blue.program
+    blocks = site.queues[rank]
     source = texts_of(program)
     text = source.text()
     if text.spec.sha256 != blue.spec.env.sha256:
@@ -121,11 +150,12 @@ def made_generator(
             order=order,
             refills=refills,
             imitates=not algorithm.reads_rewards,
+            seat=None if words is None else words.seat(group, blocks, takers(blue, group)),
         ),
-        blocks=site.queues[rank],
+        blocks=blocks,
         weights=weights,
-        episodes=job.shared.actors[index],
-        streams=stream_ids(index, program.placement.group_envs),
+        episodes=job.shared.actors[group],
+        streams=stream_ids(group, program.placement.group_envs),
         clock=site.clock,
         note=site.note,
     )

@@ -132,6 +132,8 @@ class SamplingKind(Kind):
 
     side: ClassVar[Side] = "sampling"
     alike: ClassVar[bool] = True  # its ticks are steps of envs: many, and alike
+    # is its work counted in blocks of rows? Otherwise in the batches that it learns from
+    in_blocks: ClassVar[bool] = True
 
     @abstractmethod
     def groups(self, blue: Blueprint, index: int) -> range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from equipoise.workers.actor import ActorKind
 from equipoise.workers.caller import CallerKind
+from equipoise.workers.elastic import ElasticKind
 from equipoise.workers.env import EnvKind
 from equipoise.workers.generator import GeneratorKind
 from equipoise.workers.inference import InferenceKind
@@ -17,6 +18,7 @@ from equipoise.workers.together import TogetherKind
 KINDS: tuple[Kind, ...] = (
     LearnerKind(),
     TogetherKind(),
+    ElasticKind(),
     ActorKind(),
     EnvKind(),
     RolloutKind(),

@@ -63,7 +63,7 @@ class LearnerKind(LearningKind, OwnsMemory, Wakes, Threaded):
     parts: ClassVar[tuple[str, ...]] = PARTS
 
     def count(self, blue: Blueprint) -> int:
-        return blue.learners if blue.program.placement.text != "together" else 0
+        return blue.learners if blue.program.placement.text == "apart" else 0
 
     def memory(self, blue: Blueprint) -> Tree:
         return SharedMeeting.specs(blue.learners) if blue.learners > 1 else {}

@@ -26,7 +26,7 @@ from equipoise.learners.worker import LearnerWorker
 from equipoise.nets import lora
 from equipoise.sources.prompts import Text
 from equipoise.sources.text import texts_of
-from equipoise.types import LateSave, Look, StateReader, StateWriter, Tick, WeightStore
+from equipoise.types import LateSave, Look, StateReader, StateWriter, Tick
 from equipoise.workers.generator import LOOK_S, GeneratorKind, made_generator
 from equipoise.workers.kind import Job, Queue, Site, SteppingKind, Waits, WritingKind
 from equipoise.workers.learner import LearnerKind
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 class OwnWeights:
     """``WeightStore`` that reads the weights of a learner in this process, without a copy.
 
-    Nothing is drawn during an update, so the tensors stay as they are while they are read.
+    Nothing is drawn during an update, so the tensors stay as they are while a token is drawn. They
+    change between two parts that are read, if samples stay open during an update.
     """
 
-    def __init__(self, learner: Learner, published: WeightStore) -> None:
-        """``published``: the store that the learner publishes to, which has the versions."""
-        self._learner, self._published = learner, published
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
 
     @property
     def version(self) -> int:
-        return self._published.version
+        return self._learner.version
 
     def publish(self, version: int, params: Mapping[str, Tensor]) -> None:
         raise TypeError("weights: the learner has them already, so they cannot be published here")
@@ -59,7 +59,7 @@ class OwnWeights:
 
     def look(self, newer_than: int = -1) -> Look | None:
         found = self.fetch(newer_than)
-        return None if found is None else (*found, lambda: True)
+        return None if found is None else (*found, lambda: self.version == found[0])
 
 
 class Together:
@@ -73,14 +73,15 @@ class Together:
         generator: Generator,
         *,
         give_back: Callable[[], object],
-        file: str,
+        rank: int,
         clock: Clock,
     ) -> None:
-        """``give_back``: frees the memory of the engine's keys and values. ``file``: the name of
-        the generator's file in a checkpoint. ``clock``: of the learner and the generator.
+        """``give_back``: frees the memory of the engine's keys and values. ``rank``: the learner's
+        number. ``clock``: of the learner and the generator.
         """
         self._learner, self._generator, self._give_back = learner, generator, give_back
-        self._file, self._clock = file, clock
+        self._rank, self._clock = rank, clock
+        self._file = f"{GeneratorKind.name}_{rank}"  # the generator's, in a checkpoint
         self._draws = False  # are there keys and values?
 
     @property
@@ -111,7 +112,11 @@ class Together:
         return self._learner.save(to)
 
     def load(self, source: StateReader) -> None:
-        """Go on with the generator; the learner was loaded when it was made."""
+        """Go on with the generator; the learner was loaded when it was made. The generator of a
+        learner more than there were begins anew.
+        """
+        if self._rank >= self._learner.saved:
+            return
         self._generator.restore(source.state(self._file))
 
     def close(self) -> None:
@@ -133,21 +138,20 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
 
     def build(self, job: Job, site: Site) -> Together:
         learner = self.learner(job, site)
-        ((name, line),) = learner.lines.items()
+        (line,) = learner.lines.values()
         engines: list[TorchEngine] = []
 
         def engine(text: Text) -> Continuing:
             engines.append(self.drawing(job, text, line.learner))
             return self.watched(job, engines[0])
 
-        weights = OwnWeights(line.learner, job.shared.policies[name].actor_weights)
-        generator = made_generator(job, site, weights, engine)
+        generator = made_generator(job, job.index, site, OwnWeights(line.learner), engine)
         (made,) = engines
         worker = Together(
             learner,
             generator,
             give_back=made.give_back,
-            file=f"{GeneratorKind.name}_{job.index}",
+            rank=job.index,
             clock=site.clock,
         )
         if not job.life:

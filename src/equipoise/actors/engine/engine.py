@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,19 @@ class Continuation:
     limit: int  # at least 1
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A sample that has not ended: its ``L`` tokens so far, as in ``Sampled``. It can go on in
+    another engine.
+    """
+
+    group: int
+    index: int  # within its group
+    token: NDArray[np.int64]  # [L]
+    logp: NDArray[np.float32]  # [L]
+    version: NDArray[np.int64]  # [L]
+
+
 class Engine(Protocol):
     """Draws groups of samples, each group of one prompt.
 
@@ -119,4 +132,21 @@ class Continuing(Engine, Protocol):
 
         Continued samples begin before new groups, in the order of their calls. A token depends on
         its place in the text as if the sample had never ended.
+        """
+
+
+@runtime_checkable
+class HandsOver(Continuing, Protocol):
+    """An engine whose samples can go on in another engine before they have ended."""
+
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        """Stop drawing the samples of these groups, also of groups that have not begun, and return
+        them.
+        """
+
+    def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:
+        """Go on with a sample of another engine, of at most ``limit`` tokens in all; ``step``
+        returns it as one sample. Resumed samples begin before new groups.
+
+        The further tokens are drawn with the same random numbers as in the other engine.
         """

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.actors.engine.drawing import sample_keys, uniform
-from equipoise.actors.engine.engine import Continuation, Sampled
+from equipoise.actors.engine.engine import Continuation, Partial, Sampled
 from equipoise.hints import hint, shortened
 from equipoise.types.packed import Stop
 
@@ -124,6 +124,7 @@ class SimEngine:
         self._rows: list[_Row] = []
         self._queue: deque[tuple[int, int, int, int]] = deque()  # group, prompt, samples, limit
         self._returned: deque[Continuation] = deque()
+        self._resumed: deque[tuple[Partial, int, int]] = deque()  # with its prompt and its limit
         # the end of the step under way, and the version that draws in it
         self._until: float | None = None
         self._drawing = 0
@@ -137,7 +138,7 @@ class SimEngine:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue) + len(self._returned)
+        return len(self._queue) + len(self._returned) + len(self._resumed)
 
     @property
     def away(self) -> int:
@@ -147,6 +148,30 @@ class SimEngine:
         if rest.limit < 1:
             raise ValueError(f"limit: must be at least 1, got {rest.limit}")
         self._returned.append(rest)
+
+    def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:
+        if limit <= len(sample.token):
+            raise ValueError(f"limit: must be above {len(sample.token)} tokens, got {limit}")
+        self._resumed.append((sample, len(prompt), limit))
+
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        found = [
+            Partial(row.group, row.index, *_drawn(row)) for row in self._rows if row.group in groups
+        ]
+        found += [sample for sample, _, _ in self._resumed if sample.group in groups]
+        none = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
+        found += [
+            Partial(group, index, *none)
+            for group, _, samples, _ in self._queue
+            for index in range(samples)
+            if group in groups
+        ]
+        self._rows = [row for row in self._rows if row.group not in groups]
+        self._resumed = deque(one for one in self._resumed if one[0].group not in groups)
+        self._queue = deque(one for one in self._queue if one[0] not in groups)
+        if not self._rows:
+            self._until = None
+        return found
 
     def submit(self, group: int, prompt: Sequence[int], samples: int, *, limit: int) -> None:
         if not 1 <= samples <= self._most or limit < 1:
@@ -190,7 +215,15 @@ class SimEngine:
             rest = self._returned.popleft()
             self._late_s += len(rest.text) / self._model.prefill
             self._begin(rest.group, rest.index, rest.limit, len(rest.text) - rest.prompt)
-        if self._returned:
+        while self._resumed and len(self._rows) < self._most:
+            sample, prompt, limit = self._resumed.popleft()
+            self._late_s += (prompt + len(sample.token)) / self._model.prefill
+            self._begin(sample.group, sample.index, limit, 0)
+            row = self._rows[-1]
+            row.token, row.logp, row.version = (
+                one.tolist() for one in (sample.token, sample.logp, sample.version)
+            )
+        if self._returned or self._resumed:
             return
         while self._queue and len(self._rows) + self._queue[0][2] <= self._most:
             group, prompt, samples, limit = self._queue.popleft()
@@ -243,8 +276,17 @@ def _sampled(row: _Row, stop: Stop) -> Sampled:
     return Sampled(
         row.group,
         row.index,
+        *_drawn(row),
+        stop,
+    )
+
+
+def _drawn(
+    row: _Row,
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+    """The tokens of a row, their log-probabilities and versions."""
+    return (
         np.array(row.token, np.int64),
         np.array(row.logp, np.float32),
         np.array(row.version, np.int64),
-        stop,
     )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64, draw, sample_keys, torch_log_softmax, uniform
-from equipoise.actors.engine.engine import Continuation, OnUpdate, Sampled
+from equipoise.actors.engine.engine import Continuation, OnUpdate, Partial, Sampled
 from equipoise.nets import invariant, lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import Decoding, Exact, pieces
@@ -53,6 +53,13 @@ class _Group:
     # of a continued sample: its index, and its ``Continuation.prompt``
     index: int = 0
     asked: int | None = None
+    # of a resumed sample, whose tokens so far are the end of ``prompt``
+    resumed: Partial | None = None
+
+    @property
+    def begins(self) -> int:
+        """The place of the sample's first token that ``step`` returns."""
+        return len(self.prompt) - (0 if self.resumed is None else len(self.resumed.token))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,11 @@ class Ends:
     # byte of it
     stop: Sequence[str] = ()
     decode: Callable[[Sequence[int]], str] | None = None
+
+
+def _nothing() -> tuple[I64, NDArray[np.float32], I64]:
+    """The tokens of a sample that has not begun."""
+    return np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
 
 
 def _decoding(net: Decoder, rows: int, length: int) -> Decoding | Exact | HubDecoding:
@@ -184,12 +196,43 @@ class TorchEngine:
 
     def go_on(self, rest: Continuation) -> None:
         text = self._checked(rest.group, rest.text, 1, rest.limit)
-        one = _Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt)
+        self._return(_Group(rest.group, text, 1, rest.limit, rest.index, rest.prompt))
+
+    def resume(self, sample: Partial, prompt: Sequence[int], *, limit: int) -> None:
+        tokens, left = [*prompt, *sample.token.tolist()], limit - len(sample.token)
+        text = self._checked(sample.group, tokens, 1, left)
+        self._return(_Group(sample.group, text, 1, left, sample.index, len(prompt), sample))
+
+    def _return(self, one: _Group) -> None:
+        """Put a sample before the new groups."""
         first = self._queue[0] if self._queue else None
         begun = first is not None and first is self._long and first.asked is None
         self._queue.insert(self._returned + begun, one)
         self._returned += 1
-        self._open[rest.group] = self._open.get(rest.group, 0) + 1
+        self._open[one.group] = self._open.get(one.group, 0) + 1
+
+    @torch.inference_mode()
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        live, found = self._rows[:, : self.live], list[Partial]()
+        mine = np.flatnonzero(np.isin(live[GROUP], list(groups)))
+        facts = live[[GROUP, INDEX, START, PLACE, SEAT]][:, mine]
+        for group, index, start, place, seat in facts.T.tolist():
+            at = seat, slice(start, place + 1)
+            token, logp, version = self._text[at], self._logp[at], self._version[at]
+            found.append(Partial(group, index, token.copy(), logp.copy(), version.copy()))
+        stays = deque[_Group]()
+        for one in self._queue:
+            if one.group not in groups:
+                stays.append(one)
+                continue
+            waits = (Partial(one.group, one.index + n, *_nothing()) for n in range(one.samples))
+            found += waits if one.resumed is None else [one.resumed]
+            self._returned -= one.asked is not None
+        self._queue = stays
+        for sample in found:
+            self._close(sample.group)
+        self._free(mine)
+        return found
 
     def _checked(self, group: int, prompt: Sequence[int], samples: int, limit: int) -> I64:
         tokens = np.asarray(prompt, np.int64)
@@ -310,17 +353,21 @@ class TorchEngine:
         rows[GROUP] = np.array([one.group for one in groups])[of]
         rows[INDEX] = np.arange(self.live, self.live + len(of)) - first[of]
         rows[INDEX] += np.array([one.index for one in groups])[of]
-        rows[START] = lengths[of]
+        rows[START] = np.array([one.begins for one in groups])[of]
         rows[PROMPT] = np.array(
             [len(one.prompt) if one.asked is None else one.asked for one in groups]
         )[of]
-        rows[PLACE] = rows[START] - 1
+        rows[PLACE] = lengths[of] - 1
         rows[END] = rows[PLACE] + np.array([one.limit for one in groups])[of]
         prompts = np.zeros((len(groups), lengths.max()), np.int64)
         for row, one in enumerate(groups):
             prompts[row, : len(one.prompt)] = one.prompt
         rows[KEY] = sample_keys(self._seed, rows[GROUP], rows[INDEX])
         self._text[rows[SEAT], : prompts.shape[1]] = prompts[of]
+        for row, one in zip(first - first[0], groups, strict=True):
+            if one.resumed is not None:
+                at = rows[SEAT, row], slice(one.begins, len(one.prompt))
+                self._logp[at], self._version[at] = one.resumed.logp, one.resumed.version
         self.live += len(of)
         hidden = self._prefill(prompts, lengths, first) if end is None else end
         target = np.arange(first[0], self.live)

@@ -1,5 +1,8 @@
 """The lending of learners' devices to generation, while that saves time.
 
+In a run a lent device goes on learning, and draws while its learner waits (``idle_time.py``). In
+the forecasts of plans and in the simulation a lent device does not learn (``gains``).
+
 ``Lender`` decides once an update, by the gain of a switch: the forecast seconds of an update with
 the present devices, less the seconds with one more device lent, or one taken back. It takes the
 mean gain of the last three updates, so that one odd batch decides nothing. A switch must gain
@@ -56,6 +59,17 @@ class Lender:
         if back >= least and self.lent > 0:
             return self._switch(-1)
         return 0
+
+    def state(self) -> list[list[float]]:
+        """Return the gains of the last updates, for a checkpoint."""
+        return [[one.update_s, one.lend, one.back] for one in self._seen]
+
+    def load(self, lent: int, seen: list[list[float]]) -> None:
+        """Go on from a ``state``, with this number of lent devices."""
+        self.lent = lent
+        self._seen.clear()
+        for update_s, lend, back in seen:
+            self._seen.append(Gains(update_s=update_s, lend=lend, back=back))
 
     def _switch(self, move: Move) -> Move:
         self.lent += move

@@ -28,7 +28,7 @@ may write which word when, and the fate of the block that a killed actor had tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -220,8 +220,10 @@ class Queue:
         if self._limits[0] and not self._allowed(actor):
             return None
         sequence = self._tokens.take(actor)
-        if sequence is None:
-            return None
+        return None if sequence is None else self._slot_of(sequence)
+
+    def _slot_of(self, sequence: int) -> Mapping[str, Slot]:
+        """The slots of an open block of this process."""
         place = sequence % self._plan.blocks
         if (slots := self._slots.get(place)) is None:
             keys = np.empty((self._plan.block, 2), np.int64)
@@ -259,6 +261,21 @@ class Queue:
         publish(self._word, place, sequence * 4 + FULL)
         if not self._plan.ordered:
             self._full.put([sequence])
+
+    def hand_over(self, slots: Mapping[str, Slot], streams: Array) -> None:
+        """Hand an open block to the actor of these streams, with the rows as they are: the caller
+        must not touch them any more. The block keeps its place in the order, and so the bound on
+        its age.
+        """
+        sequence = int(slots[self._plan.first].keys[0, 1])
+        self._tokens.hand_over(sequence % self._plan.blocks, self._plan.actor(streams))
+
+    def handed(self, streams: Array, known: Collection[int]) -> list[Mapping[str, Slot]]:
+        """The slots of the open blocks that were handed to the actor of these streams, the oldest
+        first. ``known``: the sequences of the blocks that it has already.
+        """
+        held = self._tokens.held(self._plan.actor(streams))
+        return [self._slot_of(sequence) for sequence in held if sequence not in known]
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         """Count the written rows as inserted and dropped; the actor writes the slots again."""

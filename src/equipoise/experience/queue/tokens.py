@@ -12,6 +12,7 @@ word[place]    the actor that took its token          FREE to OPEN, OPEN to FULL
 ..             the learner                            FULL to READ, READ to FREE of the next sequence
 ..             the driver, its owner verified dead    OPEN to FREE of the same sequence
 owner[place]   the actor that took its token          before OPEN; meant only while OPEN
+..             that actor, to another's number       OPEN, once all that it leaves there is written
 claiming[a]    actor a; the driver when it is dead    1 before it takes a token, 0 after OPEN
 dealing        the learner                            1 before it writes FREE, 0 after it put the token
 ..             the driver, the learner dead           0
@@ -24,6 +25,8 @@ nor can a learner alone: their death ends the run). An actor killed
 - while it held the token: the block is FREE and in no channel. ``claiming`` shows it, ``reconcile``
   finds it;
 - after OPEN, however far: ``cancel`` makes the block FREE again, and counts it as dropped;
+- after it handed an open block over (``hand_over``): the block is the other actor's, whose death is
+  what counts for it. If that one is already dead, its successor finds the block;
 - after FULL: the block is the learner's. Nothing that an actor does after FULL is needed.
 
 A learner that is killed while it deals leaves blocks that are FREE and in no channel; ``reconcile``
@@ -123,6 +126,20 @@ class Tokens:
             publish(self.word, place, sequence * 4 + OPEN)
         publish(self._claiming, actor, 0)
         return sequence
+
+    def hand_over(self, place: int, actor: int) -> None:
+        """Make an open block another actor's (called by its owner, which has no right to it from
+        then on).
+        """
+        publish(self.owner, place, actor)
+
+    def held(self, actor: int) -> list[int]:
+        """The sequences of the open blocks of an actor (called by it): those that it took, and
+        those that were handed to it.
+        """
+        words = self.word.copy()  # before the owners, which are written before OPEN
+        mine = (words % 4 == OPEN) & (self.owner == actor)
+        return sorted((words[mine] // 4).tolist())
 
     def free(self, sequences: Sequence[int]) -> None:
         """Free blocks (called by the learner), so that actors may take them; also the first deal of

@@ -4,7 +4,7 @@ workers that may now go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.experience.queue.outbound import Outbound
 from equipoise.experience.queue.queue import Queue
@@ -32,6 +32,13 @@ class SharedQueue:
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         self._queue.restart(slots)
+
+    def hand_over(self, slots: Mapping[str, Slot], streams: Array) -> None:
+        self._queue.hand_over(slots, streams)
+        self._ring_actors()
+
+    def handed(self, streams: Array, known: Collection[int]) -> list[Mapping[str, Slot]]:
+        return self._queue.handed(streams, known)
 
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
