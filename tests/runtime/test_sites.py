@@ -34,6 +34,7 @@ def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Pla
         block=BLOCK,
         envs=actors * BLOCK,
         max_lag=max_lag,
+        issues=2,
     )
 
 

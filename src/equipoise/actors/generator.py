@@ -67,6 +67,8 @@ class _Open:
     slots: Mapping[str, Slot]
     refills: int = 0  # groups that were dropped in its place
     number: int = 0  # of its prompt
+    # of each dropped group, its prompt and the reward of all its samples (nan: none)
+    dropped: list[tuple[int, float]] = field(default_factory=list)
     left: int = 0  # samples that are not done
     samples: list[Sampled] = field(default_factory=list)
 
@@ -268,11 +270,11 @@ class Generator:
         it.
         """
         group = self._open.pop(number)
-        equal = (
-            not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
-        )
+        worth = set() if isinstance(rewards, str) else {one for one in rewards if one is not None}
+        equal = not isinstance(rewards, str) and len(worth) < 2
         if equal and group.refills < self._refills:
             group.refills += 1
+            group.dropped.append((group.number, next(iter(worth), math.nan)))
             self._again.append(group)
         else:
             self._commit(group, rewards)
@@ -298,6 +300,11 @@ class Generator:
                 )
             # nan: no function graded the sample
             data.reward[0] = [math.nan if one is None else one for one in rewards]
+        if "dropped" in data.context:  # the learner keeps pass rates
+            data.context["dropped"][:], data.context["dropped_reward"][:] = 0, math.nan
+            for at, (number, reward) in enumerate(group.dropped):
+                data.context["dropped"][:, at] = number
+                data.context["dropped_reward"][:, at] = reward
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([one.drawn for one in group.samples])
         # the numbers of given samples are labels, and no return

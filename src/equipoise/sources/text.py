@@ -32,7 +32,7 @@ from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
-from equipoise.sources import engines, invariance, scored
+from equipoise.sources import curricula, engines, invariance, scored
 from equipoise.sources.graders import ConversationGrader, Grader, Ungraded
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -98,6 +98,7 @@ class Texts(Source):
             )
         if source.scorers and not self._reads_rewards:
             problems.append(scored.unread(source))
+        problems += curricula.problem(self.program, source, draws=self._reads_rewards)
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"
@@ -195,7 +196,13 @@ class Texts(Source):
         return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
-        return sample_row(spec), Noise(0)
+        return sample_row(spec, dropped=max(self.issues() - 1, 0)), Noise(0)
+
+    def issues(self) -> int:
+        if self.settings.curriculum == "none":
+            return 0
+        (policy, *_) = learning(self.program).values()
+        return 1 + int(foreign.attribute(policy.algorithm, "refills", 0))
 
     # -------------------------------------------------------------------------------------- records
 
@@ -530,8 +537,11 @@ def texts_of(program: Program) -> Texts:
     return source
 
 
-def sample_row(spec: TextSpec) -> RowSpec:
-    """The row of a policy that writes: a sample (see ``nets/packing.py``)."""
+def sample_row(spec: TextSpec, dropped: int = 0) -> RowSpec:
+    """The row of a policy that writes: a sample (see ``nets/packing.py``).
+
+    ``dropped``: groups that may be dropped in its place, if their prompts and rewards are noted.
+    """
     number, tokens = ArraySpec((), "int64"), spec.completion
     return RowSpec(
         obs={},
@@ -554,5 +564,13 @@ def sample_row(spec: TextSpec) -> RowSpec:
             "prompt_length": number,
             "prompt": ArraySpec((spec.prompt,), "int64"),
         }
-        | ({"retokenized": number} if spec.turns else {}),
+        | ({"retokenized": number} if spec.turns else {})
+        | (
+            {
+                "dropped": ArraySpec((dropped,), "int64"),
+                "dropped_reward": ArraySpec((dropped,), "float32"),
+            }
+            if dropped
+            else {}
+        ),
     )

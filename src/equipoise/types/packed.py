@@ -83,6 +83,8 @@ class TextSpec:
     parts: bool = False  # do samples have parts, since the history is rendered before each turn?
     # has a token the same log-probability, to the bit, whatever is computed with it?
     batch_invariant: bool = False
+    prompts: int = 0  # that are learned from
+    full: float = 1.0  # the reward of a sample that passes
     sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?

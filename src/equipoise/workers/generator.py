@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
@@ -80,6 +80,16 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return -(-plan.blocks // plan.actors)
 
 
+def _issued(
+    queue: Any, learners: int, plain: Callable[[int, int], int], block: int, refills: int
+) -> int:
+    """The prompt that the learner issued for an open block, or the plain order's if it issued
+    none. ``queue``: of its learner; ``refills``: groups that were dropped in the block.
+    """
+    number = int(queue.issued(block // learners)[refills])
+    return plain(block, refills) if number < 0 else number
+
+
 def made_generator(
     job: Job, site: Site, weights: WeightStore, engine: Callable[[Text], Continuing]
 ) -> Generator:
@@ -99,7 +109,10 @@ def made_generator(
         )
     algorithm, grader = blue.roles[name].algorithm, None
     drawing: Engine | None = None
-    order, refills = text.order(program.schedule.seed), getattr(algorithm, "refills", 0)
+    refills = getattr(algorithm, "refills", 0)
+    order: Callable[[int, int], int] = text.order(program.schedule.seed)
+    if source.issues():
+        order = partial(_issued, site.queues[rank], blue.learners, order)
     if algorithm.reads_rewards:
         drawing, grader = source.graded_engine(
             engine(text),

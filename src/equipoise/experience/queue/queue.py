@@ -50,7 +50,8 @@ class Plan:
     ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor;
     ``batch``: the envs of one learner step. ``span``: the streams of an actor are numbered from a
     multiple of it on; it is not ``block`` if an env has several agents. ``learners``: how many have
-    a queue; of so many actors that follow each other one writes here.
+    a queue; of so many actors that follow each other one writes here. ``issues``: prompts that the
+    learner issues for each block; 0 if it issues none.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Plan:
         max_lag: int | None,
         span: int | None = None,
         learners: int = 1,
+        issues: int = 0,
     ) -> None:
         if batch % block:
             raise ValueError(
@@ -74,6 +76,7 @@ class Plan:
         self.batch = batch
         self.block = block
         self.max_lag = max_lag
+        self.issues = issues
         self.span = span or block
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for all policies
@@ -113,6 +116,8 @@ class Plan:
             # actors that may reserve, blocks ahead; 0: all. Written by the driver
             "limits": ArraySpec((2,), "int64"),
         }
+        if issues:  # by place: 1 + the number of each prompt; 0: none is issued
+            self.specs["issued"] = ArraySpec((self.blocks, issues), "int64")
         self.nbytes = tree.nbytes(self.specs)
         self.rows_nbytes = tree.nbytes(self.specs["groups"])
         # of one stream, about
@@ -168,6 +173,7 @@ class Queue:
         self._stepped = views["stepped"]
         self._loop = views["loop"]
         self._limits = views["limits"]
+        self._issued: Array | None = views.get("issued")
         # when a block was reserved in this process, by its place
         self._begun: dict[int, float] = {}
         per_group = self._plan.width // self._plan.block
@@ -264,6 +270,14 @@ class Queue:
         """Count the written rows as inserted and dropped; the actor writes the slots again."""
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
+
+    def issued(self, sequence: int) -> Array:
+        """The numbers [``plan.issues``] of the prompts that the learner issued for an open block;
+        -1 if it issued none, as for the blocks that a run begins with.
+        """
+        assert self._issued is not None, "a queue without issued prompts"
+        numbers: Array = self._issued[sequence % self._plan.blocks] - 1
+        return numbers
 
     # ---------------------------------------------------------------------------- the driver's side
 
@@ -435,6 +449,18 @@ class Queue:
             for name, row in rows
         }
 
+    def issue(self, keys: Array, prompts: Array) -> None:
+        """Issue prompts for the blocks that are dealt when taken blocks are finished; a second call
+        with the same arguments changes nothing.
+
+        ``keys``: of the taken blocks, or of those of a batch that are not finished. ``prompts``
+        [``plan.per_batch``, ``plan.issues``]: numbers, by the block's place in the batch.
+        """
+        assert self._issued is not None, "a queue without issued prompts"
+        sequences = keys[:: self._plan.block, 1]
+        rows = sequences % self._plan.per_batch if self._plan.ordered else np.arange(len(sequences))
+        self._issued[sequences % self._plan.blocks] = prompts[rows] + 1
+
     def finish(self, keys: Array) -> None:
         """Deal the places of taken blocks again: the learner is done with them."""
         tally(self._loop, EDGES["loop"], perf_counter() - self._stepped[self.places(keys)])
@@ -502,7 +528,7 @@ class Queue:
             "dropped": self._dropped,
             "restarted": self._restarted,
             "next": self._next,
-        }
+        } | ({} if self._issued is None else {"issued": self._issued})
 
     def load(self, state: Tree) -> None:
         """Load a state, instead of ``fill``, into an unused queue of the same plan."""

@@ -33,6 +33,12 @@ class SharedQueue:
     def restart(self, slots: Mapping[str, Slot]) -> None:
         self._queue.restart(slots)
 
+    def issued(self, sequence: int) -> Array:
+        return self._queue.issued(sequence)
+
+    def issue(self, keys: Array, prompts: Array) -> None:
+        self._queue.issue(keys, prompts)
+
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
         self._ring_actors()
@@ -142,6 +148,9 @@ class SiteSlots:
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         self._outbound.restart(slots)
+
+    def issued(self, sequence: int) -> Array:
+        return self._outbound.issued(sequence)
 
     def cancel(self, streams: Array) -> None:
         self._outbound.cancel(streams)
