@@ -249,6 +249,9 @@ class Generator:
                 behaviour["part"][0, i, :length] = conversation.part
             if conversation.failure:
                 self._count_failure(conversation.failure)
+        if "given_back" in data.context:
+            data.context["given_back"][i] = sample.given_back
+            data.context["kv_load"][i] = sample.kv_load
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)
         data.version[0, i] = sample.version[0]
         group.samples.append(sample)

@@ -414,6 +414,8 @@ class Reporter:
             room=self._room,
             max_lag=place.max_lag,
             together=place.text == "together",
+            kv_load=self._record.metrics.get("kv/load"),
+            given_back=self._record.metrics.get("kv/given_back", 0.0),
         )
         return text_verdict(found, placed, text_run, advice=advice)
 

@@ -354,6 +354,15 @@ class TaskSource(SourceSettings):
         ),
         Read("curriculum", "pass_rate"),
     ] = None
+    kv_tokens: Annotated[
+        NonNegativeInt | Literal["auto"],
+        Help(
+            "Tokens in a generator's KV cache; 0 is room for each sample",
+            "Samples take memory by their present length. If they grow beyond it, the youngest is "
+            "given back and goes on later. auto: half of the free memory.",
+        ),
+        FREE,
+    ] = 0
     engine: Annotated[
         str,
         Help(

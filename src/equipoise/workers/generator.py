@@ -15,6 +15,7 @@ from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
 from equipoise.types import WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.scorer import scorers_of
 
 if TYPE_CHECKING:
@@ -55,14 +56,18 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         """The engine that draws, if the algorithm reads rewards."""
         blue = job.blueprint
         (name, *_), device = blue.learns, blue.program.placement.device
-        return texts_of(blue.program).writing_engine(
+        net = blue.network(name)
+        engine = texts_of(blue.program).writing_engine(
             text,
             blue.roles[name].algorithm,
-            blue.network(name),
+            net,
             device=device,
             index=job.index,
             note=site.note,
+            kv_tokens=kv_tokens(blue, net, device),
         )
+        note_chosen(blue, engine, site.note)
+        return engine
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         """The groups that it has handed in: begun groups may all be lost again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -44,6 +45,8 @@ class Sampled:
     version: NDArray[np.int64]  # [L], of the weights that drew it; -1 if it was not drawn
     stop: Stop
     conversation: Conversation | None = None  # None: a sample of one turn
+    given_back: int = 0  # how often its memory was taken for older samples
+    kv_load: float = math.nan  # as it ended, of the engine's memory of keys and values: 0 to 1
 
     @property
     def drawn(self) -> int:
