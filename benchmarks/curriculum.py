@@ -5,7 +5,7 @@ and no sample solves the others.
 
 For each seed one run in the plain order and one with ``source.curriculum=pass_rate``, of as many
 samples: the share of samples whose group has equal rewards, so that nothing is learned from them,
-and the share of held-out prompts that are solved at the end, of those that can be.
+and the mean reward of held-out prompts at the end, of those that can be solved.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import equipoise as eq
+from equipoise.language.scoring.own import answered
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CharTokenizer
 from equipoise.types import Example
@@ -31,10 +32,11 @@ ORDERS = {"plain": "none", "by pass rate": "pass_rate"}
 
 
 def rows() -> TextTask:
-    """Repeat the first two letters. If the third is 2 or 3, no answer is right."""
+    """Sort the letters. If the second is 2 or 3, no answer is worth anything."""
     examples = [
         Example(
-            prompt=f"{''.join(one)}>", columns={"answer": "" if one[2] in "23" else one[0] + one[1]}
+            prompt=f"{''.join(one)}>",
+            columns={"answer": "" if one[1] in "23" else "".join(sorted(one))},
         )
         for one in product(LETTERS, repeat=LENGTH)
     ]
@@ -45,7 +47,7 @@ def rows() -> TextTask:
         train=[one for one in examples if one not in kept],
         held_out=kept,
         tokenizer=CharTokenizer(f"{LETTERS}>"),
-        completion=3,
+        completion=LENGTH + 1,
         reward="curriculum:right",
         quick=True,
     )
@@ -54,14 +56,12 @@ def rows() -> TextTask:
 def right(
     completions: Sequence[str], *, answer: Sequence[str], ended: Sequence[bool], **_: object
 ) -> list[float]:
-    return [
-        float(bool(wanted) and end and one == wanted)
-        for one, wanted, end in zip(completions, answer, ended, strict=True)
-    ]
+    graded = answered(completions, answer=answer, ended=ended)
+    return [one if wanted else 0.0 for one, wanted in zip(graded, answer, strict=True)]
 
 
 def trained(out: Path, order: str, seed: int, steps: int) -> tuple[float, float, float]:
-    """The share of equal groups, of settled prompts (nan in the plain order), and solved."""
+    """The share of equal groups, of settled prompts (nan in the plain order), and the reward."""
     with contextlib.redirect_stdout(io.StringIO()):
         run = eq.train(
             "curriculum:rows",
@@ -81,16 +81,16 @@ def trained(out: Path, order: str, seed: int, steps: int) -> tuple[float, float,
         [one[name] for one in records if name in one]
         for name in ("frac_reward_zero_std", "curriculum/settled")
     )
-    solved = run.summary["evaluation"]["info"]["pass@1"]
-    return statistics.mean(equal), statistics.mean(settled or [math.nan]), solved
+    reward = run.summary["evaluation"]["mean"]
+    return statistics.mean(equal), statistics.mean(settled or [math.nan]), reward
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40_960, help="samples of a run")
+    parser.add_argument("--steps", type=int, default=20_480, help="samples of a run")
     given = parser.parse_args()
-    print("| seed | order | equal groups | settled prompts | solved |\n|---|---|--:|--:|--:|")
+    print("| seed | order | equal groups | settled prompts | reward |\n|---|---|--:|--:|--:|")
     for seed in range(1, given.seeds + 1):
         for order, setting in ORDERS.items():
             with tempfile.TemporaryDirectory() as folder:

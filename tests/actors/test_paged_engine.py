@@ -175,6 +175,28 @@ def test_new_weights_come_while_samples_are_given_back(net: Decoder, on_update: 
             assert len(set(one.version.tolist())) == 1
 
 
+def test_a_sample_that_was_given_back_is_finished_before_new_weights_are_taken(
+    net: Decoder,
+) -> None:
+    engine = paged(net, 96, on_update="finish", ends=Ends(()))
+    engine.submit(0, [5] * 30, 1, limit=60)
+    engine.submit(1, [6] * 10, 1, limit=40)
+    while not engine._returns:
+        assert not engine.step()
+    params = {name: x + 0.01 for name, x in engine._adapted.named_parameters()}
+    for _ in engine.take(1, params, lambda: True):
+        pass
+    engine.submit(2, [7] * 10, 1, limit=5)
+    found = list[Sampled]()
+    while engine.live or engine.waiting:
+        found += engine.step()
+    assert [(one.group, set(one.version.tolist())) for one in found] == [
+        (0, {0}),
+        (1, {0}),
+        (2, {1}),
+    ]
+
+
 def test_a_sample_that_ended_goes_on(net: Decoder) -> None:
     def turns(engine: Any) -> list[list[int]]:
         said = []

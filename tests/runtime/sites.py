@@ -203,9 +203,8 @@ class Home:
                 )
             self.batches.append([(actor, stamp) for _, actor, stamp in hammer.read(batch)])
             self.store.version += 1
-            sequences = keys[:: plan.block, 1] if (plan := self.plan).issues else []
-            if len(sequences):
-                self.queue.issue(keys, prompts_of(sequences + plan.blocks, plan))
+            if (plan := self.plan).issues:
+                self.queue.issue(keys, prompts_of(keys[:: plan.block, 1] + plan.blocks, plan))
             self.queue.finish(keys)
 
     def check(self) -> Mapping[str, float]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from tests.runtime.machines import ONE_MACHINE, finish, on_machines
+from tests.runtime.machines import ONE_MACHINE, blue_of, finish, on_machines
 from tests.runtime.test_cluster import pids
 from tests.runtime.test_text import finished, shown
-from tests.runtime.test_text_on_machines import AWAY, blue
+from tests.runtime.test_text_on_machines import AWAY, TEXT
 
 STEPS = 32 * 60
 BY_RATE = ["source.curriculum=pass_rate"]
@@ -119,14 +119,19 @@ def test_a_worker_that_is_killed_changes_no_bit(who: str, tmp_path: Path) -> Non
 
 @pytest.mark.thorough
 def test_prompts_are_issued_to_other_machines(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"settings": [*RATE, *BY_RATE, "source.pass_reward=0.5"]}
-    given |= {"steps": 64 * 40}
-    alone = finish(ONE_MACHINE["process"](blue(tmp_path / "alone", **given)))[0]
-    plain = given | {"settings": RATE}
-    there, stats = finish(on_machines(blue(tmp_path / "there", **given), AWAY))
-    other, _ = finish(on_machines(blue(tmp_path / "plain", **plain), AWAY))
-    assert there == alone != other
-    assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["held"]
+    found = list[Any]()
+    for where, start in (
+        ("there", lambda one: on_machines(one, AWAY)),
+        ("alone", ONE_MACHINE["process"]),
+        ("plain", ONE_MACHINE["serial"]),
+    ):
+        settings = [*RATE, *(BY_RATE if where != "plain" else ())]
+        given = TEXT | {"steps": 64 * 30, "settings": settings, "model": MIXED["model"]}
+        made = blue_of(tmp_path / where, "tests.runtime.mixed:rows", "grpo", **given)
+        params, stats = finish(start(made))
+        assert stats.rows["inserted"] == stats.rows["sampled"] + stats.rows["held"]
+        found.append(params)
+    assert found[0] == found[1] != found[2]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

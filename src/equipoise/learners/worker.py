@@ -201,7 +201,7 @@ class LearnerWorker:
             metrics[name], priority[name] = out.metrics, out.priority
             if line.curriculum is not None:
                 outcomes[name] = found = line.curriculum.outcomes(data, pool)
-                metrics[name] = metrics[name] | line.curriculum.metrics(*found, pool)
+                metrics[name] = {**metrics[name], **line.curriculum.metrics(*found, pool)}
         sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
         due = version % self._record_every == 0 or last

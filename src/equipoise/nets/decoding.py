@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equipoise.nets.cache import BySlot
+from equipoise.nets.cache import BySlot, Written
 from equipoise.nets.decoder import Decoder, Layer
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.pages import PAGE, Pages
@@ -66,7 +66,7 @@ class Room:
         self._kv = c.num_key_value_heads
         texts = (pages, PAGE) if pages else (slots, length)
         shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
-        self._store = (
+        self._store: Tensor = (
             torch.zeros(shape, dtype=weight.dtype, device=weight.device)
             if other is None
             else other._store
@@ -77,7 +77,7 @@ class Room:
             self.pages = other.pages
         elif pages:
             self.pages = Pages(self._store, slots, length)
-        self.cache = self.pages or ByPlace(self._store, self._kv)
+        self.cache: Written = self.pages or ByPlace(self._store, self._kv)
 
     def twin(self, net: Decoder) -> Self:
         """The same texts under the weights of another network."""

@@ -51,7 +51,8 @@ class Pages:
 
     def needed(self, slots: I64, tokens: I64) -> I64:
         """How many more pages these texts need for ``tokens`` [n] tokens each."""
-        return np.maximum(-(-tokens // PAGE) - self._count[slots], 0)
+        more: I64 = np.maximum(-(-tokens // PAGE) - self._count[slots], 0)
+        return more
 
     # ---------------------------------------------------------------------------------------- pages
 
