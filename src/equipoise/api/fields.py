@@ -166,6 +166,10 @@ class Fields(TypedDict, total=False):
     pass_reward: float | None
     """Reward of a sample that passes; none is the rewards' full sum (default: none). A smaller
     reward counts in part, and one below 0 as 0."""
+    kv_tokens: int | Literal["auto"] | None
+    """Tokens in a generator's KV cache; 0 is room for each sample (default: 0). Samples take
+    memory by their present length. If they grow beyond it, the youngest is given back and goes on
+    later. auto: half of the free memory."""
     engine_token_file: str | None
     """File with the token of the engine's servers (default: none). Without it
     $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""
