@@ -5,6 +5,7 @@ that is dealt anew.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ NEW = 100
 
 def plan(max_lag: int | None, learners: int = 1) -> Plan:
     return Plan(
-        rows={POLICY: ROW},
+        rows={POLICY: replace(ROW, issues=2)},
         unroll=1,
         batch=GROUPS * BLOCK // learners,
         block=BLOCK,
@@ -31,7 +32,6 @@ def plan(max_lag: int | None, learners: int = 1) -> Plan:
         max_lag=max_lag,
         span=BLOCK,
         learners=learners,
-        issues=2,
     )
 
 

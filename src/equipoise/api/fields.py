@@ -164,8 +164,8 @@ class Fields(TypedDict, total=False):
     curriculum_decay: float | None
     """Share of a prompt's old pass rate that a new group leaves (default: 0.5)."""
     pass_reward: float | None
-    """Reward of a sample that passes; none is the rewards' full sum (default: none). A smaller
-    reward counts in part, and one below 0 as 0."""
+    """Reward of a sample that passes; none is the full sum (default: none). The full sum is that
+    of the rewards' weights. A smaller reward counts in part."""
     kv_tokens: int | Literal["auto"] | None
     """Tokens in a generator's KV cache; 0 is room for each sample (default: 0). Samples take
     memory by their present length. If they grow beyond it, the youngest is given back and goes on

@@ -34,7 +34,6 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.encoding import POOL
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
-from equipoise.sources.source import source_of
 from equipoise.types import Algorithm, Policy, Program, RunSpec, Tree, learning
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ def queue_plan(blue: Blueprint) -> Plan:
         max_lag=blue.program.placement.max_lag,
         span=block * len(blue.spec.env.agents),
         learners=blue.learners,
-        issues=source_of(blue.program).issues(),
     )
 
 

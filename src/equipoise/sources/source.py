@@ -156,10 +156,6 @@ class Source(ABC):
         """The entropy below which hardly anything is left to chance; None: not known."""
         return None
 
-    def issues(self) -> int:
-        """Return how many prompts the learner issues for each block; 0: it issues none."""
-        return 0
-
     def room(self) -> int | None:
         """The samples of text that a worker may draw at once; None: it draws none."""
         return None

@@ -200,14 +200,10 @@ class Texts(Source):
         return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
-        row = sample_row(spec, dropped=max(self.issues() - 1, 0), kv=self.settings.kv_tokens != 0)
-        return row, Noise(0)
-
-    def issues(self) -> int:
-        if self.settings.curriculum == "none":
-            return 0
-        (policy, *_) = learning(self.program).values()
-        return 1 + int(foreign.attribute(policy.algorithm, "refills", 0))
+        chosen = self.settings.curriculum != "none"
+        refills = int(foreign.attribute(learns.algorithm, "refills", 0)) if chosen else 0
+        row = sample_row(spec, dropped=refills, kv=self.settings.kv_tokens != 0)
+        return replace(row, issues=1 + refills if chosen else 0), Noise(0)
 
     # -------------------------------------------------------------------------------------- records
 

@@ -349,8 +349,8 @@ class TaskSource(SourceSettings):
     pass_reward: Annotated[
         PositiveFloat | None,
         Help(
-            "Reward of a sample that passes; none is the rewards' full sum",
-            "A smaller reward counts in part, and one below 0 as 0.",
+            "Reward of a sample that passes; none is the full sum",
+            "The full sum is that of the rewards' weights. A smaller reward counts in part.",
         ),
         Read("curriculum", "pass_rate"),
     ] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equipoise.actors.engine.engine import Continuing, Engine
 from equipoise.actors.generator import PARTS, Generator, Writing
@@ -13,7 +13,7 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.prompts import Text
 from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
-from equipoise.types import WeightStore, stream_ids
+from equipoise.types import Array, WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
 from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.scorer import scorers_of
@@ -86,12 +86,16 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
 
 
 def _issued(
-    queue: Any, learners: int, plain: Callable[[int, int], int], block: int, refills: int
+    issued: Callable[[int], Array],
+    learners: int,
+    plain: Callable[[int, int], int],
+    block: int,
+    refills: int,
 ) -> int:
     """The prompt that the learner issued for an open block, or the plain order's if it issued
-    none. ``queue``: of its learner; ``refills``: groups that were dropped in the block.
+    none. ``issued``: of its queue; ``refills``: groups that were dropped in the block.
     """
-    number = int(queue.issued(block // learners)[refills])
+    number = int(issued(block // learners)[refills])
     return plain(block, refills) if number < 0 else number
 
 
@@ -116,8 +120,8 @@ def made_generator(
     drawing: Engine | None = None
     refills = getattr(algorithm, "refills", 0)
     order: Callable[[int, int], int] = text.order(program.schedule.seed)
-    if source.issues():
-        order = partial(_issued, site.queues[rank], blue.learners, order)
+    if source.settings.curriculum != "none":
+        order = partial(_issued, site.queues[rank].issued, blue.learners, order)
     if algorithm.reads_rewards:
         drawing, grader = source.graded_engine(
             engine(text),

@@ -17,20 +17,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.actors.engine.drawing import I64
-from equipoise.actors.engine.engine import Sampled
+from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.actors.engine.torch_engine import (
     END,
     GROUP,
     INDEX,
     PLACE,
     PROMPT,
+    Ends,
     TorchEngine,
     _Group,
     room,
@@ -43,11 +44,21 @@ from equipoise.nets.pages import PAGE, Pages, pages_of
 SPARE = 4
 
 
+class Settings(TypedDict, total=False):
+    """Further settings of a ``TorchEngine``."""
+
+    ends: Required[Ends]
+    seed: Required[int]
+    temperature: float
+    greedy: bool
+    on_update: OnUpdate
+
+
 class PagedEngine(TorchEngine):
     """``TorchEngine`` with a budget of ``kv_tokens`` tokens for keys and values."""
 
     def __init__(
-        self, net: Decoder, *, kv_tokens: int, rows: int, length: int, **settings: Any
+        self, net: Decoder, *, kv_tokens: int, rows: int, length: int, **settings: Unpack[Settings]
     ) -> None:
         """``kv_tokens``: at least ``length``, rounded down to whole pages; ``rows``: at most this
         number of samples, as memory allows; ``settings``: as for ``TorchEngine``.

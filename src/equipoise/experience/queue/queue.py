@@ -50,8 +50,7 @@ class Plan:
     ``rows`` by policy. ``envs``: all envs that write here; ``block``: the envs of one actor;
     ``batch``: the envs of one learner step. ``span``: the streams of an actor are numbered from a
     multiple of it on; it is not ``block`` if an env has several agents. ``learners``: how many have
-    a queue; of so many actors that follow each other one writes here. ``issues``: prompts that the
-    learner issues for each block; 0 if it issues none.
+    a queue; of so many actors that follow each other one writes here.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Plan:
         max_lag: int | None,
         span: int | None = None,
         learners: int = 1,
-        issues: int = 0,
     ) -> None:
         if batch % block:
             raise ValueError(
@@ -76,7 +74,8 @@ class Plan:
         self.batch = batch
         self.block = block
         self.max_lag = max_lag
-        self.issues = issues
+        # prompts that the learner issues for each block; 0: it issues none
+        self.issues = max(row.issues for row in rows.values())
         self.span = span or block
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for all policies
@@ -116,8 +115,8 @@ class Plan:
             # actors that may reserve, blocks ahead; 0: all. Written by the driver
             "limits": ArraySpec((2,), "int64"),
         }
-        if issues:  # by place: 1 + the number of each prompt; 0: none is issued
-            self.specs["issued"] = ArraySpec((self.blocks, issues), "int64")
+        if self.issues:  # by place: 1 + the number of each prompt; 0: none is issued
+            self.specs["issued"] = ArraySpec((self.blocks, self.issues), "int64")
         self.nbytes = tree.nbytes(self.specs)
         self.rows_nbytes = tree.nbytes(self.specs["groups"])
         # of one stream, about
