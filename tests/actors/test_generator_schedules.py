@@ -28,7 +28,8 @@ from tests.experience.test_queue import Heap
 
 NOTHING: Any = None  # is taken
 GROUP, LIMIT, PROMPTS, STEPS = 2, 5, 7, 300
-ROW = sample_row(TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT))
+MOST_DROPPED = 2  # groups in a place
+ROW = sample_row(TextSpec(model={}, eos=(0,), prompt=1, completion=LIMIT), dropped=MOST_DROPPED)
 
 
 class Store:
@@ -181,7 +182,7 @@ class Ring:
         self.draw, self.max_lag, self.store = random.Random(seed), max_lag, Store()
         self.now, self.inside = 0.0, False
         self.generators, self.per_batch = self.draw.randint(1, 3), self.draw.randint(1, 3)
-        self.refills, self.at_once = self.draw.randint(0, 2), self.draw.randint(1, 6)
+        self.refills, self.at_once = self.draw.randint(0, MOST_DROPPED), self.draw.randint(1, 6)
         self.happened, self.groups, self.tokens = Counter[str](), Counter[int](), 0
         self.plan = Plan(
             rows={"main": ROW},
@@ -306,6 +307,11 @@ class Ring:
                 == int(data.context["prompt"][column, 0])
                 == number
             )
+            dropped = [(block + 3 * one) % PROMPTS for one in range(refills)]
+            none = MOST_DROPPED - refills
+            assert data.context["dropped"][column].tolist() == dropped + [0] * none
+            rewards = data.context["dropped_reward"][column]
+            assert (rewards[:refills] == 1.0).all() and rewards[refills:].isnan().all()
             self.tokens += int(chosen.sum())
             self.happened["lost"] += not bool(there)
         self.groups.update(int(one) for one in data.context["group"][::GROUP])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -67,6 +68,27 @@ CASES: dict[str, tuple[Shares, Shares, TextRun, str, list[str]]] = {
         TextRun(group=8, length=20.0, room=16, max_lag=None),
         "Long tail",
         ["use smaller batches, so that"],
+    ),
+    "keys and values fill the memory": (
+        generator(worked=10, steps=1000.0),
+        learner(4, starved=6),
+        replace(WRITING, kv_load=0.85, given_back=0.125),
+        "KV memory",
+        ["draws 1.6 samples at once, of 16", "fill 85 %", "12 % of the", "raise source.kv_tokens"],
+    ),
+    "keys and values fill the memory, and all samples are drawn": (
+        generator(worked=10),
+        learner(4, starved=6),
+        replace(WRITING, kv_load=0.85),
+        "Generation-bound",
+        ["60 %"],
+    ),
+    "keys and values leave most of the memory": (
+        generator(worked=10, steps=1000.0),
+        learner(4, starved=6),
+        replace(WRITING, kv_load=0.3),
+        "Long tail",
+        ["draws 1.6 samples at once"],
     ),
     "rewards are late": (
         generator(worked=4, starved=6),
@@ -203,6 +225,13 @@ def test_a_learner_that_generates_has_verdicts_of_its_own(
     run = TextRun(group=8, length=20.0, room=16, max_lag=0, together=True)
     found = text_verdict(verdict(balance, Setup()), balance, run)
     assert found.cause == cause and said in found.sentence, found.sentence
+
+
+def test_a_memory_that_is_full_holds_a_learner_that_generates() -> None:
+    balance = both(7, 3, steps=1000.0)
+    run = TextRun(group=8, length=20.0, room=16, together=True, kv_load=0.9, given_back=0.25)
+    found = text_verdict(verdict(balance, Setup()), balance, run)
+    assert found.cause == "KV memory" and "25 % of the samples" in found.sentence
 
 
 def test_a_learner_that_has_just_begun_to_generate_is_not_judged() -> None:

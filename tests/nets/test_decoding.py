@@ -59,8 +59,11 @@ def test_it_gives_what_the_decoder_gives(family: dict[str, Any]) -> None:
             torch.testing.assert_close(
                 found, twin.decode(last, position, cache, slots), atol=1e-5, rtol=1e-5
             )
-            for a, b in ((decoding.cache.key, cache.key), (decoding.cache.value, cache.value)):
-                torch.testing.assert_close(a[:, 0, :, : position[0]], b[:, 0, :, : position[0]])
+            for layer in range(net.config.num_hidden_layers):
+                ours, plain = (
+                    one.read_text(layer, 0, int(position[0])) for one in (decoding.cache, cache)
+                )
+                torch.testing.assert_close(ours, plain)
         twin.load_state_dict(_moved(net).state_dict())  # written in place: used at once
 
 
@@ -71,9 +74,8 @@ def test_slots_are_copied() -> None:
     net.prefill(torch.randint(37, (1, 9)), torch.tensor([9]), decoding.cache, torch.tensor([4]))
     decoding.copy(torch.tensor([4, 4]), torch.tensor([0, 1]), 9)
     out = decoding.decode(torch.tensor([7, 7]), torch.tensor([9, 9]), 9, 9)
-    assert torch.equal(out[0], out[1]) and torch.equal(
-        decoding.cache.key[:, 1, :, :9], decoding.cache.key[:, 4, :, :9]
-    )
+    keys = [decoding.cache.read_text(1, slot, 9)[0] for slot in (1, 4)]
+    assert torch.equal(out[0], out[1]) and torch.equal(*keys)
 
 
 @torch.inference_mode()
@@ -87,7 +89,7 @@ def test_memory_that_was_given_back_is_there_again_and_finite() -> None:
     decoding.have_room()
     assert decoding._store.untyped_storage().nbytes() == nbytes
     # what is masked is multiplied by 0
-    assert not decoding._store.any() and not decoding.cache.key.any()
+    assert not decoding._store.any() and not decoding.cache.read_text(0, 4, 16)[0].any()
     decoding._store.fill_(1.0)
     decoding.have_room()  # there is room: texts stay
-    assert decoding.cache.value.all()
+    assert decoding.cache.read_text(0, 4, 16)[1].all()

@@ -203,6 +203,8 @@ class Home:
                 )
             self.batches.append([(actor, stamp) for _, actor, stamp in hammer.read(batch)])
             self.store.version += 1
+            if (plan := self.plan).issues:
+                self.queue.issue(keys, prompts_of(keys[:: plan.block, 1] + plan.blocks, plan))
             self.queue.finish(keys)
 
     def check(self) -> Mapping[str, float]:
@@ -228,6 +230,14 @@ class Home:
         self.heard.append((site, how))
 
 
+def prompts_of(sequences: Any, plan: Plan) -> Any:
+    """The prompts [n, issues] that the learner issues for these blocks; it issues none for the
+    first.
+    """
+    numbers = np.asarray(sequences)[:, None] * 10 + np.arange(plan.issues)
+    return np.where(np.asarray(sequences)[:, None] < plan.blocks, -1, numbers)
+
+
 class _Named:
     """The queue with a mapping of slots, as the proxy takes it."""
 
@@ -243,6 +253,9 @@ class _Named:
 
     def restart(self, slots: Any) -> None:
         self._queue.restart(slots[POLICY])
+
+    def issued(self, sequence: int) -> Any:
+        return self._queue.issued(sequence)
 
     def block(self, place: int) -> Any:
         raise AssertionError("rows come to home here")
@@ -305,6 +318,10 @@ class Machine:
             len(has) < self.held
             and (slots := self.outbound.reserve(stream_ids(group, self.plan.block))) is not None
         ):
+            if self.plan.issues:
+                sequence = int(slots[POLICY].keys[0, 1])
+                wanted = prompts_of([sequence], self.plan)[0]
+                assert (self.outbound.issued(sequence) == wanted).all(), "prompts of another block"
             Machine.stamps += 1
             self.writing[group] = [*has, (slots, self.store.version * 1_000_000 + Machine.stamps)]
             return

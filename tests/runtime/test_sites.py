@@ -28,7 +28,7 @@ from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
 
 def plan(*, actors: int = 4, per_batch: int = 2, max_lag: int | None = 1) -> Plan:
     return Plan(
-        rows={POLICY: ROW},
+        rows={POLICY: replace(ROW, issues=2)},
         unroll=UNROLL,
         batch=per_batch * BLOCK,
         block=BLOCK,

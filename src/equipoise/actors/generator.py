@@ -73,6 +73,8 @@ class _Open:
     slots: Mapping[str, Slot]
     refills: int = 0  # groups that were dropped in its place
     number: int = 0  # of its prompt
+    # of each dropped group, its prompt and the reward of all its samples (nan: none)
+    dropped: list[tuple[int, float]] = field(default_factory=list)
     left: int = 0  # samples that are not done
     samples: list[Sampled] = field(default_factory=list)
     handed: bool = False  # by another generator, with a draft, and not begun here
@@ -289,6 +291,9 @@ class Generator:
                 behaviour["part"][0, i, :length] = conversation.part
             if conversation.failure:
                 self._count_failure(conversation.failure)
+        if "given_back" in data.context:
+            data.context["given_back"][i] = sample.given_back
+            data.context["kv_load"][i] = sample.kv_load
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(sample.stop)
         data.version[0, i] = sample.version[0]
         group.samples.append(sample)
@@ -310,11 +315,11 @@ class Generator:
         it.
         """
         group = self._open.pop(number)
-        equal = (
-            not isinstance(rewards, str) and len({one for one in rewards if one is not None}) < 2
-        )
+        worth = set() if isinstance(rewards, str) else {one for one in rewards if one is not None}
+        equal = not isinstance(rewards, str) and len(worth) < 2
         if equal and group.refills < self._refills:
             group.refills += 1
+            group.dropped.append((group.number, next(iter(worth), math.nan)))
             self._again.append(group)
         else:
             self._commit(group, rewards)
@@ -340,6 +345,11 @@ class Generator:
                 )
             # nan: no function graded the sample
             data.reward[0] = [math.nan if one is None else one for one in rewards]
+        if "dropped" in data.context:  # the learner keeps pass rates
+            data.context["dropped"][:], data.context["dropped_reward"][:] = 0, math.nan
+            for at, (number, reward) in enumerate(group.dropped):
+                data.context["dropped"][:, at] = number
+                data.context["dropped_reward"][:, at] = reward
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([one.drawn for one in group.samples])
         # the numbers of given samples are labels, and no return

@@ -424,15 +424,22 @@ def of_samples(data: Packed, targets: Tree) -> Sums:
             "completions/failed_ratio": (data.stop == int(Stop.FAILED)).sum(),
             "completions/retokenized_turns": data.retokenized.sum(),
         }
+    more: Sums = {}
+    if data.given_back is not None and data.kv_load is not None:
+        known = ~data.kv_load.isnan()
+        more["kv/given_back"] = data.given_back.sum(), samples
+        more["kv/load"] = data.kv_load.nan_to_num().sum(), known.sum()
     if data.part is not None:  # prefixes that were read, and turns after them
         inside = data.sample >= 0
         new = inside.clone()
         new[1:] &= (data.sample[1:] != data.sample[:-1]) | (data.part[1:] != data.part[:-1])
         sums["completions/prefixes"] = new.sum()
     reward = torch.where(data.sample >= 0, data.reward, 0.0).nan_to_num().sum()
-    return {"reward": (reward, graded.sum())} | {
-        name: (total, samples) for name, total in sums.items()
-    }
+    return (
+        {"reward": (reward, graded.sum())}
+        | {name: (total, samples) for name, total in sums.items()}
+        | more
+    )
 
 
 @torch.no_grad()

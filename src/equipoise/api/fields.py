@@ -155,6 +155,22 @@ class Fields(TypedDict, total=False):
     own end also ends it."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
+    curriculum: Literal["none", "pass_rate"] | None
+    """Choice of the prompts that are drawn (default: none). none: all of them in turn. pass_rate:
+    prompts that about half of the samples solve are drawn more often than prompts that all or no
+    samples solve."""
+    curriculum_floor: float | None
+    """Least chance that a prompt is drawn when its turn comes (default: 0.1). A prompt that half
+    of the samples solve is always drawn. 1 is the plain order."""
+    curriculum_decay: float | None
+    """Share of a prompt's old pass rate that a new group leaves (default: 0.5)."""
+    pass_reward: float | None
+    """Reward of a sample that passes; none is the full sum (default: none). The full sum is that
+    of the rewards' weights. A smaller reward counts in part."""
+    kv_tokens: int | Literal["auto"] | None
+    """Tokens in a generator's KV cache; 0 is room for each sample (default: 0). Samples take
+    memory by their present length. If they grow beyond it, the youngest is given back and goes on
+    later. auto: half of the free memory."""
     engine_token_file: str | None
     """File with the token of the engine's servers (default: none). Without it
     $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""

@@ -185,6 +185,10 @@ class ResumeOptions(TypedDict, total=False):
     """Seconds for a conversation's partner to answer a turn (default: 60.0)."""
     samples_at_once: int | None
     """Completions that a generator writes at the same time (default: 256)."""
+    kv_tokens: int | Literal["auto"] | None
+    """Tokens in a generator's KV cache; 0 is room for each sample (default: 0). Samples take
+    memory by their present length. If they grow beyond it, the youngest is given back and goes on
+    later. auto: half of the free memory."""
     engine_token_file: str | None
     """File with the token of the engine's servers (default: none). Without it
     $EQUIPOISE_ENGINE_TOKEN is used. A server beyond this machine needs one."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from equipoise.balance.shares import Shares, add
 from equipoise.balance.verdict import WAIT, Cause, Verdict
 
+FULL = 0.8  # a memory of keys and values with this load, in the mean, holds samples back
+MOST = 0.9  # of the samples that a generator could draw at once: with more, memory holds none back
 TAIL = 0.4  # a generator that draws a smaller share of the samples that it could has a long tail
 # causes of verdict.py that a run on text keeps
 KEPT = (
@@ -34,6 +36,11 @@ SENTENCES: Mapping[Cause, tuple[str, str]] = {
         "ended, and the learner waits {waits} of the time for the longest",
         "raise --max-lag above {lag}, so that later samples are drawn meanwhile, or lower "
         "--max-completion-length",
+    ),
+    "KV memory": (
+        "a generator draws {live} samples at once, of {room} that it could, since their keys and "
+        "values fill {load} of its memory; {back} of the samples were given back",
+        "raise source.kv_tokens, or lower --max-completion-length",
     ),
     "Reward-bound": (
         "the generators wait {grading} of the time for rewards, and the learner waits "
@@ -69,6 +76,7 @@ TOGETHER: Mapping[Cause, tuple[str, str]] = {
         "use --placement apart with --max-lag 1, so that later samples are drawn meanwhile, or "
         "lower --max-completion-length",
     ),
+    "KV memory": SENTENCES["KV memory"],
     "Reward-bound": (
         "the learner waits {waits} of the time for rewards",
         "make the reward functions faster, or use --placement apart with --max-lag 1",
@@ -96,6 +104,8 @@ class TextRun:
     max_lag: int | None = 0
     lent: int = 0  # devices of the learners that generate
     together: bool = False  # the learners generate, and then learn
+    kv_load: float | None = None  # mean load of the memory of keys and values; None: no bound
+    given_back: float = 0.0  # mean number of times that a sample was given back
 
 
 def text_verdict(
@@ -123,6 +133,8 @@ def text_verdict(
         cause = "Learning-bound" if held >= WAIT else "Lent" if run.lent else cause
     elif grading >= max(WAIT, held):
         cause = "Reward-bound"
+    elif _memory_holds(live, run):
+        cause = "KV memory"
     elif live is not None and live < TAIL * run.room:
         cause = "Long tail"
     elif held < WAIT:
@@ -145,6 +157,7 @@ def text_verdict(
         "lag": str(run.max_lag),
         "lent": str(run.lent),
     }
+    numbers |= _of_memory(run)
     if run.max_lag is None:  # the lag has no bound to raise
         usual = usual.replace("raise --max-lag above {lag}", "use smaller batches")
     return Verdict(cause, evidence.format_map(numbers), usual.format_map(numbers))
@@ -171,6 +184,8 @@ def _together(found: Verdict, balance: Mapping[str, Shares], run: TextRun) -> Ve
         cause = "Publish-bound"
     elif waits >= WAIT:
         cause = "Reward-bound"
+    elif cause == "Generation-bound" and _memory_holds(live, run):
+        cause = "KV memory"
     elif cause == "Generation-bound" and live is not None and live < TAIL * run.room:
         cause = "Long tail"
     evidence, advice = TOGETHER[cause]
@@ -183,7 +198,19 @@ def _together(found: Verdict, balance: Mapping[str, Shares], run: TextRun) -> Ve
     }
     numbers = {name: f"{share * 100:.0f} %" for name, share in shares.items()}
     numbers |= {"live": "" if live is None else f"{live:.1f}", "room": str(run.room)}
+    numbers |= _of_memory(run)
     return Verdict(cause, evidence.format_map(numbers), advice.format_map(numbers))
+
+
+def _memory_holds(live: float | None, run: TextRun) -> bool:
+    """Does the memory of keys and values keep samples from being drawn?"""
+    full = run.kv_load is not None and run.kv_load >= FULL
+    return full and live is not None and live < MOST * run.room
+
+
+def _of_memory(run: TextRun) -> dict[str, str]:
+    """The numbers of a memory of keys and values, for the sentences."""
+    return {"load": f"{(run.kv_load or 0) * 100:.0f} %", "back": f"{run.given_back * 100:.0f} %"}
 
 
 def live_samples(balance: Mapping[str, Shares], run: TextRun) -> float | None:

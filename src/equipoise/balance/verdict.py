@@ -23,6 +23,7 @@ Cause = Literal[
     "CPU-bound",
     "Generation-bound",
     "Inference-bound",
+    "KV memory",
     "Learning-bound",
     "Lent",
     "Limiter-bound",

@@ -28,7 +28,7 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 def mix(x: Tensor) -> Tensor:
-    """Return the mixed bits of ``x`` int64: SplitMix64's finaliser, as ``noise.mix`` has it."""
+    """Return the mixed bits of ``x`` int64: SplitMix64's finaliser, as ``seeds.mix`` has it."""
     x = (x ^ _shifted(x, 30)) * _signed(_MIX[0])
     x = (x ^ _shifted(x, 27)) * _signed(_MIX[1])
     return x ^ _shifted(x, 31)

@@ -14,7 +14,8 @@ from equipoise.types import TRAJECTORY_EDGES, TRAJECTORY_ROWS, TRAJECTORY_STREAM
 class RowSpec:
     """The row that one stream of a policy writes: trees of ``ArraySpec`` without T and B.
 
-    ``columns``: the number of streams of one env that belong to the policy.
+    ``columns``: the number of streams of one env that belong to the policy. ``issues``: prompts
+    that the learner issues for each block of a queue; 0 if it issues none.
     """
 
     obs: Tree
@@ -23,6 +24,7 @@ class RowSpec:
     state: Tree
     context: Tree
     columns: int = 1
+    issues: int = 0
 
 
 def trajectory_specs(row: RowSpec, unroll: int, streams: int) -> dict[str, Tree]:

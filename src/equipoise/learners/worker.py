@@ -15,6 +15,7 @@ from torch import Tensor
 from equipoise import schema, tree
 from equipoise.clock import Clock
 from equipoise.files import numbered
+from equipoise.learners.curriculum import Curriculum
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import PARTS as STEP
 from equipoise.learners.learner import Learner
@@ -55,6 +56,7 @@ class PolicyLearner:
     host: WeightStore | None = None  # for workers that do not act, if ``weights`` lie on a device
     collects: bool = False  # are the rows of a batch new, so that the terms are shown them?
     max_lag: int | None = None  # rows that are older do not count; None: the queue sees to it
+    curriculum: Curriculum | None = None  # None: generators take all prompts in turn
 
 
 class Inbox(Protocol):
@@ -62,6 +64,7 @@ class Inbox(Protocol):
 
     def state(self) -> Tree: ...
     def take_over(self, version: int, *, freed: bool) -> Array | None: ...
+    def issue(self, keys: Array, prompts: Array) -> None: ...
 
 
 def _nothing() -> None: ...
@@ -186,6 +189,7 @@ class LearnerWorker:
     def _learn(self) -> None:
         self._clock.begin("record")
         metrics, priority, sums, pool = {}, {}, self._sums.copy(), self._meeting.pool
+        outcomes: dict[str, tuple[Array, Array]] = {}
         if self._replaceable:
             self._before, self._commit = tree.map(_cloned, self._replicated()), _nothing
         for name, line in self.lines.items():
@@ -200,6 +204,9 @@ class LearnerWorker:
             out = line.learner.step(self._batches[name])
             line.learner.ahead(line.experience.coming)
             metrics[name], priority[name] = out.metrics, out.priority
+            if line.curriculum is not None:
+                outcomes[name] = found = line.curriculum.outcomes(data, pool)
+                metrics[name] = {**metrics[name], **line.curriculum.metrics(*found, pool)}
         sums.add(tree.joined(metrics))
         version, last = self.version, self.version >= self._updates
         due = version % self._record_every == 0 or last
@@ -207,13 +214,17 @@ class LearnerWorker:
             self._settle()
         record = sums.record(pool if pool.size > 1 else None) if due else None
         self._clock.lap("record")
-        self._commit = partial(self._made, sums, record, priority)
+        self._commit = partial(self._made, sums, record, priority, outcomes)
         self._meeting.agree(version)
         self._clock.begin("publish")
         self._commit()
 
     def _made(
-        self, sums: Sums, record: Record | None, priority: Mapping[str, Tensor | None]
+        self,
+        sums: Sums,
+        record: Record | None,
+        priority: Mapping[str, Tensor | None],
+        outcomes: Mapping[str, tuple[Array, Array]],
     ) -> None:
         """After all learners made the version: publish, record, and finish the batches."""
         self._before, version = None, self.version
@@ -231,9 +242,18 @@ class LearnerWorker:
             self._report(sums.record(None), whole=False)
         self._clock.lap("record", "priorities")
         for name, line in self.lines.items():
+            if line.curriculum is not None:
+                line.curriculum.learn(*outcomes[name])
+                self._issue(batches[name].keys, line.curriculum)
             line.experience.learned(batches[name].keys, priority[name])
         self._clock.lap("priorities")
         self._unfinished = {name: batch.keys for name, batch in batches.items()}
+
+    def _issue(self, keys: Array, curriculum: Curriculum) -> None:
+        """Issue the prompts of the blocks that come after a batch, which no worker reads before
+        the batch is finished.
+        """
+        self._queue.issue(keys, curriculum.issued(self._meeting.pool.rank))
 
     def _settle(self) -> None:
         """Wait for the device; NonFiniteUpdate if a number since the last call is not finite."""
@@ -294,12 +314,16 @@ class LearnerWorker:
             self._meeting.freed(self.version)  # even if the one before died before it reported that
         else:
             for name, line in self.lines.items():
+                if line.curriculum is not None:
+                    self._issue(keys, line.curriculum)
                 line.experience.adopt(keys)
                 self._unfinished[name] = keys
 
     def _load_learners(self, state: Tree) -> None:
         for name, line in self.lines.items():
             line.learner.load(state["learners"][name])
+            if line.curriculum is not None:
+                line.curriculum.load(state["curricula"][name])
 
     def _finish(self, withheld: Tick) -> Tick:
         """Release the batches, after publish: no unroll is born stale."""
@@ -353,6 +377,13 @@ class LearnerWorker:
             "learners": {name: line.learner.state() for name, line in self.lines.items()},
             "past": {name: past.state() for name, past in self.past.items()},
             "shares": self._meeting.pool.size,
+        } | ({"curricula": found} if (found := self._curricula()) else {})
+
+    def _curricula(self) -> dict[str, Tree]:
+        return {
+            name: line.curriculum.state()
+            for name, line in self.lines.items()
+            if line.curriculum is not None
         }
 
     def _live(self) -> dict[str, object]:
@@ -376,6 +407,8 @@ class LearnerWorker:
             "shares": schema.count(1),
             "live?": schema.Anything(),  # for readers of checkpoints
         }
+        if kept := self._curricula():
+            wanted["curricula"] = dict.fromkeys(kept, schema.Anything())
         schema.check(state, wanted | SCHEMA, "")
         self._load_learners(state)
         for name, opponents in self.past.items():

@@ -18,11 +18,28 @@ SMALL = 1024  # keys of padding that cost less than another batch
 class Written(Protocol):
     """The memory for the keys and values of ``Decoder.prefill``."""
 
+    def places(self, slots: Tensor, position: Tensor) -> Tensor: ...
+    def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None: ...
+
+    # the first keys and values [K, length, D] of a text
+    def read_text(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]: ...
+    # keys and values [B, K, D] of the tokens at ``position`` [B] of ``slots`` [B]
+    def read_tokens(self, layer: int, slots: Tensor, position: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class BySlot:
+    """Reading of keys and values that lie by slot."""
+
     key: Tensor  # [layers, slots, K, length, D]
     value: Tensor
 
-    def places(self, slots: Tensor, position: Tensor) -> Tensor: ...
-    def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None: ...
+    def read_text(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
+        """The first ``length`` keys and values [K, length, D] of a text."""
+        return self.key[layer, slot, :, :length], self.value[layer, slot, :, :length]
+
+    def read_tokens(self, layer: int, slots: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, K, D] of the tokens at ``position`` [B] of ``slots`` [B]."""
+        return self.key[layer][slots, :, position], self.value[layer][slots, :, position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +52,7 @@ class Texts:
     mask: Tensor | None  # [n, 1, 1, length] -inf behind a text's end; None: all are as long
 
 
-class Cache:
+class Cache(BySlot):
     """Keys and values [layers, slots, K, length, D]."""
 
     def __init__(

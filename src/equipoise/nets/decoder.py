@@ -302,8 +302,7 @@ class Decoder(nn.Module):
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)
             keys, values = (
-                x[layer, slot, :, : seen.shape[1]].unsqueeze(0).to(q.dtype)
-                for x in (cache.key, cache.value)
+                x.unsqueeze(0).to(q.dtype) for x in cache.read_text(layer, slot, seen.shape[1])
             )
             out = F.scaled_dot_product_attention(
                 q.transpose(0, 1).unsqueeze(0), keys, values, seen, enable_gqa=True
@@ -348,7 +347,7 @@ class Decoder(nn.Module):
         batch-invariant hidden states [N, hidden].
         """
         places = cache.places(slots, position)
-        attention = invariant.cached(cache, slots, position)
+        attention = invariant.cached(cache, slots, position, self.config.num_key_value_heads)
 
         def stored(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             cache.write(layer, places, k, v)

@@ -13,19 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from equipoise.nets.cache import BySlot, Written
 from equipoise.nets.decoder import Decoder, Layer
 from equipoise.nets.packing import packed_texts
+from equipoise.nets.pages import PAGE, Pages
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
 CHECKED = 48  # tokens that a check computes twice
 PIECE = 1 << 18  # numbers of others
 
 
-class ByPlace:
+class ByPlace(BySlot):
     """Keys and values [layers, slots, length, 2 K, D], which ``Decoder.prefill`` writes."""
 
     def __init__(self, store: Tensor, heads: int) -> None:
@@ -47,20 +50,38 @@ class Room:
     """Room for the keys and values of ``slots`` texts of at most ``length`` tokens."""
 
     def __init__(
-        self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None
+        self,
+        net: Decoder,
+        slots: int,
+        length: int,
+        *,
+        pages: int = 0,
+        other: Room | None = None,
     ) -> None:
-        """``room``: the keys and values of other weights, which go on from them."""
+        """``pages``: of all texts together; 0: each text has room for ``length`` tokens. ``other``:
+        the room of other weights, whose texts go on.
+        """
         c, weight = net.config, net.head
-        self._net, self._length, self._kv = net, length, c.num_key_value_heads
-        shape = (c.num_hidden_layers, slots, length, 2 * self._kv, c.head_dim)
-        self._store = (
-            torch.zeros(shape, dtype=weight.dtype, device=weight.device) if room is None else room
+        self._net, self._slots, self._length = net, slots, length
+        self._kv = c.num_key_value_heads
+        texts = (pages, PAGE) if pages else (slots, length)
+        shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
+        self._store: Tensor = (
+            torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+            if other is None
+            else other._store
         )
-        self.cache = ByPlace(self._store, self._kv)
+        # None: each text has its own room
+        self.pages: Pages | None = None
+        if other is not None:
+            self.pages = other.pages
+        elif pages:
+            self.pages = Pages(self._store, slots, length)
+        self.cache: Written = self.pages or ByPlace(self._store, self._kv)
 
     def twin(self, net: Decoder) -> Self:
         """The same texts under the weights of another network."""
-        return type(self)(net, self._store.shape[1], self._length, room=self._store)
+        return type(self)(net, self._slots, self._length, other=self)
 
     def give_back(self) -> None:
         """Free the memory of keys and values until ``have_room``; there must be no texts."""
@@ -96,6 +117,8 @@ class Exact(Room):
         net, size = self._net, self._net.config.vocab_size
         token = (torch.arange(min(self._length, CHECKED)) * 7 % size).to(net.head.device)
         half, slot = len(token) - len(token) // 4, token.new_zeros(1)
+        if self.pages is not None:
+            self.pages.grow(np.zeros(1, np.int64), np.array([len(token)]))
         text = packed_texts([(token[:half].tolist(), [token[half:].tolist()])])
         want = net.logits(net.hidden(text))
         net.prefill(token[None, :half], slot + half, self.cache, slot)
@@ -106,6 +129,8 @@ class Exact(Room):
                     "source.batch_invariant: must be false on this machine, which gives token "
                     f"{at} of a text other bits alone than among the {at} before it"
                 )
+        if self.pages is not None:
+            self.pages.drop(np.zeros(1, np.int64))
 
 
 class Decoding(Room):
@@ -116,14 +141,21 @@ class Decoding(Room):
     """
 
     def __init__(
-        self, net: Decoder, slots: int, length: int, *, room: Tensor | None = None
+        self,
+        net: Decoder,
+        slots: int,
+        length: int,
+        *,
+        pages: int = 0,
+        other: Room | None = None,
     ) -> None:
-        """``room``: the keys and values of other weights, which go on from them."""
-        super().__init__(net, slots, length, room=room)
+        """As ``Room``."""
+        super().__init__(net, slots, length, pages=pages, other=other)
         c, weight = net.config, net.head
         self._heads, self._size = c.num_attention_heads, c.head_dim
         # the place of each text in a layer's store
-        self._first = torch.arange(slots, device=weight.device) * length
+        self._numbers = torch.arange(slots, device=weight.device)
+        self._first = self._numbers * length
         self._cos, self._sin = net._rotation(torch.arange(length, device=weight.device))
         # On a CPU torch's own norm is a dozen operations; the one here is half as many, and right
         # in float32.
@@ -143,7 +175,13 @@ class Decoding(Room):
         """
         n, heads, kv, size = len(token), self._heads, self._kv, self._size
         cos, sin = self._cos.index_select(0, position), self._sin.index_select(0, position)
-        where = self._first[:n] + position
+        pages = self.pages
+        index = None if pages is None else pages.first(n, longest + 1)
+        where = (
+            self._first[:n] + position
+            if pages is None
+            else pages.places(self._numbers[:n], position)
+        )
         x = F.embedding(token, self._net.model.embed_tokens.weight)
         mask = None
         if shortest < longest:
@@ -164,7 +202,11 @@ class Decoding(Room):
                     part.copy_(self._norm(part, weight))
             torch.addcmul(turned * cos, turned.roll(size // 2, -1), sin, out=turned)
             layer.flat.index_copy_(0, where, qkv[:, heads:])
-            past = layer.store[:n, : longest + 1].transpose(1, 2)
+            past = (
+                layer.store[:n, : longest + 1].transpose(1, 2)
+                if index is None
+                else Pages.read_texts(layer.store, index, longest + 1)
+            )
             # the queries that share a key head are queries of one head
             q = qkv[:, :heads].view(n, kv, -1, size)
             out = F.scaled_dot_product_attention(q, past[:, :kv], past[:, kv:], mask).reshape(n, -1)

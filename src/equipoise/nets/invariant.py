@@ -162,13 +162,15 @@ class _Attention(InParts):
         return out
 
 
-def cached(cache: Written, slots: Tensor, position: Tensor) -> Callable[[int, Tensor], Tensor]:
+def cached(
+    cache: Written, slots: Tensor, position: Tensor, keys: int
+) -> Callable[[int, Tensor], Tensor]:
     """Attention of queries [N, H, D] of a layer, at ``position`` [N] of the texts in ``slots`` [N],
-    to the text's keys in ``cache`` so far.
+    to the text's ``keys`` heads of keys in ``cache`` so far.
     """
-    length = cache.key.shape[3]
     slot, text = np.unique(slots.cpu().numpy(), return_inverse=True)
     where = position.cpu().numpy()
+    length = int(where.max()) + 1  # by which the texts' places are counted
     last = np.zeros_like(slot)
     np.maximum.at(last, text, where)
     begin = slot * length
@@ -176,10 +178,8 @@ def cached(cache: Written, slots: Tensor, position: Tensor) -> Callable[[int, Te
 
     def attention(layer: int, q: Tensor) -> Tensor:
         def gather(rows: Tensor) -> tuple[Tensor, Tensor]:
-            at, place = rows // length, rows % length
-            key, value = (x[layer][at, :, place] for x in (cache.key, cache.value))
-            return key, value
+            return cache.read_tokens(layer, rows // length, rows % length)
 
-        return tiled(q, cache.key.shape[2], gather, tiling)[0]
+        return tiled(q, keys, gather, tiling)[0]
 
     return attention

@@ -85,6 +85,8 @@ def pack(data: Trajectory) -> Packed:
         refills=context["refills"],
         longest=most,
         retokenized=context.get("retokenized"),
+        given_back=context.get("given_back"),
+        kv_load=context.get("kv_load"),
         part=None if part is None else laid(part),
     )
 
@@ -171,6 +173,8 @@ def take(batch: Batch, pieces: Sequence[Tensor]) -> Batch:
             **made,
             longest=data.longest,
             retokenized=None if data.retokenized is None else data.retokenized[sample],
+            given_back=None if data.given_back is None else data.given_back[sample],
+            kv_load=None if data.kv_load is None else data.kv_load[sample],
             part=None if data.part is None else data.part[token],
         ),
         targets=tree.map(lambda x: x[token], batch.targets),

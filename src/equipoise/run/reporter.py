@@ -425,6 +425,8 @@ class Reporter:
             max_lag=place.max_lag,
             lent=stats.lent,
             together=place.text == "together",
+            kv_load=self._record.metrics.get("kv/load"),
+            given_back=self._record.metrics.get("kv/given_back", 0.0),
         )
         return text_verdict(found, placed, text_run, advice=advice)
 

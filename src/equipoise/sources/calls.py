@@ -106,6 +106,11 @@ class Calls(Texts):
                 f"placement.text: must be apart with {source.task}, whose calls come while the "
                 f"learner learns, got {'auto' if 'text' in place.auto else place.text}"
             )
+        if source.curriculum != "none":
+            problems.append(
+                f"source.curriculum: must be none with {source.task}, since callers decide what is "
+                f"asked, got {source.curriculum}"
+            )
         if source.scorers:
             problems.append(
                 f"source.scorers: must be 0 with {source.task}, whose worker has a process for "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.feedback.database import FILE
 from equipoise.language import adapters, architectures, models, stores, tasks
+from equipoise.language.scoring.functions import functions
 from equipoise.language.text_task import TextTask
 from equipoise.language.tokenizers import CONFIG, TOKENIZER, CharTokenizer, HubTokenizer, check_fits
 from equipoise.nets.decoder import DecoderConfig
@@ -80,20 +81,37 @@ class Text:
     train: Prompts
     held_out: Prompts
 
-    def order(self, seed: int) -> Callable[[int, int], int]:
-        """The prompt of each group of a run: all of them in a new order, again and again.
+    def order(self, seed: int) -> Order:
+        return Order(len(self.train), seed)
 
-        The second number, of groups dropped in that place, gives another order.
-        """
 
-        @lru_cache(8)
-        def shuffled(turn: int, refills: int) -> NDArray[np.int64]:
-            name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
-            return np.random.default_rng(derive_seed(seed, name)).permutation(len(self.train))
+class Order:
+    """The prompt of each group of a run: all of them in a new order, again and again.
 
-        return lambda group, refills: int(
-            shuffled(group // len(self.train), refills)[group % len(self.train)]
-        )
+    The second number, of groups dropped in that place, gives another order.
+    """
+
+    def __init__(self, prompts: int, seed: int) -> None:
+        self._prompts, self._seed = prompts, seed
+        self._shuffled = lru_cache(8)(self._shuffle)
+
+    def _shuffle(self, turn: int, refills: int) -> NDArray[np.int64]:
+        name = f"prompts {turn}" + (f", refill {refills}" if refills else "")
+        return np.random.default_rng(derive_seed(self._seed, name)).permutation(self._prompts)
+
+    def __call__(self, group: int, refills: int) -> int:
+        turn, place = divmod(group, self._prompts)
+        return int(self._shuffled(turn, refills)[place])
+
+    def span(self, first: int, count: int, series: int) -> NDArray[np.int64]:
+        """The prompts [count] of the groups from ``first`` on, dropped groups: ``series``."""
+        turn, begin = divmod(first, self._prompts)
+        found, size = list[NDArray[np.int64]](), 0
+        while size < count:
+            part = self._shuffled(turn, series)[begin : begin + count - size]
+            found.append(part)
+            turn, begin, size = turn + 1, 0, size + len(part)
+        return np.concatenate(found)
 
 
 def read(source: TaskSource, seed: int) -> Text:
@@ -175,6 +193,8 @@ def _read(source: TaskSource, seed: int, _changed: int) -> Text:
         parts=parts,
         batch_invariant=source.batch_invariant,
         notes=tuple(notes),
+        prompts=len(train),
+        full=full_reward(source, task),
         sha256=_digest(train, held_out, task.partner),
         alphabet=tokenizer.alphabet if isinstance(tokenizer, CharTokenizer) else "",
         chat=not any(isinstance(one.prompt, str) for one in train.examples),
@@ -216,6 +236,13 @@ def model_of(source: TaskSource, task: Task) -> tuple[models.Model, Tokenizer]:
         raise ValueError(f"source.model: expected one with a tokenizer, got {source.model}")
     check_fits(tokenizer, model.config.vocab_size, f"source.model={source.model}")
     return model, tokenizer
+
+
+def full_reward(source: TaskSource, task: Task) -> float:
+    """The reward of a sample that passes: the rewards' positive weights, and 1 from a partner."""
+    named = source.reward or task.reward
+    weights = [one.weight for one in functions(named, source.reward_weights)] if named else []
+    return sum(one for one in weights if one > 0) + bool(task.partner) or 1.0
 
 
 def _digest(train: Prompts, held_out: Prompts, partner: str) -> str:

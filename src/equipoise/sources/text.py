@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,7 @@ from equipoise import foreign, phases
 from equipoise.actors import generator
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Continuing, Engine
+from equipoise.actors.engine.paged_engine import PagedEngine
 from equipoise.actors.engine.reciter import Recited, Reciter
 from equipoise.actors.engine.server_engine import Drawing
 from equipoise.actors.engine.sim_engine import SimEngine, latency
@@ -32,7 +34,7 @@ from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.nets.decoder import Decoder
 from equipoise.seeds import derive_seed
-from equipoise.sources import engines, invariance, scored
+from equipoise.sources import curricula, engines, invariance, kv_budget, scored
 from equipoise.sources.graders import ConversationGrader, Grader, Ungraded
 from equipoise.sources.prompts import KEPT, Prompts, Text, Voice, read
 from equipoise.sources.source import Exam, Source, source_of
@@ -86,6 +88,7 @@ class Texts(Source):
             problems.append("source.model: expected a model, such as tiny or a directory, got ''")
         problems += engines.problems(source, self.program.placement)
         problems += invariance.problems(source, self.program.placement, draws=self._reads_rewards)
+        problems += kv_budget.problems(source, draws=self._reads_rewards)
         if source.lora is not None and source.adapter:
             problems.append(
                 "source.lora: must be left out with source.adapter, whose file has the rank, got "
@@ -98,6 +101,7 @@ class Texts(Source):
             )
         if source.scorers and not self._reads_rewards:
             problems.append(scored.unread(source))
+        problems += curricula.problem(self.program, source, draws=self._reads_rewards)
         if "" in source.stop:
             problems.append(
                 f"source.stop: expected texts of at least one letter, got {source.stop!r}"
@@ -159,6 +163,7 @@ class Texts(Source):
         phases.say(f"reading the task {program.name}")
         text = self.text()
         invariance.check(source, text.config)
+        kv_budget.check(source, text.spec)
         if text.task.ready is not None:
             text.task.ready(self._holders)
         if reads:
@@ -195,7 +200,10 @@ class Texts(Source):
         return max(self.program.actors, 1) + (self.program.evaluation.episodes > 0)
 
     def row(self, learns: Policy, net: Any, spec: TextSpec) -> tuple[RowSpec, Noise]:
-        return sample_row(spec), Noise(0)
+        chosen = self.settings.curriculum != "none"
+        refills = int(foreign.attribute(learns.algorithm, "refills", 0)) if chosen else 0
+        row = sample_row(spec, dropped=refills, kv=self.settings.kv_tokens != 0)
+        return replace(row, issues=1 + refills if chosen else 0), Noise(0)
 
     # -------------------------------------------------------------------------------------- records
 
@@ -321,13 +329,15 @@ class Texts(Source):
         rows: int = 0,
         length: int = 0,
         device: str = "cpu",
+        kv_tokens: int = 0,
     ) -> TorchEngine:
         """An engine for a policy's network, which it owns from now on.
 
         ``rows``: samples at once; ``length``: the most tokens of prompt and completion; 0: the
-        run's.
+        run's. ``kv_tokens``: of all samples together; 0: each has room for the longest.
         """
-        return TorchEngine(
+        made = partial(PagedEngine, kv_tokens=kv_tokens) if kv_tokens else TorchEngine
+        return made(
             net.to(device),
             rows=rows or self.at_once(),
             length=length or text.spec.prompt + text.spec.completion,
@@ -347,9 +357,10 @@ class Texts(Source):
         device: str,
         index: int = 0,
         note: Callable[[str], object] = lambda words: None,
+        kv_tokens: int = 0,
     ) -> Continuing:
         """Return the engine of generator ``index``, by the setting ``engine``; ``note``: for words
-        about its servers.
+        about its servers. ``kv_tokens``: as for ``engine``.
         """
         place, named = self.program.placement, self.settings.engine
         if engines.is_served(named):
@@ -375,7 +386,7 @@ class Texts(Source):
                 eos=text.spec.eos[0],
                 seed=derive_seed(self.program.schedule.seed, "tokens"),
             )
-        engine = self.engine(text, algorithm, net, device=device)
+        engine = self.engine(text, algorithm, net, device=device, kv_tokens=kv_tokens)
         if place.max_lag != 0 and device == "cpu":
             # in lockstep no sample is under way when weights come; on a GPU a copy takes no time
             engine.make_room()
@@ -539,8 +550,12 @@ def texts_of(program: Program) -> Texts:
     return source
 
 
-def sample_row(spec: TextSpec) -> RowSpec:
-    """The row of a policy that writes: a sample (see ``nets/packing.py``)."""
+def sample_row(spec: TextSpec, *, dropped: int = 0, kv: bool = False) -> RowSpec:
+    """The row of a policy that writes: a sample (see ``nets/packing.py``).
+
+    ``dropped``: groups that may be dropped in its place, if their prompts and rewards are noted.
+    ``kv``: do samples share a memory of keys and values?
+    """
     number, tokens = ArraySpec((), "int64"), spec.completion
     return RowSpec(
         obs={},
@@ -563,5 +578,14 @@ def sample_row(spec: TextSpec) -> RowSpec:
             "prompt_length": number,
             "prompt": ArraySpec((spec.prompt,), "int64"),
         }
-        | ({"retokenized": number} if spec.turns else {}),
+        | ({"retokenized": number} if spec.turns else {})
+        | ({"given_back": number, "kv_load": ArraySpec((), "float32")} if kv else {})
+        | (
+            {
+                "dropped": ArraySpec((dropped,), "int64"),
+                "dropped_reward": ArraySpec((dropped,), "float32"),
+            }
+            if dropped
+            else {}
+        ),
     )

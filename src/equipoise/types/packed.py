@@ -56,6 +56,10 @@ class Packed:
     longest: int = 0  # tokens that a sample may have
     # [M] int64, of conversations: the turns whose text has other tokens; None: samples of one turn
     retokenized: Array | None = None
+    # [M] of engines with one memory of keys and values: how often a sample was given back, and the
+    # load of the memory as it ended, nan if it is not known; None: other engines
+    given_back: Array | None = None
+    kv_load: Array | None = None
     # [N] int64, the part of a conversation that a token is in: a part sees the prompt and itself,
     # and its positions follow the prompt's; None: samples of one part
     part: Array | None = None
@@ -83,6 +87,8 @@ class TextSpec:
     parts: bool = False  # do samples have parts, since the history is rendered before each turn?
     # has a token the same log-probability, to the bit, whatever is computed with it?
     batch_invariant: bool = False
+    prompts: int = 0  # that are learned from
+    full: float = 1.0  # the reward of a sample that passes
     sha256: str = ""  # of the prompts, so that a resumed run checks that they are the same
     alphabet: str = ""  # of a tokenizer of characters; "": the tokenizer has files of its own
     chat: bool = False  # are the prompts messages?

@@ -11,6 +11,7 @@ from equipoise.facts import (
     FREE,
     KEPT,
     Flag,
+    Fraction,
     Help,
     NonNegativeFloat,
     NonNegativeInt,
@@ -324,6 +325,45 @@ class TaskSource(SourceSettings):
     samples_at_once: Annotated[
         PositiveInt, Help("Completions that a generator writes at the same time"), FREE
     ] = 256
+    curriculum: Annotated[
+        Literal["none", "pass_rate"],
+        Help(
+            "Choice of the prompts that are drawn",
+            "none: all of them in turn. pass_rate: prompts that about half of the samples solve "
+            "are drawn more often than prompts that all or no samples solve.",
+        ),
+    ] = "none"
+    curriculum_floor: Annotated[
+        Fraction,
+        Help(
+            "Least chance that a prompt is drawn when its turn comes",
+            "A prompt that half of the samples solve is always drawn. 1 is the plain order.",
+        ),
+        Read("curriculum", "pass_rate"),
+    ] = 0.1
+    curriculum_decay: Annotated[
+        float,
+        Range(0, 0.999),
+        Help("Share of a prompt's old pass rate that a new group leaves"),
+        Read("curriculum", "pass_rate"),
+    ] = 0.5
+    pass_reward: Annotated[
+        PositiveFloat | None,
+        Help(
+            "Reward of a sample that passes; none is the full sum",
+            "The full sum is that of the rewards' weights. A smaller reward counts in part.",
+        ),
+        Read("curriculum", "pass_rate"),
+    ] = None
+    kv_tokens: Annotated[
+        NonNegativeInt | Literal["auto"],
+        Help(
+            "Tokens in a generator's KV cache; 0 is room for each sample",
+            "Samples take memory by their present length. If they grow beyond it, the youngest is "
+            "given back and goes on later. auto: half of the free memory.",
+        ),
+        FREE,
+    ] = 0
     engine: Annotated[
         str,
         Help(

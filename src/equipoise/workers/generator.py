@@ -16,8 +16,9 @@ from equipoise.plans.memory_needed import queue_plan
 from equipoise.sources.prompts import Text
 from equipoise.sources.source import source_of
 from equipoise.sources.text import texts_of
-from equipoise.types import Placement, WeightStore, stream_ids
+from equipoise.types import Array, Placement, WeightStore, stream_ids
 from equipoise.workers.kind import Job, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.lending import lending
 from equipoise.workers.scorer import scorers_of
 
@@ -60,14 +61,18 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         """The engine that draws, if the algorithm reads rewards."""
         blue = job.blueprint
         (name, *_), device = blue.learns, device_of(blue.program.placement, job.index)
-        return texts_of(blue.program).writing_engine(
+        net = blue.network(name)
+        engine = texts_of(blue.program).writing_engine(
             text,
             blue.roles[name].algorithm,
-            blue.network(name),
+            net,
             device=device,
             index=job.index,
             note=site.note,
+            kv_tokens=kv_tokens(blue, net, device),
         )
+        note_chosen(blue, engine, site.note)
+        return engine
 
     def progress(self, blue: Blueprint, shared: Shared, index: int) -> float:
         """The groups that it has handed in: begun groups may all be lost again."""
@@ -104,6 +109,20 @@ def takers(blue: Blueprint, group: int) -> list[Taker]:
     return [Taker(one, blue.streams(one), among) for one in others]
 
 
+def _issued(
+    issued: Callable[[int], Array],
+    learners: int,
+    plain: Callable[[int, int], int],
+    block: int,
+    refills: int,
+) -> int:
+    """The prompt that the learner issued for an open block, or the plain order's if it issued
+    none. ``issued``: of its queue; ``refills``: groups that were dropped in the block.
+    """
+    number = int(issued(block // learners)[refills])
+    return plain(block, refills) if number < 0 else number
+
+
 def made_generator(
     job: Job,
     group: int,
@@ -128,7 +147,10 @@ def made_generator(
         )
     algorithm, grader = blue.roles[name].algorithm, None
     drawing: Engine | None = None
-    order, refills = text.order(program.schedule.seed), getattr(algorithm, "refills", 0)
+    refills = getattr(algorithm, "refills", 0)
+    order: Callable[[int, int], int] = text.order(program.schedule.seed)
+    if source.settings.curriculum != "none":
+        order = partial(_issued, site.queues[rank].issued, blue.learners, order)
     if algorithm.reads_rewards:
         drawing, grader = source.graded_engine(
             engine(text),

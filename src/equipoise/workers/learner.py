@@ -13,16 +13,20 @@ from equipoise.experience.recorded.offline import Offline, RecordedRows
 from equipoise.experience.replay.feed import Fresh, ReplayFeed
 from equipoise.experience.replay.replay import Replay
 from equipoise.experience.replay.sharded import Sharded
+from equipoise.learners.curriculum import Curriculum
 from equipoise.learners.execution import chosen
 from equipoise.learners.lags import Lags
 from equipoise.learners.learner import Learner
 from equipoise.learners.meeting import Meeting, Seat, SharedMeeting, Solo
 from equipoise.learners.opponents import OpponentPool
 from equipoise.learners.worker import PARTS, LearnerWorker, PolicyLearner
+from equipoise.plans.memory_needed import queue_plan
 from equipoise.publishing import publish
 from equipoise.record import statefile
 from equipoise.rewards.step import scaled
 from equipoise.seeds import policy_seed
+from equipoise.sources.curricula import curriculum
+from equipoise.sources.source import task_of
 from equipoise.sums import ENV, parsed
 from equipoise.types import (
     Algorithm,
@@ -201,7 +205,16 @@ def _line(
         max_lag=blue.program.placement.max_lag
         if blue.program.placement.partial_streams and policy.replay is None
         else None,
+        curriculum=_curriculum(blue),
     )
+
+
+def _curriculum(blue: Blueprint) -> Curriculum | None:
+    """The choice of prompts, if the run makes one."""
+    source, program = task_of(blue.program), blue.program
+    if source is None or source.curriculum == "none":
+        return None
+    return curriculum(program, source, blue.spec.env, blocks=queue_plan(blue).blocks)
 
 
 def _experiences(

@@ -29,6 +29,7 @@ from equipoise.sources.text import texts_of
 from equipoise.types import LateSave, Look, StateReader, StateWriter, Tick
 from equipoise.workers.generator import LOOK_S, GeneratorKind, made_generator
 from equipoise.workers.kind import Job, Queue, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.learner import LearnerKind
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
 
         generator = made_generator(job, job.index, site, OwnWeights(line.learner), engine)
         (made,) = engines
+        note_chosen(job.blueprint, made, site.note)
         worker = Together(
             learner,
             generator,
@@ -162,9 +164,13 @@ class TogetherKind(LearnerKind, SteppingKind, WritingKind, Waits[Together]):
         """The engine that draws with a learner's weights, on its device. A frozen base is shared
         with the learner, so it is once in memory.
         """
-        source = texts_of(job.blueprint.program)
-        return source.engine(
-            text, learner.algorithm, lora.copied(learner.net), device=str(learner.device)
+        blue, net, device = job.blueprint, lora.copied(learner.net), str(learner.device)
+        return texts_of(blue.program).engine(
+            text,
+            learner.algorithm,
+            net,
+            device=device,
+            kv_tokens=kv_tokens(blue, net, device),
         )
 
     def watched(self, job: Job, engine: TorchEngine) -> Continuing:

@@ -9,12 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.actors.forward.noise import mix
+from equipoise.seeds import mix, uniform_bits
 
 I64 = NDArray[np.int64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# of a uniform number: below 1 by so much that its product with a total is below the total
-_BITS = 52
 # tokens whose chances are added up before they are searched: a cumulative sum of a whole vocabulary
 # is slow
 _BLOCK = 256
@@ -40,9 +38,7 @@ def uniform(key: I64, count: I64) -> NDArray[np.float64]:
     """A number in [0, 1) for token ``count`` [B], from 1 on, of the samples ``key`` [B]; it depends
     on nothing else.
     """
-    x = mix(key.view(np.uint64) ^ (count.view(np.uint64) * _GOLDEN))
-    x >>= np.uint64(64 - _BITS)
-    return x.astype(np.float64) * 2.0**-_BITS
+    return uniform_bits(mix(key.view(np.uint64) ^ (count.view(np.uint64) * _GOLDEN)))
 
 
 def torch_log_softmax(logits: Tensor) -> Tensor:

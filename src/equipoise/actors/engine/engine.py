@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -44,6 +45,8 @@ class Sampled:
     version: NDArray[np.int64]  # [L], of the weights that drew it; -1 if it was not drawn
     stop: Stop
     conversation: Conversation | None = None  # None: a sample of one turn
+    given_back: int = 0  # how often its memory was taken for older samples
+    kv_load: float = math.nan  # as it ended, of the engine's memory of keys and values: 0 to 1
 
     @property
     def drawn(self) -> int:
@@ -75,6 +78,12 @@ class Partial:
     token: NDArray[np.int64]  # [L]
     logp: NDArray[np.float32]  # [L]
     version: NDArray[np.int64]  # [L]
+
+    @classmethod
+    def waiting(cls, group: int, index: int) -> Partial:
+        """A sample that has not begun."""
+        none = np.zeros(0, np.int64)
+        return cls(group, index, none, np.zeros(0, np.float32), none)
 
 
 class Engine(Protocol):

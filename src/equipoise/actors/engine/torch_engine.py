@@ -53,8 +53,9 @@ class _Group:
     # of a continued sample: its index, and its ``Continuation.prompt``
     index: int = 0
     asked: int | None = None
-    # of a resumed sample, whose tokens so far are the end of ``prompt``
+    # of a sample that goes on after tokens that were drawn before, the end of ``prompt``
     resumed: Partial | None = None
+    given_back: bool = False  # this engine began it
 
     @property
     def begins(self) -> int:
@@ -85,19 +86,15 @@ class Ends:
     decode: Callable[[Sequence[int]], str] | None = None
 
 
-def _nothing() -> tuple[I64, NDArray[np.float32], I64]:
-    """The tokens of a sample that has not begun."""
-    return np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
-
-
-def _decoding(net: Decoder, rows: int, length: int) -> Decoding | Exact | HubDecoding:
+def room(net: Decoder, rows: int, length: int, *, pages: int = 0) -> Decoding | Exact | HubDecoding:
+    """The decoding of ``rows`` texts by a network; ``pages`` as in ``decoding.Room``."""
     if isinstance(net, HubDecoder):
         return net.decoding(rows, length)
     if net.batch_invariant:
-        exact = Exact(net, rows, length)
+        exact = Exact(net, rows, length, pages=pages)
         exact.check()
         return exact
-    return Decoding(net, rows, length)
+    return Decoding(net, rows, length, pages=pages)
 
 
 class TorchEngine:
@@ -153,7 +150,7 @@ class TorchEngine:
         # new version.
         self._adapted, self._layers = net, lora.layers_of(net)
         net = lora.merged(net)
-        self._now = _Weights(net, _decoding(net, rows, length))
+        self._now = _Weights(net, self._decoding(net, rows, length))
         self._log_softmax = invariant.log_softmax if net.batch_invariant else torch_log_softmax
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
@@ -225,9 +222,11 @@ class TorchEngine:
             if one.group not in groups:
                 stays.append(one)
                 continue
-            waits = (Partial(one.group, one.index + n, *_nothing()) for n in range(one.samples))
+            waits = (Partial.waiting(one.group, one.index + n) for n in range(one.samples))
             found += waits if one.resumed is None else [one.resumed]
             self._returned -= one.asked is not None
+            if one is self._long:
+                self._forget_long()
         self._queue = stays
         for sample in found:
             self._close(sample.group)
@@ -281,6 +280,31 @@ class TorchEngine:
 
     def close(self) -> None: ...
 
+    # --------------------------------------------- memory, of which each row has its own by default
+
+    def _decoding(self, net: Decoder, rows: int, length: int) -> Decoding | Exact | HubDecoding:
+        return room(net, rows, length)
+
+    def _grow(self, rows: I64, tokens: I64) -> None:
+        """Give rows memory for ``tokens`` [n] tokens each."""
+
+    def _share(self, source: I64, target: I64, tokens: I64) -> None:
+        """Let rows ``target`` begin with the first ``tokens`` [n] tokens of rows ``source``."""
+        self._copy(source, target, int(tokens.max()))
+
+    def _move(self, source: I64, target: I64) -> None:
+        """Move live rows; the last token is not in the cache yet."""
+        self._copy(source, target, int(self._rows[PLACE, source].max()))
+
+    def _drop(self, rows: I64) -> None:
+        """Rows have ended."""
+
+    def _forget_long(self) -> None:
+        """The prompt that is computed in parts does not begin now."""
+        self._long, self._computed = None, 0
+
+    # -------------------------------------------------------------------------------------- weights
+
     def _check(self, params: Mapping[str, Tensor]) -> None:
         lora.check_base(self._adapted, params, "update")
         for name, parameter in self._adapted.named_parameters():
@@ -320,7 +344,13 @@ class TorchEngine:
     def _fits(self, room: int | None = None) -> bool:
         """Return whether the next group may begin in ``room`` rows, or in all that are free."""
         room = self._rows.shape[1] - self.live if room is None else room
-        return bool(self._queue) and not self._held and self._queue[0].samples <= room
+        may = self._begun_waits or (bool(self._queue) and not self._held)
+        return may and self._queue[0].samples <= room
+
+    @property
+    def _begun_waits(self) -> bool:
+        """Is the next in the queue a sample that was given back?"""
+        return bool(self._queue) and self._queue[0].given_back
 
     def _popped(self) -> _Group:
         """Take the next group out of the queue."""
@@ -336,6 +366,7 @@ class TorchEngine:
             self._long, self._computed = self._queue[0], 0
         text, begin = self._long.prompt, self._computed
         self._computed = min(begin + PART, len(text))
+        self._grow(np.array([self._rows.shape[1] - 1]), np.array([self._computed]))
         end = self._extend(text[begin : self._computed], begin, self._rows.shape[1] - 1)
         return end.unsqueeze(0) if self._computed == len(text) else None
 
@@ -369,11 +400,13 @@ class TorchEngine:
                 at = rows[SEAT, row], slice(one.begins, len(one.prompt))
                 self._logp[at], self._version[at] = one.resumed.logp, one.resumed.version
         self.live += len(of)
-        hidden = self._prefill(prompts, lengths, first) if end is None else end
         target = np.arange(first[0], self.live)
         source = first[of] if end is None else np.full(len(of), self._rows.shape[1] - 1)
-        self._copy(source, target, prompts.shape[1])
-        return hidden[self._tensor(of)]
+        if end is None:
+            self._grow(first, lengths)
+            end = self._prefill(prompts, lengths, first)
+        self._share(source, target, lengths[of])
+        return end[self._tensor(of)]
 
     def _drawn(self, hidden: Tensor) -> list[Sampled]:
         """Draw a token of each live row and stamp it; return the samples that it ends."""
@@ -452,6 +485,7 @@ class TorchEngine:
 
     def _free(self, ended: I64) -> None:
         """Close the rows ``ended`` (ascending), and move the last live rows into their places."""
+        self._drop(ended)
         self.live -= len(ended)
         holes = ended[ended < self.live]
         if not len(holes):
@@ -459,8 +493,7 @@ class TorchEngine:
         moves = np.ones(len(ended), bool)  # of the rows behind the new end: which live on
         moves[ended[len(holes) :] - self.live] = False
         movers = self.live + np.flatnonzero(moves)
-        # the last token is not in the cache yet
-        self._copy(movers, holes, int(self._rows[PLACE, movers].max()))
+        self._move(movers, holes)
         seats = self._rows[SEAT, holes]
         self._rows[:, holes] = self._rows[:, movers]
         self._rows[SEAT, movers] = seats
@@ -507,7 +540,7 @@ class TorchEngine:
                     yield
         if not whole():
             return
-        if waits and self.live:
+        if waits and (self.live or self._begun_waits):
             self._next, self._held = version, True
         else:
             self._turn(version, target)
@@ -522,7 +555,7 @@ class TorchEngine:
         return lambda name, piece: self._layers[name.removesuffix(".weight")].merged(piece)
 
     def _take_next(self) -> None:
-        if self._next is not None and not self.live:
+        if self._next is not None and not self.live and not self._begun_waits:
             assert self._spare is not None
             self._turn(self._next, self._spare)
 

@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.seeds import mix
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 _ODD = [np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xABC98388FB8FAC03)]
-
-
-def mix(x: U64) -> U64:
-    """Mix the bits of ``x`` in place."""
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 @dataclass(frozen=True, slots=True)

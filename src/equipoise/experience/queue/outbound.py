@@ -17,6 +17,7 @@ restarted           the group's actor: how many slots it began to write a second
 granted, sent       the carrier
 gone[., slots]      the carrier: by slot, its newest number that was sent, + 1
 sequence[., slots]  the carrier, before ``granted``: the block of the queue that this slot is for
+issued[., slots]    the carrier, before ``granted``: 1 + that block, and the prompts issued for it
 lives               the carrier: how many actors of the group are verified dead
 ==================  =============================================================================
 
@@ -62,6 +63,7 @@ class Outbound:
         self._sequence, self._done, self._gone = (
             self.words[name] for name in ("sequence", "done", "gone")
         )
+        self._issued: Array | None = self.words.get("issued")
         self._bytes = [list(slots.values()) for slots in views["slots"].values()]
         self._slots = [
             [self._slot(at, n) for n in range(self.slots)] for at in range(len(self.groups))
@@ -71,6 +73,8 @@ class Outbound:
     def specs(plan: Plan, groups: Sequence[int], held: int = 1) -> dict[str, Tree]:
         count, slot = len(groups), ArraySpec((block_bytes(plan),), "uint8")
         each = dict.fromkeys(("sequence", "done", "gone"), ArraySpec((count, held + 1), "int64"))
+        if plan.issues:
+            each["issued"] = ArraySpec((count, held + 1, 1 + plan.issues), "int64")
         slots = {str(n): slot for n in range(held + 1)}
         words = dict.fromkeys(WORDS, ArraySpec((count,), "int64"))
         return {"words": words | each, "slots": {str(group): slots for group in groups}}
@@ -127,6 +131,13 @@ class Outbound:
         """Count the written rows as dropped; the actor writes the slots again."""
         self.words["restarted"][int(slots[self.plan.first].keys[0, 0]) // self.slots] += 1
 
+    def issued(self, sequence: int) -> Array:
+        """As the queue's: the prompts of an open block, also if the block was taken away."""
+        assert self._issued is not None, "slots without issued prompts"
+        at, n = np.argwhere(self._issued[:, :, 0] == 1 + sequence)[0]
+        numbers: Array = self._issued[at, n, 1:]
+        return numbers
+
     # --------------------------------------------------------------------------- the carrier's side
 
     def cancel(self, streams: Array) -> None:
@@ -143,14 +154,16 @@ class Outbound:
             publish(words[name], at, granted)
         publish(words["lives"], at, words["lives"][at] + 1)
 
-    def grant(self, at: int, sequences: Sequence[int]) -> int:
+    def grant(self, at: int, sequences: Sequence[int], issued: Array | None = None) -> int:
         """Let the actor write its next slots, for the first of these blocks -> the number of slots
-        that were free.
+        that were free. ``issued`` [sequences, ``plan.issues``]: the prompts of each block.
         """
         n = first = int(self.words["granted"][at])
-        for sequence in sequences:
+        for number, sequence in enumerate(sequences):
             if self._gone[at, n % self.slots] < n + 1 - self.slots:
                 break
+            if self._issued is not None and issued is not None:
+                self._issued[at, n % self.slots] = [1 + sequence, *issued[number]]
             self._sequence[at, n % self.slots] = sequence
             n += 1
         publish(self.words["granted"], at, n)

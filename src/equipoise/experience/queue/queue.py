@@ -74,6 +74,8 @@ class Plan:
         self.batch = batch
         self.block = block
         self.max_lag = max_lag
+        # prompts that the learner issues for each block; 0: it issues none
+        self.issues = max(row.issues for row in rows.values())
         self.span = span or block
         self.rows = dict(rows)
         self.first, *_ = self.rows  # the policy whose keys stand for all policies
@@ -113,6 +115,8 @@ class Plan:
             # actors that may reserve, blocks ahead; 0: all. Written by the driver
             "limits": ArraySpec((2,), "int64"),
         }
+        if self.issues:  # by place: 1 + the number of each prompt; 0: none is issued
+            self.specs["issued"] = ArraySpec((self.blocks, self.issues), "int64")
         self.nbytes = tree.nbytes(self.specs)
         self.rows_nbytes = tree.nbytes(self.specs["groups"])
         # of one stream, about
@@ -168,6 +172,7 @@ class Queue:
         self._stepped = views["stepped"]
         self._loop = views["loop"]
         self._limits = views["limits"]
+        self._issued: Array | None = views.get("issued")
         # when a block was reserved in this process, by its place
         self._begun: dict[int, float] = {}
         per_group = self._plan.width // self._plan.block
@@ -281,6 +286,14 @@ class Queue:
         """Count the written rows as inserted and dropped; the actor writes the slots again."""
         sequence = int(slots[self._plan.first].keys[0, 1])
         self._restarted[self._tokens.owner[sequence % self._plan.blocks]] += 1
+
+    def issued(self, sequence: int) -> Array:
+        """The numbers [``plan.issues``] of the prompts that the learner issued for an open block;
+        -1 if it issued none, as for the blocks that a run begins with.
+        """
+        assert self._issued is not None, "a queue without issued prompts"
+        numbers: Array = self._issued[sequence % self._plan.blocks] - 1
+        return numbers
 
     # ---------------------------------------------------------------------------- the driver's side
 
@@ -452,6 +465,18 @@ class Queue:
             for name, row in rows
         }
 
+    def issue(self, keys: Array, prompts: Array) -> None:
+        """Issue prompts for the blocks that are dealt when taken blocks are finished; a second call
+        with the same arguments changes nothing.
+
+        ``keys``: of the taken blocks, or of those of a batch that are not finished. ``prompts``
+        [``plan.per_batch``, ``plan.issues``]: numbers, by the block's place in the batch.
+        """
+        assert self._issued is not None, "a queue without issued prompts"
+        sequences = keys[:: self._plan.block, 1]
+        rows = sequences % self._plan.per_batch if self._plan.ordered else np.arange(len(sequences))
+        self._issued[sequences % self._plan.blocks] = prompts[rows] + 1
+
     def finish(self, keys: Array) -> None:
         """Deal the places of taken blocks again: the learner is done with them."""
         tally(self._loop, EDGES["loop"], perf_counter() - self._stepped[self.places(keys)])
@@ -519,7 +544,7 @@ class Queue:
             "dropped": self._dropped,
             "restarted": self._restarted,
             "next": self._next,
-        }
+        } | ({} if self._issued is None else {"issued": self._issued})
 
     def load(self, state: Tree) -> None:
         """Load a state, instead of ``fill``, into an unused queue of the same plan."""

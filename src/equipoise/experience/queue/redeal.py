@@ -33,14 +33,15 @@ def dealt_anew(
         begins = [
             sampled // learners + (learner < sampled % learners) for learner in range(learners)
         ]
-    dropped, queues = 0, list[Tree]()
+    dropped, queues, issued = 0, list[Tree](), _unwritten(states, old)
     for learner, begin in enumerate(begins):
         sequences = np.arange(begin, begin + new.blocks)
         word, blocks, taken = sequences * 4 + FREE, dict[str, Tree](), 0
-        for deadline, block in _complete(states, old, learner, learners):
+        for deadline, block, prompts in _complete(states, old, learner, learners):
             late = new.ordered and (begin + taken) // new.per_batch > deadline
             if late or taken == new.blocks:
                 dropped += 1
+                issued.append(prompts)
                 continue
             word[taken] += FULL - FREE
             blocks[str((begin + taken) % new.blocks)] = block
@@ -63,16 +64,46 @@ def dealt_anew(
         - sum(begins)
     )
     queues[0]["dropped"][0] = lost + dropped
+    if new.issues:
+        _issue_again(queues, issued, new)
     return queues, dropped
+
+
+def _unwritten(states: Sequence[Tree], old: Plan) -> list[Array]:
+    """The prompts that were issued for blocks that nobody has written, in the order of blocks."""
+    if not old.issues:
+        return []
+    found = [
+        (int(word) // 4, learner, state["issued"][place])
+        for learner, state in enumerate(states)
+        for place, word in enumerate(state["word"])
+        if word % 4 == FREE and state["issued"][place].any()
+    ]
+    found.sort(key=lambda one: one[:2])
+    return [prompts for _, _, prompts in found]
+
+
+def _issue_again(queues: Sequence[Tree], issued: Sequence[Array], new: Plan) -> None:
+    """Issue prompts of blocks that are unwritten or dropped for the blocks that are free now."""
+    for queue in queues:
+        queue["issued"] = np.zeros((new.blocks, new.issues), np.int64)
+    free = [
+        (int(word) // 4, learner, place)
+        for learner, queue in enumerate(queues)
+        for place, word in enumerate(queue["word"])
+        if word % 4 == FREE
+    ]
+    for (_, learner, place), prompts in zip(sorted(free), issued, strict=False):
+        queues[learner]["issued"][place] = prompts
 
 
 def _complete(
     states: Sequence[Tree], old: Plan, learner: int, learners: int
-) -> list[tuple[int, Tree]]:
+) -> list[tuple[int, Tree, Array]]:
     """The blocks that were complete and not sampled and are this learner's now, in order, each with
-    the last version for it.
+    the last version for it and the prompts that were issued for it.
     """
-    found = []
+    found, none = [], np.zeros((old.blocks, 0), np.int64)
     for before, state in enumerate(states):
         turns = {int(sequence): turn for turn, sequence in enumerate(state["ready"])}
         for place, block in state["blocks"].items():
@@ -80,11 +111,10 @@ def _complete(
             deadline = sequence // old.per_batch
             number = int(_stream(block)) // old.span
             if number % learners == learner:
-                found.append(
-                    (deadline if old.ordered else turns[sequence], sequence, before, block)
-                )
-    found.sort(key=lambda one: one[:3])
-    return [(deadline, block) for deadline, _, _, block in found]
+                order = deadline if old.ordered else turns[sequence], sequence, before
+                found.append((order, block, state.get("issued", none)[int(place)]))
+    found.sort(key=lambda one: one[0])
+    return [(order[0], block, prompts) for order, block, prompts in found]
 
 
 def _stream(block: Tree) -> Array:

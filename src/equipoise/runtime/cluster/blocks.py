@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class HomeBlocks(Carried):
         waits for a message from an actor that rests.
         """
         for group, remote in self._remotes.items():
-            sequences = list[int]()
+            places = list[list[int]]()
             while (
                 remote.wanted
                 and self._cut() is None
@@ -101,16 +102,15 @@ class HomeBlocks(Carried):
             ):
                 if (slots := remote.queue.reserve(remote.streams)) is None:
                     break
-                sequences.append(int(slots[self._plan.first].keys[0, 1]))
+                sequence = int(slots[self._plan.first].keys[0, 1])
+                issued = remote.queue.issued(sequence).tolist() if self._plan.issues else []
+                places.append([sequence, *issued])
                 remote.wanted -= 1
-                remote.open[sequences[-1]] = slots
+                remote.open[sequence] = slots
             # the versions: after the blocks were reserved, as an actor here would look
-            if sequences:
-                yield Grant(
-                    group,
-                    remote.life,
-                    np.array([*self._newest.versions(), *sequences], np.int64).tobytes(),
-                )
+            if places:
+                body = np.array([*self._newest.versions(), *chain(*places)], np.int64)
+                yield Grant(group, remote.life, body.tobytes())
 
     def take(self, message: Message) -> None:
         match message:
@@ -185,7 +185,7 @@ class HomeBlocks(Carried):
 class _Granted:
     """Places that home gave at once, which wait for weights or for free slots."""
 
-    sequences: list[int]
+    places: Array  # [n, 1 + prompts] int64: the sequence of each, and the prompts issued for it
     versions: Array  # [policies] int64
 
 
@@ -236,7 +236,9 @@ class SiteBlocks(Carried):
         self._wait: dict[int, tuple[int, int]] = {}
         self._brings = self._leaving = False
         self.dropped = 0  # slots whose rows were not sent, since their block was taken away
-        self.most = {Kind.GRANT: 8 * (policies + max((one.slots for one in outbound), default=0))}
+        self._width = 1 + max((one.plan.issues for one in outbound), default=0)
+        places = max((one.slots for one in outbound), default=0)
+        self.most = {Kind.GRANT: 8 * (policies + places * self._width)}
 
     @property
     def quiet(self) -> bool:
@@ -259,17 +261,19 @@ class SiteBlocks(Carried):
         match message:
             case Grant(number, life, body):
                 group, size = lookup(message, "group", number, self._groups), len(body)
-                if size % 8 or size <= 8 * self._policies:
+                past = size - 8 * self._policies
+                if past <= 0 or past % (8 * self._width):
                     raise Refused(f"grant: expected {self._policies} versions, got {size} bytes")
                 # it was for an actor that died meanwhile, and home has taken it back
                 if life != group.life:
                     return
-                versions, sequences = np.split(np.frombuffer(body, np.int64), [self._policies])
-                count = len(sequences) + sum(len(one.sequences) for one in group.pending)
+                versions, places = np.split(np.frombuffer(body, np.int64), [self._policies])
+                places = places.reshape(-1, self._width)
+                count = len(places) + sum(len(one.places) for one in group.pending)
                 most = group.outbound.slots
                 if count > most:
                     raise Refused(f"grant: expected at most {most} places that wait, got {count}")
-                group.pending.append(_Granted(sequences.tolist(), versions))
+                group.pending.append(_Granted(places, versions))
 
     def forget(self) -> None:
         for group in self._groups.values():
@@ -336,7 +340,8 @@ class SiteBlocks(Carried):
     def _grant(self, group: _Group) -> None:
         """Hand out places whose weights are here."""
         while group.pending and self._weights.here((granted := group.pending[0]).versions):
-            del granted.sequences[: group.outbound.grant(group.at, granted.sequences)]
-            if granted.sequences:  # no slot is free
+            sequences, issued = granted.places[:, 0].tolist(), granted.places[:, 1:]
+            granted.places = granted.places[group.outbound.grant(group.at, sequences, issued) :]
+            if len(granted.places):  # no slot is free
                 break
             group.pending.popleft()

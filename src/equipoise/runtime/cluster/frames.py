@@ -256,8 +256,8 @@ class Denied(Message):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Places for the next unrolls of a group. [n + k] int64: the version of each of n policies now,
-    k sequences.
+    """Places for the next unrolls of a group. [n + k (1 + p)] int64: the version of each of n
+    policies now, k sequences, each followed by the p prompts that the learner issued for it.
     """
 
     kind: ClassVar[Kind] = Kind.GRANT

@@ -40,6 +40,12 @@ class SharedQueue:
     def handed(self, streams: Array, known: Collection[int]) -> list[Mapping[str, Slot]]:
         return self._queue.handed(streams, known)
 
+    def issued(self, sequence: int) -> Array:
+        return self._queue.issued(sequence)
+
+    def issue(self, keys: Array, prompts: Array) -> None:
+        self._queue.issue(keys, prompts)
+
     def cancel(self, streams: Array) -> None:
         self._queue.cancel(streams)
         self._ring_actors()
@@ -149,6 +155,9 @@ class SiteSlots:
 
     def restart(self, slots: Mapping[str, Slot]) -> None:
         self._outbound.restart(slots)
+
+    def issued(self, sequence: int) -> Array:
+        return self._outbound.issued(sequence)
 
     def cancel(self, streams: Array) -> None:
         self._outbound.cancel(streams)

@@ -1,0 +1,45 @@
+"""Runs whose generators have one budget of memory for keys and values, and what refuses that."""
+
+from __future__ import annotations
+
+from equipoise.language import architectures
+from equipoise.nets.pages import PAGE, pages_of
+from equipoise.types import PROXY, TaskSource, TextSpec
+
+NAME = "source.kv_tokens"
+
+
+def problems(source: TaskSource, *, draws: bool) -> list[str]:
+    """Return what is wrong with the setting; ``draws``: does the run learn from drawn tokens?"""
+    if source.kv_tokens == 0:
+        return []
+    got = f"got {source.kv_tokens}"
+    if not draws:
+        return [f"{NAME}: must be 0 with an algorithm that draws no tokens, {got}; leave it out"]
+    if source.task.startswith(PROXY):
+        return [f"{NAME}: must be 0 with {source.task}, whose engine has its own memory, {got}"]
+    if source.engine != "torch":
+        return [
+            f"{NAME}: must be 0 with source.engine={source.engine}, which has its own memory, {got}"
+        ]
+    return []
+
+
+def check(source: TaskSource, spec: TextSpec) -> None:
+    """ValueError for a budget below one sample, or a model that another library computes."""
+    if source.kv_tokens == 0:
+        return
+    decoder = architectures.decoder_of(architectures.config_of(spec.model))
+    if decoder != architectures.OURS:
+        raise ValueError(
+            f"{NAME}: must be 0 with --model {source.model}, which {decoder} computes with room "
+            f"for each sample, got {source.kv_tokens}"
+        )
+    longest = spec.prompt + spec.completion
+    least = pages_of(longest) * PAGE
+    if source.kv_tokens != "auto" and source.kv_tokens < least:
+        raise ValueError(
+            f"{NAME}: must be at least {least:,}, the longest prompt with its completion "
+            f"({longest:,} tokens) in pages of {PAGE}, got {source.kv_tokens:,}; a shorter "
+            "--max-completion-length needs less"
+        )
