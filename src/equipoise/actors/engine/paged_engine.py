@@ -126,7 +126,8 @@ class PagedEngine(TorchEngine):
         """Give a sample back: to the front of the queue, with its tokens."""
         group, index, _, start, place, end, _, seat, prompt = self._rows[:, row].tolist()
         text = slice(start, place + 1)
-        drawn = (of[seat, text].copy() for of in (self._text, self._logp, self._version))
+        token, logp = self._text[seat, text].copy(), self._logp[seat, text].copy()
+        version = self._version[seat, text].copy()
         one = _Group(
             group,
             self._text[seat, : place + 1].copy(),
@@ -134,7 +135,7 @@ class PagedEngine(TorchEngine):
             end - place,
             index=index,
             asked=prompt,
-            resumed=Partial(group, index, *drawn),
+            resumed=Partial(group, index, token, logp, version),
             given_back=True,
         )
         self._queue.appendleft(one)
