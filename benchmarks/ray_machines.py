@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,15 @@ def parents() -> dict[int, int]:
     for pid in processes():
         with suppress(OSError):  # it ended while we looked
             found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    return found
+
+
+def below(roots: Collection[int]) -> list[int]:
+    """The processes that these have begun, and theirs."""
+    children = parents()
+    found = [pid for pid, parent in children.items() if parent in roots]
+    for pid in found:  # which grows
+        found += [child for child, parent in children.items() if parent == pid]
     return found
 
 
@@ -92,12 +101,7 @@ class Machines:
 
     def _of(self, node: Any) -> list[int]:
         """The processes that a node's daemon has begun, and theirs."""
-        raylets = {one.process.pid for one in node.all_processes["raylet"]}
-        children = parents()
-        found = [pid for pid, parent in children.items() if parent in raylets]
-        for pid in found:  # which grows
-            found += [child for child, parent in children.items() if parent == pid]
-        return found
+        return below({one.process.pid for one in node.all_processes["raylet"]})
 
     def used(self) -> list[Any]:
         """The nodes that have sites."""
@@ -178,14 +182,11 @@ def until(true: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> No
 
 
 def of_runs() -> dict[int, str]:
-    """The processes of workers by their number: what a run must not leave."""
-    titles = {pid: command(pid) for pid in processes()}
-    kinds = ("actor", "learner", "proxy", "inference")
-    return {
-        pid: title
-        for pid, title in titles.items()
-        if title.startswith("equipoise ") and any(kind in title for kind in kinds)
-    }
+    """The processes of workers by their number, of all runs that this process has started: what a
+    run must not leave.
+    """
+    titles = {pid: command(pid) for pid in below({os.getpid()})}
+    return {pid: title for pid, title in titles.items() if title.startswith("equipoise ")}
 
 
 def accounted(rows: Mapping[str, int]) -> bool:
