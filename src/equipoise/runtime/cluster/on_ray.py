@@ -238,7 +238,10 @@ class RayNodes:
             made, _ = self._asked.pop(name := names[where])
             try:
                 node = ray.get(where)
-            except ray.exceptions.RayActorError as error:
+            except (
+                ray.exceptions.RayActorError,
+                ray.exceptions.ActorUnschedulableError,
+            ) as error:
                 if NOT_MADE in str(error):
                     raise self._missing(name, _last_line(error), "") from error
                 continue  # its machine is gone, and it waits again
