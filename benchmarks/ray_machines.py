@@ -18,6 +18,9 @@ from equipoise.chaos.attack import command
 STORE = 80_000_000  # bytes of a node's object store
 LIMIT_S = 120.0
 MARK = "EQUIPOISE_MACHINES"  # in the environment of all processes of a cluster: which one
+# The title of a process leaves its environment in /proc. Ray would begin workers with a niceness of
+# 15: on a busy machine all sites would starve next to home.
+SETTINGS = {"SPT_NOENV": "1", "RAY_worker_niceness": "0"}
 SITE = "ray::SiteActor"  # the beginning of the title of the process of a site
 _NUMBERS = itertools.count()
 
@@ -64,7 +67,7 @@ class Machines:
 
         self._mark = f"{MARK}={os.getpid()}.{next(_NUMBERS)}"
         os.environ[MARK] = self._mark.partition("=")[2]
-        os.environ["SPT_NOENV"] = "1"  # the title of a process leaves its environment in /proc
+        os.environ.update(SETTINGS)
         args = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
         self.cluster = Cluster(initialize_head=True, head_node_args=args)
         self.cores = cores
@@ -160,7 +163,7 @@ class Machines:
 
         ray.shutdown()  # where this process joined
         self.cluster.shutdown()
-        for name in (MARK, "SPT_NOENV"):
+        for name in (MARK, *SETTINGS):
             os.environ.pop(name, None)
 
 
