@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from equipoise.chaos.attack import command
 STORE = 80_000_000  # bytes of a node's object store
 LIMIT_S = 120.0
 MARK = "EQUIPOISE_MACHINES"  # in the environment of all processes of a cluster: which one
+# The title of a process leaves its environment in /proc. Ray would begin workers with a niceness of
+# 15: on a busy machine all sites would starve next to home.
+SETTINGS = {"SPT_NOENV": "1", "RAY_worker_niceness": "0"}
 SITE = "ray::SiteActor"  # the beginning of the title of the process of a site
 _NUMBERS = itertools.count()
 
@@ -47,6 +50,15 @@ def parents() -> dict[int, int]:
     return found
 
 
+def below(roots: Collection[int]) -> list[int]:
+    """The processes that these have begun, and theirs."""
+    children = parents()
+    found = [pid for pid, parent in children.items() if parent in roots]
+    for pid in found:  # which grows
+        found += [child for child, parent in children.items() if parent == pid]
+    return found
+
+
 class Machines:
     """A head, which is home, and nodes for actors."""
 
@@ -55,7 +67,7 @@ class Machines:
 
         self._mark = f"{MARK}={os.getpid()}.{next(_NUMBERS)}"
         os.environ[MARK] = self._mark.partition("=")[2]
-        os.environ["SPT_NOENV"] = "1"  # the title of a process leaves its environment in /proc
+        os.environ.update(SETTINGS)
         args = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
         self.cluster = Cluster(initialize_head=True, head_node_args=args)
         self.cores = cores
@@ -92,12 +104,7 @@ class Machines:
 
     def _of(self, node: Any) -> list[int]:
         """The processes that a node's daemon has begun, and theirs."""
-        raylets = {one.process.pid for one in node.all_processes["raylet"]}
-        children = parents()
-        found = [pid for pid, parent in children.items() if parent in raylets]
-        for pid in found:  # which grows
-            found += [child for child, parent in children.items() if parent == pid]
-        return found
+        return below({one.process.pid for one in node.all_processes["raylet"]})
 
     def used(self) -> list[Any]:
         """The nodes that have sites."""
@@ -156,7 +163,7 @@ class Machines:
 
         ray.shutdown()  # where this process joined
         self.cluster.shutdown()
-        for name in (MARK, "SPT_NOENV"):
+        for name in (MARK, *SETTINGS):
             os.environ.pop(name, None)
 
 
@@ -178,14 +185,11 @@ def until(true: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> No
 
 
 def of_runs() -> dict[int, str]:
-    """The processes of workers by their number: what a run must not leave."""
-    titles = {pid: command(pid) for pid in processes()}
-    kinds = ("actor", "learner", "proxy", "inference")
-    return {
-        pid: title
-        for pid, title in titles.items()
-        if title.startswith("equipoise ") and any(kind in title for kind in kinds)
-    }
+    """The processes of workers by their number, of all runs that this process has started: what a
+    run must not leave.
+    """
+    titles = {pid: command(pid) for pid in below({os.getpid()})}
+    return {pid: title for pid, title in titles.items() if title.startswith("equipoise ")}
 
 
 def accounted(rows: Mapping[str, int]) -> bool:

@@ -7,7 +7,9 @@
 Ray has to be installed in that environment; the nodes are raylets on this machine.
 
 ``scale``: two generators on one node, then eight on four. Their engines sleep (``sim``), so they
-take hardly a core. Rates begin once all generators have handed a group in.
+take hardly a core. Rates begin once all generators have handed two groups in. On a busy machine a
+longer ``--step-s`` makes waits for a core count less. Printed are also shares of the time of
+learners and generators.
 
 ``weights``: two generators on a node each, with a model that is learned whole, and with adapters of
 rank 4. Printed are the bytes of a version, and the bytes to and from the nodes for a token; the
@@ -20,11 +22,12 @@ two versions since then.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from typing import Any
 from harness import host, table
 from ray_machines import Machines, machines
 
+from equipoise.balance.shares import STATES, Shares
 from equipoise.programs.cluster import Cluster
 from equipoise.runtime.cluster.on_ray import RayNodes
 from equipoise.runtime.cluster.remote_crew import RemoteCrew
@@ -41,6 +45,22 @@ from tests.runtime.machines import blue_of, run_by
 
 BEGIN_S = 600.0
 MODEL = "llama:hidden_size=128,num_hidden_layers=4,num_attention_heads=4"
+
+
+def shares(before: Mapping[str, Shares], now: Mapping[str, Shares]) -> dict[str, float]:
+    """Shares of the time between: the learner that works, that waits for a core, and for samples;
+    the generators that wait for a core, and for a place in the queue.
+    """
+
+    def spent(kind: str, state: str) -> float:
+        def seconds(workers: Mapping[str, Shares], state: str) -> float:
+            return sum(one.seconds[state] for one in workers.values() if one.kind == kind)
+
+        whole = sum(seconds(now, name) - seconds(before, name) for name in STATES)
+        return (seconds(now, state) - seconds(before, state)) / max(whole, 1e-9)
+
+    wanted = {"learner": ("worked", "preempted", "starved"), "generator": ("preempted", "blocked")}
+    return {f"{kind} {state}": spent(kind, state) for kind in wanted for state in wanted[kind]}
 
 
 class Running:
@@ -85,6 +105,7 @@ class Running:
             "to nodes": moved("sent") / tokens,
             "from nodes": moved("received") / tokens,
             "version s": took / max(now.version - before.version, 1),
+            **shares(before.workers, now.workers),
             "longest s": self.pause.longest_s,
         }
 
@@ -145,8 +166,7 @@ def weights(seconds: float) -> int:
                 size = memory.weights.nbytes
             rows.append([name, f"{size:,}", *(f"{one[key]:,.3g}" for key in one)])
             print(rows[-1], flush=True)
-    head = ["learned", "bytes a version", "tokens/s", "bytes to nodes a token"]
-    print(table([*head, "from nodes a token", "s a version", "longest s"], rows))
+    print(table(["learned", "bytes a version", *one], rows))
     return 0
 
 
@@ -178,7 +198,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--step-s", type=float, default=0.1, help="seconds of a step of an engine")
     a = parser.parse_args()
-    print(host(), flush=True)
+    print(host(), f"load {os.getloadavg()[0]:.1f}", flush=True)
     if a.what == "scale":
         return scale(a.rounds, a.seconds, a.step_s)
     return weights(a.seconds) if a.what == "weights" else lose()

@@ -170,7 +170,7 @@ def deadline() -> Callable[..., None]:
 
 
 # a cluster's own processes
-OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "/ray/")
+OF_RAY = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "/site-packages/ray/")
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +244,7 @@ def live_command(pid: int) -> str:
         return ""
     name, _, state = stat.partition("(")[2].rpartition(") ")
     # between fork and exec there is no command line
-    return "" if state[0] in "ZX" else command[:120] or name
+    return "" if state[0] in "ZX" else command[:400] or name
 
 
 def segments() -> set[str]:

@@ -21,8 +21,9 @@ from equipoise.programs.cluster import Cluster
 from equipoise.record.directory import RunDirectory
 from equipoise.record.measured import measured
 from equipoise.runtime.cluster.remote_crew import RemoteCrew
+from equipoise.workers.kinds import KINDS
 from tests.runtime import losing
-from tests.runtime.machines import run_by
+from tests.runtime.machines import finish, run_by
 from tests.runtime.relay import Relays
 from tests.runtime.test_cluster import PROGRAMS
 
@@ -151,17 +152,25 @@ def test_a_text_task_computes_the_bits_of_one_machine(there: Machines, tmp_path:
     until(lambda: not of_runs(), "the processes of the run to end")
 
 
-@pytest.mark.parametrize("shard", ["none", "fsdp"])
+MODEL = "llama:hidden_size=128,num_hidden_layers=4,num_attention_heads=4"
+APART: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "fsdp": {"settings": [*TEXT["settings"], "placement.shard=fsdp"]},
+    "adapters": {"model": MODEL, "settings": [*TEXT["settings"], "source.lora=4"]},
+}
+
+
+@pytest.mark.parametrize("learned", APART)
 def test_scorers_and_a_learner_on_nodes_of_their_own_have_the_bits_of_one_machine(
-    shard: str, there: Machines, tmp_path: Path
+    learned: str, there: Machines, tmp_path: Path
 ) -> None:
-    settings = [*TEXT["settings"], f"placement.shard={shard}"]
-    options = TEXT | {"actors": 2, "learners": 2, "settings": settings}
+    """With adapters these alone cross: once for each version and machine."""
+    options = TEXT | {"actors": 2, "learners": 2} | APART[learned]
     here, _ = train("sort", "grpo", tmp_path / "process", "process", **options)
     node = there.add(does="score")
     cluster = {**there.settings, "learners_at": "actors", "scorer_labels": "does=score"}
     try:
-        options |= {"settings": [*settings, "source.scorers=2"]}
+        options |= {"settings": [*options["settings"], "source.scorers=2"]}
         far, notes = train("sort", "grpo", tmp_path / "ray", "ray", cluster, **options)
     finally:
         there.cluster.remove_node(node)
@@ -169,7 +178,11 @@ def test_scorers_and_a_learner_on_nodes_of_their_own_have_the_bits_of_one_machin
     assert accounted(far["rows"]) and far["rows"]["dropped"] == 0
     at = {title: one["machine"] for one in far["sites"].values() for title in one["workers"]}
     assert at["scorer 0"] == at["scorer 1"] == node.node_id[:8]
-    assert at["learner 1"] == at["generator 1"]
+    assert at["learner 1"] == at["generator 1"] != at["generator 0"]
+    if learned == "adapters":
+        (file,) = (tmp_path / "ray" / "checkpoints").glob("*/weights.safetensors")
+        (alone,) = (one for one in far["sites"].values() if "generator 0" in one["workers"])
+        assert alone["sent"] <= 1.2 * far["updates"] * file.stat().st_size
     until(lambda: not of_runs(), "the processes of the run to end")
 
 
@@ -193,6 +206,54 @@ def test_a_node_of_generators_killed_and_one_drained_make_no_learner_wait(
     finally:
         nodes.disconnect()
         there.restore(3)
+    until(lambda: not of_runs(), "the processes of the run to end")
+
+
+def test_generators_without_a_machine_begin_on_one_that_joins(
+    there: Machines, tmp_path: Path
+) -> None:
+    """The others write without them. So it is if a machine is lost and another joins later."""
+    from equipoise.runtime.cluster.on_ray import RayNodes
+
+    blue, write = losing.endless(tmp_path), {"does": "write"}
+    node, then = there.add(**write), dict[str, Any]()
+    address = there.settings["address"]
+    nodes = RayNodes(Cluster(address=address, home_actors=0, labels=write, autoscale=True))
+
+    def each(messages: Any) -> None:
+        now = runtime.stats()
+        late, others = now.ticks[3], min(now.ticks[:3])
+        if "joined" not in then and others > 0 and now.version >= 10:
+            assert late == 0 and nodes.waits() == {"site 1": 1}
+            then["joined"] = there.add(**write)
+        elif "lost" not in then and late > 0:
+            then["lost"] = now
+            there.kill(node)
+        elif (
+            "lost" in then
+            and "replaced" not in then
+            and nodes.waits()
+            and now.version >= then["lost"].version + 10
+        ):
+            assert nodes.waits() == {"site 0": 3}
+            then["replaced"] = there.add(**write)
+
+    def over() -> bool:
+        now = runtime.stats()
+        return "replaced" in then and min(now.ticks[:3]) > max(then["lost"].ticks[:3])
+
+    try:
+        sites = nodes.deal(blue, KINDS)
+        assert sites["site 1"] == ("generator 3",) and len(sites["site 0"]) == 3
+        runtime = run_by(RemoteCrew(blue, nodes, sites))
+        _, stats = finish(runtime, each, over)
+    finally:
+        nodes.disconnect()
+        for name in {"joined", "replaced"} & then.keys():
+            there.cluster.remove_node(then[name])
+    rows = stats.rows
+    assert rows["inserted"] == rows["sampled"] + rows["dropped"] + rows["held"], rows
+    assert {name: one.lost for name, one in stats.sites.items()} == {"site 0": 1, "site 1": 0}
     until(lambda: not of_runs(), "the processes of the run to end")
 
 

@@ -50,6 +50,7 @@ NODES_S = 1.0  # between two looks at the machines
 REACH_S = 3.0  # to reach the address of a cluster
 ANSWER_S = 0.5  # to reach a machine on which a site was lost; the driver waits for it
 END_S = 5.0  # from the stop word of a site to its end
+NODE_ID = "ray.io/node-id"  # the label that Ray gives each machine
 # in Ray's words: this package is not there, or not whole
 NOT_MADE = "error raised in its creation task"
 
@@ -57,6 +58,10 @@ NOT_MADE = "error raised in its creation task"
 @ray.remote(max_restarts=0, max_task_retries=0)
 class SiteActor:
     """A process of a machine that runs a site, and supervises its workers."""
+
+    def where(self) -> str:
+        """The machine that Ray chose."""
+        return str(ray.get_runtime_context().get_node_id())
 
     def run(self, job: SiteJob) -> str:
         return host.run(job)
@@ -93,7 +98,8 @@ class RayNodes:
         self._drained: set[str] = set()
         # machines on which a site ended: Ray finds only after 15 s that such a machine is gone
         self._doubted: set[str] = set()
-        self._asked = 0  # cores that an autoscaler was asked for
+        # actors for sites that wait, until Ray has a machine for them; and their ``where``
+        self._asked: dict[str, tuple[Any, ray.ObjectRef[str]]] = {}
 
     def nodes(self) -> list[Node]:
         """The machines that live, according to Ray and, if a site ended there, to their own
@@ -160,18 +166,33 @@ class RayNodes:
     def start(self, job: SiteJob) -> None:
         if (before := self._running.pop(job.name, None)) is not None:
             ray.kill(before.actor)
+        if (asked := self._asked.pop(job.name, None)) is not None:
+            ray.kill(asked[0])
         self._waiting[job.name] = job
         self._place()
 
     def _place(self) -> None:
-        """Start the sites for which there is a machine with room."""
+        """Start the sites for which there is a machine with room. With an autoscaler, ask for
+        machines for the others.
+        """
         self._placed = time.monotonic()
+        self._take_asked()
+        if not self._asked:  # else Ray decides who gets room
+            self._deal_waiting()
+        if self.cluster.autoscale:
+            self._ask()
+
+    def _deal_waiting(self) -> None:
         by_name = {node.name: node for node in self.nodes()}
 
         def begin(name: str, node: Node) -> None:
             cores = self._waiting[name].cores
             by_name[node.name] = replace(node, used=node.used + cores)
-            self._begin(name, node.name)
+            strategy = NodeAffinitySchedulingStrategy(node.name, soft=False)
+            made = SiteActor.options(  # type: ignore[attr-defined]
+                num_cpus=cores, scheduling_strategy=strategy, name=None
+            ).remote()
+            self._begin(name, made, node.name)
 
         for name, job in sorted(self._waiting.items()):
             node = by_name.get(self._wanted.get(name, ""))
@@ -184,38 +205,47 @@ class RayNodes:
             labels = labels_of(self.cluster, scores=scores)
             for name, node_name in placed(waiting, list(by_name.values()), labels).items():
                 begin(name, by_name[node_name])
-        if self.cluster.autoscale:
-            self._ask()
 
     def _labels(self, job: SiteJob) -> Mapping[str, str]:
         return labels_of(self.cluster, scores=job.scores)
 
-    def _begin(self, name: str, node: str) -> None:
+    def _begin(self, name: str, made: Any, node: str) -> None:
         job = self._waiting.pop(name)
         self._wanted[name] = node
-        cores = job.cores
-        made = SiteActor.options(  # type: ignore[attr-defined]
-            num_cpus=cores,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            name=None,
-        ).remote()
-        self._running[name] = _Running(made, made.run.remote(job), node, cores)
+        self._running[name] = _Running(made, made.run.remote(job), node, job.cores)
 
     def _ask(self) -> None:
-        """Ask the autoscaler for the cores that sites wait for; the new request replaces the old
-        one.
-        """
-        wanted = [job.cores for job in self._waiting.values()]
-        if sum(wanted) == self._asked:
-            return
-        self._asked = sum(wanted)
-        from ray.autoscaler.sdk import request_resources
+        """Make an actor for each site that waits. Ray places it on a machine other than home as
+        soon as one has room, and an autoscaler adds machines for actors that wait.
 
-        labels = [dict(self._labels(job)) for job in self._waiting.values()]
-        request_resources(
-            bundles=[{"CPU": cores} for cores in wanted],
-            bundle_label_selectors=labels if any(labels) else None,
-        )
+        ``request_resources`` would not do: it counts the cores in use as free, and what was
+        requested outlives this process.
+        """
+        for name, job in self._waiting.items():
+            if name not in self._asked:
+                made = SiteActor.options(  # type: ignore[attr-defined]
+                    num_cpus=job.cores,
+                    label_selector={**self._labels(job), NODE_ID: f"!{self._home}"},
+                    name=None,
+                ).remote()
+                self._asked[name] = made, made.where.remote()
+
+    def _take_asked(self) -> None:
+        """Start the sites that Ray has found a machine for."""
+        names = {where: name for name, (_, where) in self._asked.items()}
+        done, _ = ray.wait(list(names), num_returns=len(names), timeout=0) if names else ([], [])
+        for where in done:
+            made, _ = self._asked.pop(name := names[where])
+            try:
+                node = ray.get(where)
+            except (
+                ray.exceptions.RayActorError,
+                ray.exceptions.ActorUnschedulableError,
+            ) as error:
+                if NOT_MADE in str(error):
+                    raise self._missing(name, _last_line(error), "") from error
+                continue  # its machine is gone, and it waits again
+            self._begin(name, made, node)
 
     def waits(self) -> Mapping[str, int]:
         """The sites that no machine has room for, and the cores that each needs."""
@@ -264,34 +294,34 @@ class RayNodes:
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, ImportError):
-                raise self._missing(name, str(cause)) from error
+                raise self._missing(name, str(cause), self.where(name)) from error
             return f"raised {type(cause).__name__}: {cause}"
         except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
             if NOT_MADE in str(error):
-                raise self._missing(name, str(error).strip().splitlines()[-1]) from error
+                raise self._missing(name, _last_line(error), self.where(name)) from error
             return f"was lost with its machine ({type(error).__name__})"
         return f"ended: {why}" if why else "ended"
 
-    def _missing(self, name: str, what: str) -> WorkerFailed:
-        said = (
-            f"could not begin on machine {self._running[name].node[:8]}: {what}; install there "
-            "what this machine has"
-        )
+    def _missing(self, name: str, what: str, machine: str) -> WorkerFailed:
+        where = f"machine {machine}" if machine else "the machine that was added"
+        said = f"could not begin on {where}: {what}; install there what this machine has"
         return WorkerFailed(name, said, final=True)
 
     def close(self) -> None:
         """End all sites. They have their messages; processes that do not end are killed."""
-        waited, self._waiting = self._waiting, {}
+        self._waiting = {}
+        asked, self._asked = self._asked, {}
         running, self._running = self._running, {}
         if not ray.is_initialized():  # the cluster is gone, and the sites with it
             return
         if running:
             references = [one.ended for one in running.values()]
             ray.wait(references, num_returns=len(references), timeout=END_S)
-        for one in running.values():
-            ray.kill(one.actor)
-        if waited and self.cluster.autoscale:
-            self._ask()
+        for actor in [
+            *(one.actor for one in running.values()),
+            *(one for one, _ in asked.values()),
+        ]:
+            ray.kill(actor)
 
     def disconnect(self) -> None:
         """Leave the cluster, or end it if it was begun for this run."""
@@ -326,6 +356,10 @@ def connect(address: str) -> None:
             f"address: expected a Ray cluster that this process can join at {address!r}, got: "
             f"{text}"
         ) from error
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
 
 
 def _answers(address: str, port: int) -> bool:
