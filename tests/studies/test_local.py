@@ -23,7 +23,7 @@ from equipoise.studies.executor import Job, Progress
 from equipoise.studies.history import Result
 from equipoise.studies.journal import decided, read_journal
 from equipoise.studies.local import LocalExecutor, core_shares
-from equipoise.studies.settings import StudySettings, write_study
+from equipoise.studies.settings import StudySettings, write_cluster, write_study
 from tests.studies import halves
 from tests.studies.halves import job
 
@@ -144,6 +144,20 @@ def test_a_trial_that_was_stopped_at_its_last_step_has_its_result_the_next_time(
     assert expected is not None
     assert got is not None
     assert (got.state, got.steps, got.score) == ("paused", 256, expected.score)
+
+
+def test_the_cluster_of_a_study_is_not_that_of_a_trial_in_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    halves.made(folder)
+    write_cluster(folder, ["address=here:1"])
+    found = train_stretch(
+        job(folder, to=256),
+        on="serial",
+        trust=["here:1"],
+        moved=lambda event: None,
+        stopped=lambda: False,
+    )
+    assert found is not None and (found.state, found.error) == ("paused", "")
 
 
 def test_a_trial_that_makes_progress_may_be_lost_any_number_of_times(

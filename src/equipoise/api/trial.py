@@ -125,7 +125,8 @@ def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
     from equipoise.tuning.choice import read_choices
 
     study = read_study(job.study)
-    cluster = dict(pairs(study.cluster))
+    # that of the study; only trials on Ray use it themselves
+    cluster = dict(pairs(study.cluster)) if on == "ray" else {}
     settings = [f"{key}={value}" for key, value in job.settings.items()]
     held = holds(job.directory)
     if held == "a beginning":  # killed before its first checkpoint
@@ -146,7 +147,7 @@ def _run_of(job: Job, on: On, trust: Sequence[str]) -> Run:
                 "settings": changed,
                 "on": on,
                 "trust": trust,
-                "cluster": cluster if on == "ray" else {},  # it may be another one than before
+                "cluster": cluster,  # it may be another one than before
             },
             mirror=job.remote,
         )

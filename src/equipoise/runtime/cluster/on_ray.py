@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # a call after the end must not begin a cluster
@@ -23,6 +22,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 import ray.exceptions
+from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from equipoise.errors import WorkerFailed
@@ -71,7 +71,7 @@ class SiteActor:
 class _Running:
     """A site that was given a machine."""
 
-    actor: Any
+    actor: ActorHandle
     ended: ray.ObjectRef[str]  # the result of ``run``
     node: str
     cores: int
@@ -99,7 +99,7 @@ class RayNodes:
         # machines on which a site ended: Ray finds only after 15 s that such a machine is gone
         self._doubted: set[str] = set()
         # actors for sites that wait, until Ray has a machine for them; and their ``where``
-        self._asked: dict[str, tuple[Any, ray.ObjectRef[str]]] = {}
+        self._asked: dict[str, tuple[ActorHandle, ray.ObjectRef[str]]] = {}
 
     def nodes(self) -> list[Node]:
         """The machines that live, according to Ray and, if a site ended there, to their own
@@ -209,7 +209,7 @@ class RayNodes:
     def _labels(self, job: SiteJob) -> Mapping[str, str]:
         return labels_of(self.cluster, scores=job.scores)
 
-    def _begin(self, name: str, made: Any, node: str) -> None:
+    def _begin(self, name: str, made: ActorHandle, node: str) -> None:
         job = self._waiting.pop(name)
         self._wanted[name] = node
         self._running[name] = _Running(made, made.run.remote(job), node, job.cores)
