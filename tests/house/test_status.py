@@ -176,7 +176,7 @@ EVIDENCE: dict[str, Evidence] = {
                 "actors/test_calls.py::test_conversations_are_learned_from_as_they_were_drawn",
             ],
             "guides/proxy.md",
-            "| client | conversations | first 200 | last 200 |",
+            "| client | conversations | first 500 | last 500 |",
         ),
     },
     "vLLM's servers": {

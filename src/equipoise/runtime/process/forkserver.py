@@ -31,6 +31,9 @@ PRELOAD = [
 ]
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
+# By default the threads of a worker spin while they wait for each other, for which they take the
+# cores from the other workers (``benchmarks/waiting.py``). What the user set stays.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 # Linux takes sockets of paths up to 107 characters
 LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
@@ -89,8 +92,9 @@ def prepare(*, central: bool = False, torch: bool = True) -> None:
 def _ensure_running(central: bool, torch: bool) -> None:
     # The servers are started with -c, which looks for Python's own modules in the working directory
     # first: a random.py there would take the place of Python's.
-    said = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = said or OURS
+    said = dict(os.environ)
+    os.environ[SAFE_PATH] = said.get(SAFE_PATH) or OURS
+    os.environ.update({name: said.get(name, value) for name, value in WAITING.items()})
     try:
         if torch:
             forkserver.ensure_running()
@@ -106,10 +110,11 @@ def _ensure_running(central: bool, torch: bool) -> None:
             f"{len(place)} characters, expected at most {LONGEST_PLACE}: {place}; set TMPDIR=/tmp"
         ) from error
     finally:
-        if said is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = said
+        for name in (SAFE_PATH, *WAITING):
+            if name in said:
+                os.environ[name] = said[name]
+            else:
+                del os.environ[name]
 
 
 def release() -> None:
