@@ -356,6 +356,8 @@ class TorchEngine:
         """Take the next group out of the queue."""
         group = self._queue.popleft()
         self._returned -= group.asked is not None
+        if group is self._long:  # the last row may be a live one from now on
+            self._long, self._computed = None, 0
         return group
 
     def _part(self) -> Tensor | None:
