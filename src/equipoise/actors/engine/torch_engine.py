@@ -265,6 +265,8 @@ class TorchEngine:
     def step(self) -> list[Sampled]:
         self._take_next()
         old = self.live
+        if not old and self._queue:
+            self._now.decoding.have_room()
         hidden = [self._forward(old)] if old else []
         if fresh := self._admitted():
             hidden.append(self._begin(fresh))
@@ -376,8 +378,6 @@ class TorchEngine:
         """Open rows for all samples of the groups, compute each prompt once; the hidden states
         [rows, hidden] at its end. ``end``: that of a prompt that is in the last row.
         """
-        if not self.live:
-            self._now.decoding.have_room()
         samples = np.array([one.samples for one in groups])
         of = np.repeat(np.arange(len(groups)), samples)  # group of each new row
         first = self.live + np.cumsum(samples) - samples  # first row of each group
