@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from equipoise import api
+from equipoise import api, tree
+from equipoise.actors.lending import Lending
+from equipoise.clock import Clock
 from equipoise.plans.beginning import Fresh, Resumed
 from equipoise.record.directory import RunDirectory
 from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
-from equipoise.types import Placement, first_learning
+from equipoise.types import Placement, Tick, first_learning
+from equipoise.workers.elastic import Elastic, Writers
 from equipoise.workers.generator import device_of
 from equipoise.workers.together import OwnWeights
 from tests.runtime import growing, switching
@@ -218,6 +221,35 @@ def test_a_generator_has_a_gpu_without_a_learner_if_there_is_one(
     assert placed(2, 2) == ["cuda:0", "cuda:1", "cuda:0"]
     assert placed(1, 1) == ["cuda:0"] * 3
     assert device_of(Placement(device="cpu"), 1) == "cpu"
+
+
+def test_nothing_is_drawn_with_the_weights_of_an_update_that_another_learner_left() -> None:
+    """A lost learner ends an update in its middle; the next tick makes it again, or undoes it."""
+
+    class Learning:
+        version, broken = 3, True
+
+        def tick(self) -> Tick:
+            return Tick.STARVED
+
+    ticks = list[int]()
+
+    class Drawing:
+        reserves = gives = drawing = busy = False
+
+        def tick(self) -> Tick:
+            ticks.append(learner.version)
+            return Tick.WORKED
+
+    writers = Writers(generators=[0], streams=[], own=1, rank=0, places=1, at_once=1)
+    specs = Lending.specs(2)
+    words = Lending(tree.views(specs, bytearray(tree.nbytes(specs))))
+    learner, parts = Learning(), {"decider": None, "give_back": list, "clock": Clock(())}
+    made: Any = Elastic
+    worker = made(learner, Drawing(), words=words, writers=writers, **parts)
+    assert worker.tick() is Tick.WORKED and not ticks
+    learner.broken = False
+    assert worker.tick() is Tick.WORKED and ticks == [3]
 
 
 def test_weights_that_an_update_changes_while_they_are_read_are_not_whole() -> None:

@@ -167,6 +167,8 @@ class Elastic:
             if self._learner.version != version:
                 self._updated()
             return state
+        if self._learner.broken:
+            return Tick.WORKED
         generator = self._generator
         generator.reserves, generator.gives = self._words.lent, state is Tick.STARVED
         if not generator.reserves and state is Tick.STARVED:
