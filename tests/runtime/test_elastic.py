@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise import api, tree
+from equipoise.actors.engine.paged_engine import PagedEngine
 from equipoise.actors.lending import Lending
 from equipoise.clock import Clock
 from equipoise.plans.beginning import Fresh, Resumed
@@ -70,6 +71,24 @@ def test_every_sample_is_learned_from_once_however_devices_are_lent(tmp_path: Pa
     summary = finished(run)
     assert summary["lending"]["switches"] >= 8 and summary["lending"]["handed_over"] > 8
     assert summary["balance"]["learner"]["parts"]["decode"] > 0, "the learner drew some of them"
+
+
+def test_a_lent_learner_has_the_budget_of_memory_that_a_generator_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[PagedEngine]()
+
+    class Counted(PagedEngine):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr("equipoise.sources.text.PagedEngine", Counted)
+    settings = [*SMALL["settings"], "source.kv_tokens=48"]
+    run = started(tmp_path / "run", "serial", switching.OFTEN, steps=256, settings=settings)
+    summary = finished(run)
+    assert summary["lending"]["handed_over"] > 8
+    assert [one.kv_size[0] for one in made] == [48, 48]
 
 
 def test_a_run_that_goes_on_is_the_same_to_the_bit_and_its_devices_stay_lent(

@@ -47,6 +47,7 @@ from equipoise.sources.text import texts_of
 from equipoise.types import Array, LateSave, StateReader, StateWriter, Tick, Tree
 from equipoise.workers.generator import LOOK_S, GeneratorKind, made_generator
 from equipoise.workers.kind import Job, Queue, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.lending import KEY, lending
 from equipoise.workers.together import OwnWeights
@@ -278,6 +279,7 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         def engine(text: Text) -> Continuing:
             made = self.drawing(job, text, line.learner)
             gives.append(made.give_back if isinstance(made, TorchEngine) else _nothing)
+            note_chosen(blue, made, site.note)
             return made
 
         generator = made_generator(job, own, site, OwnWeights(line.learner), engine)
@@ -297,8 +299,14 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
 
     def drawing(self, job: Job, text: Text, learner: Learner) -> Continuing:
         """The engine that draws with a learner's weights, on its device."""
-        net, source = lora.copied(learner.net), texts_of(job.blueprint.program)
-        return source.writing_engine(text, learner.algorithm, net, device=str(learner.device))
+        blue, net, device = job.blueprint, lora.copied(learner.net), str(learner.device)
+        return texts_of(blue.program).writing_engine(
+            text,
+            learner.algorithm,
+            net,
+            device=device,
+            kv_tokens=kv_tokens(blue, net, device),
+        )
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         WritingKind.lost(self, blue, shared, queues, index)
