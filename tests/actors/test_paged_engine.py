@@ -176,6 +176,27 @@ def test_a_long_sample_that_came_from_another_engine_keeps_its_memory(
         same(one, wanted[one.group, 0], exact=net.batch_invariant)
 
 
+def test_a_sample_that_was_given_back_goes_on_in_another_engine(net: Decoder) -> None:
+    asked = prompts(2, 4)
+    wanted, _ = drawn(plain(net, ends=Ends(())), asked, 2, 40)
+    engine, other = (paged(net, 112, ends=Ends(())) for _ in range(2))
+    for group, prompt in enumerate(asked):
+        engine.submit(group, prompt, 2, limit=40)
+    ended = list[Sampled]()
+    while not engine._returns:
+        ended += engine.step()
+    for one in engine.withdraw(range(4)):
+        other.resume(one, asked[one.group], limit=40)
+    assert not engine.live and not engine.waiting and not engine._returns
+    assert engine._pages.free == engine._pages.total
+    while other.live or other.waiting:
+        ended += other.step()
+        check(other)
+    assert len(ended) == 8 and not other._returns
+    for one in ended:
+        same(one, wanted[one.group, one.index], exact=net.batch_invariant)
+
+
 @pytest.mark.parametrize("on_update", ["keep", "recompute", "finish"])
 def test_new_weights_come_while_samples_are_given_back(net: Decoder, on_update: Any) -> None:
     engine = paged(net, 128, on_update=on_update, ends=Ends(()))

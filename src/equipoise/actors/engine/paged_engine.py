@@ -16,6 +16,7 @@ logits agree to the bit (``source.batch_invariant``).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Required, TypedDict, Unpack
 
@@ -142,6 +143,12 @@ class PagedEngine(TorchEngine):
         self._returned += 1
         self._returns[group, index] += 1
         self._free(np.array([row]))
+
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        found = super().withdraw(groups)
+        for one in found:
+            self._returns.pop((one.group, one.index), None)
+        return found
 
     def _forget_long(self) -> None:
         self._pages.drop(np.array([self._rows.shape[1] - 1]))
