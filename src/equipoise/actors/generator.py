@@ -381,8 +381,9 @@ class Generator:
 
     def _hand(self, groups: Collection[int], to: Callable[[], Array]) -> int:
         """Let other generators go on with these groups -> the number of their open samples."""
-        engine, seat, taken = self._engine, self._seat, dict[int, list[Partial]]()
+        engine, seat = self._engine, self._seat
         assert isinstance(engine, HandsOver) and seat is not None
+        taken = dict[int, list[Partial]]()
         for sample in engine.withdraw(groups):
             taken.setdefault(sample.group, []).append(sample)
         moved = 0
@@ -417,7 +418,7 @@ class Generator:
         for slots in seat.blocks.handed(self._streams, known):
             data = slots[self._policy].data
             one = _Open(slots, int(data.context["refills"][0]), handed=True)
-            one.left = self._samples - len(drafts.ended(data, 0))
+            one.left = drafts.count(data)
             self._again.append(one)
 
     def _go_on(self, one: _Open, group: int, prompt: Sequence[int]) -> None:

@@ -105,7 +105,7 @@ class Decider:
         steps, samples, drawing_s, _, _ = mine[:, :5].sum(0).tolist()
         if not steps:
             return None
-        # an update has too few steps to tell the two parts of their time
+        # one update has too few steps to fit the two parts of a step's time
         self._line = KEEPS * self._line + mine[:, :5].sum(0)
         step_s, sample_s = idle_time.step_line(*self._line.tolist())
         # of each device, mean over its tokens
@@ -227,7 +227,7 @@ class Elastic:
 
     def load(self, source: StateReader) -> None:
         """Go on with the generator; the learner was loaded when it was made. The generator of a
-        learner more than there were begins anew.
+        learner that the saved run did not have starts from nothing.
         """
         if self._rank >= self._learner.saved:
             return
@@ -245,8 +245,8 @@ class Elastic:
 
 
 class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
-    """A learner whose device is lent to generation while that pays: to the queue it is a generator
-    more, and its death is a learner's.
+    """A learner whose device is lent to generation while that pays. The queue counts it as one more
+    generator; if it dies, both its samples and its batch are recovered.
     """
 
     side: ClassVar[Side] = "learning"
