@@ -234,7 +234,7 @@ def test_an_actor_that_looks_slowly_takes_no_block_of_a_sequence_that_is_over() 
     tokens.free(range(blocks))
     assert tokens.take(0) == 0
 
-    class Owners:
+    class Owners:  # noqa: PLW1641
         """The owners, which are read after the block of actor 0 has gone all the way round."""
 
         def __eq__(self, actor: object) -> Any:
