@@ -185,8 +185,8 @@ def test_a_sample_that_was_given_back_goes_on_in_another_engine(net: Decoder) ->
     ended = list[Sampled]()
     while not engine._returns:
         ended += engine.step()
-    for one in engine.withdraw(range(4)):
-        other.resume(one, asked[one.group], limit=40)
+    for sample in engine.withdraw(range(4)):
+        other.resume(sample, asked[sample.group], limit=40)
     assert not engine.live and not engine.waiting and not engine._returns
     assert engine._pages.free == engine._pages.total
     while other.live or other.waiting:
