@@ -126,9 +126,6 @@ class PagedEngine(TorchEngine):
     def _give_back(self, row: int) -> None:
         """Give a sample back: to the front of the queue, with its tokens."""
         group, index, _, start, place, end, _, seat, prompt = self._rows[:, row].tolist()
-        text = slice(start, place + 1)
-        token, logp = self._text[seat, text].copy(), self._logp[seat, text].copy()
-        version = self._version[seat, text].copy()
         one = _Group(
             group,
             self._text[seat, : place + 1].copy(),
@@ -136,7 +133,7 @@ class PagedEngine(TorchEngine):
             end - place,
             index=index,
             asked=prompt,
-            resumed=Partial(group, index, token, logp, version),
+            resumed=Partial(group, index, *self._tokens(seat, start, place)),
             given_back=True,
         )
         self._queue.appendleft(one)

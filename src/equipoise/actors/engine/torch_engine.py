@@ -214,9 +214,7 @@ class TorchEngine:
         mine = np.flatnonzero(np.isin(live[GROUP], list(groups)))
         facts = live[[GROUP, INDEX, START, PLACE, SEAT]][:, mine]
         for group, index, start, place, seat in facts.T.tolist():
-            at = seat, slice(start, place + 1)
-            token, logp, version = self._text[at], self._logp[at], self._version[at]
-            found.append(Partial(group, index, token.copy(), logp.copy(), version.copy()))
+            found.append(Partial(group, index, *self._tokens(seat, start, place)))
         stays = deque[_Group]()
         for one in self._queue:
             if one.group not in groups:
@@ -264,8 +262,7 @@ class TorchEngine:
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
         self._take_next()
-        old = self.live
-        if not old and self._queue:
+        if not (old := self.live) and self._queue:
             self._now.decoding.have_room()
         hidden = [self._forward(old)] if old else []
         if fresh := self._admitted():
@@ -463,7 +460,6 @@ class TorchEngine:
         for row, (group, index, _, start, place, _, token, seat, _) in zip(
             ended, self._rows[:, ended].T.tolist(), strict=True
         ):
-            part = slice(start, place + 1)
             stop = (
                 Stop.EOS
                 if self._ends[token]
@@ -471,13 +467,15 @@ class TorchEngine:
                 if said is not None and said[row]
                 else Stop.LENGTH
             )
-            text = self._text[seat, part]
-            logp = self._logp[seat, part]
-            version = self._version[seat, part]
-            samples.append(Sampled(group, index, text.copy(), logp.copy(), version.copy(), stop))
+            samples.append(Sampled(group, index, *self._tokens(seat, start, place), stop))
             self._close(group)
         self._free(ended)
         return samples
+
+    def _tokens(self, seat: int, start: int, place: int) -> tuple[I64, NDArray[np.float32], I64]:
+        """The tokens of a row so far, their log-probabilities and versions: copies."""
+        at = seat, slice(start, place + 1)
+        return self._text[at].copy(), self._logp[at].copy(), self._version[at].copy()
 
     def _close(self, group: int) -> None:
         """Count one sample of a group as ended."""
