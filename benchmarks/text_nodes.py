@@ -155,7 +155,7 @@ def scale(rounds: int, seconds: float, step_s: float) -> int:
 
 
 def weights(seconds: float) -> int:
-    rows: list[Sequence[Any]] = []
+    rows, columns = list[Sequence[Any]](), list[str]()
     sites = {"site 0": ["generator 0"], "site 1": ["generator 1"]}
     with machines(cores=3, nodes=3) as there:
         one = dict[str, float]()
@@ -164,10 +164,10 @@ def weights(seconds: float) -> int:
             options = {"actors": 2, "batch": 64, "model": MODEL, "settings": settings}
             with over(there, sites, **options) as run:
                 one, (memory, *_) = run.measure(seconds), run.runtime._shared.policies.values()
-                size = memory.weights.nbytes
+                size, columns = memory.weights.nbytes, [*one]
             rows.append([name, f"{size:,}", *(f"{one[key]:,.3g}" for key in one)])
             print(rows[-1], flush=True)
-    print(table(["learned", "bytes a version", *one], rows))
+    print(table(["learned", "bytes a version", *columns], rows))
     return 0
 
 

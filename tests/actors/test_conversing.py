@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from equipoise.actors.engine import conversing
 from equipoise.actors.engine.conversing import Bounds, ConversationSettings, Conversing
 from equipoise.actors.engine.engine import Continuation, Sampled
+from equipoise.actors.engine.paged_engine import PagedEngine
 from equipoise.actors.engine.sim_engine import SimEngine, latency
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
 from equipoise.algorithms.grpo import GRPO
@@ -65,7 +67,11 @@ class Echo:
 
 
 def engine_of(
-    net: Decoder, make: Callable[[], Any] = Echo, rows: int = 8, **settings: Any
+    net: Decoder,
+    make: Callable[[], Any] = Echo,
+    rows: int = 8,
+    kind: Callable[..., TorchEngine] = TorchEngine,
+    **settings: Any,
 ) -> Conversing:
     bounds = Bounds(turns=6, turn_tokens=8, answer_bytes=1000, step_s=WAIT_S)
     talk = ConversationSettings(
@@ -75,7 +81,7 @@ def engine_of(
         bounds=bounds,
         row=lambda group: Example(prompt="ab", columns={"number": group}),
     )
-    inner = TorchEngine(net, rows=rows, length=LENGTH, ends=Ends(TOKENS.eos), seed=SEED)
+    inner = kind(net, rows=rows, length=LENGTH, ends=Ends(TOKENS.eos), seed=SEED)
     return Conversing(inner, replace(talk, **settings))
 
 
@@ -95,6 +101,20 @@ def told(engine: Conversing, groups: int = 4, samples: int = 2) -> Samples:
         engine.close()
     assert len(found) == groups * samples
     return found
+
+
+def test_a_conversation_counts_how_often_its_turns_were_given_back(net: Decoder) -> None:
+    back = list[int]()
+
+    class Counted(PagedEngine):
+        def step(self) -> list[Sampled]:
+            found = super().step()
+            back.extend(one.given_back for one in found)
+            return found
+
+    found = told(engine_of(net, kind=partial(Counted, kv_tokens=64)), groups=6, samples=3)
+    assert sum(one.given_back for one in found.values()) == sum(back) > 0
+    assert all(0 <= one.kv_load <= 1 for one in found.values())
 
 
 def trajectory(samples: Samples, reward: float = 1.0) -> Trajectory:

@@ -528,7 +528,11 @@ def test_long_prompts_begin_a_few_at_a_time(net: Decoder, monkeypatch: pytest.Mo
     assert _same(whole, found | _run(few))
 
 
-def test_an_engine_that_gave_its_memory_back_draws_the_same(net: Decoder) -> None:
+@pytest.mark.parametrize("part", [torch_engine.PART, 1], ids=["whole", "in parts"])
+def test_an_engine_that_gave_its_memory_back_draws_the_same(
+    part: int, net: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_engine, "PART", part)
     wanted, engine = _engine(net), _engine(net)
     _submit(engine, range(4))
     with pytest.raises(RuntimeError, match="without open samples, got 4 groups"):

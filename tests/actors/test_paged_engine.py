@@ -151,6 +151,52 @@ def test_a_long_prompt_is_computed_in_parts_beside_others(
             same(found[name], one, exact=net.batch_invariant)
 
 
+def test_a_long_sample_that_came_from_another_engine_keeps_its_memory(
+    net: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.actors.engine.torch_engine.PART", 12)
+    asked = [[5] * 10, [6] * 10]
+    wanted, _ = drawn(plain(net, ends=Ends(())), asked, 1, 60)
+    other = plain(net, ends=Ends(()))
+    other.submit(1, asked[1], 1, limit=60)
+    for _ in range(30):
+        other.step()
+    (sample,) = other.withdraw([1])
+    # both rows are live when memory ends, and the sample that came is not the youngest
+    engine = paged(net, 96, rows=2, ends=Ends(()))
+    engine.submit(0, asked[0], 1, limit=60)
+    engine.step()
+    engine.resume(sample, asked[1], limit=60)
+    ended = list[Sampled]()
+    while engine.live or engine.waiting:
+        ended += engine.step()
+        check(engine)
+    assert {one.group: one.given_back for one in ended} == {0: 1, 1: 0}
+    for one in ended:
+        same(one, wanted[one.group, 0], exact=net.batch_invariant)
+
+
+def test_a_sample_that_was_given_back_goes_on_in_another_engine(net: Decoder) -> None:
+    asked = prompts(2, 4)
+    wanted, _ = drawn(plain(net, ends=Ends(())), asked, 2, 40)
+    engine, other = (paged(net, 112, ends=Ends(())) for _ in range(2))
+    for group, prompt in enumerate(asked):
+        engine.submit(group, prompt, 2, limit=40)
+    ended = list[Sampled]()
+    while not engine._returns:
+        ended += engine.step()
+    for sample in engine.withdraw(range(4)):
+        other.resume(sample, asked[sample.group], limit=40)
+    assert not engine.live and not engine.waiting and not engine._returns
+    assert engine._pages.free == engine._pages.total
+    while other.live or other.waiting:
+        ended += other.step()
+        check(other)
+    assert len(ended) == 8 and not other._returns
+    for one in ended:
+        same(one, wanted[one.group, one.index], exact=net.batch_invariant)
+
+
 @pytest.mark.parametrize("on_update", ["keep", "recompute", "finish"])
 def test_new_weights_come_while_samples_are_given_back(net: Decoder, on_update: Any) -> None:
     engine = paged(net, 128, on_update=on_update, ends=Ends(()))

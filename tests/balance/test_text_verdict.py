@@ -74,7 +74,12 @@ CASES: dict[str, tuple[Shares, Shares, TextRun, str, list[str]]] = {
         learner(4, starved=6),
         replace(WRITING, kv_load=0.85, given_back=0.125),
         "KV memory",
-        ["draws 1.6 samples at once, of 16", "fill 85 %", "12 % of the", "raise source.kv_tokens"],
+        [
+            "draws 1.6 samples at once, of 16",
+            "fill 85 %",
+            "given back 0.12 times",
+            "raise source.kv_tokens",
+        ],
     ),
     "keys and values fill the memory, and all samples are drawn": (
         generator(worked=10),
@@ -231,7 +236,7 @@ def test_a_memory_that_is_full_holds_a_learner_that_generates() -> None:
     balance = both(7, 3, steps=1000.0)
     run = TextRun(group=8, length=20.0, room=16, together=True, kv_load=0.9, given_back=0.25)
     found = text_verdict(verdict(balance, Setup()), balance, run)
-    assert found.cause == "KV memory" and "25 % of the samples" in found.sentence
+    assert found.cause == "KV memory" and "given back 0.25 times" in found.sentence
 
 
 def test_a_learner_that_has_just_begun_to_generate_is_not_judged() -> None:

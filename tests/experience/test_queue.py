@@ -9,7 +9,8 @@ import pytest
 
 from equipoise.experience.layout import RowSpec
 from equipoise.experience.queue.queue import Plan
-from equipoise.experience.queue.tokens import LocalChannel
+from equipoise.experience.queue.tokens import FULL, LocalChannel, Tokens
+from equipoise.publishing import publish
 from equipoise.tree import ArraySpec
 from equipoise.types import stream_ids
 from tests.experience.alone import POLICY, Alone
@@ -224,6 +225,29 @@ def test_a_cancelled_slot_is_dealt_again_in_its_place() -> None:
     q.cancel(stream_ids(0, 2))
     again = q.reserve(stream_ids(0, 2))
     assert again is not None and again.keys.tolist() == lost.keys.tolist()
+
+
+def test_an_actor_that_looks_slowly_takes_no_block_of_a_sequence_that_is_over() -> None:
+    blocks = 2
+    views = {name: np.zeros(spec.shape, np.int64) for name, spec in Tokens.specs(blocks, 3).items()}
+    tokens = Tokens(views, [LocalChannel()])
+    tokens.free(range(blocks))
+    assert tokens.take(0) == 0
+
+    class Owners:  # noqa: PLW1641
+        """The owners, which are read after the block of actor 0 has gone all the way round."""
+
+        def __eq__(self, actor: object) -> Any:
+            tokens.owner = views["owner"]
+            publish(tokens.word, 0, FULL)
+            tokens.free([blocks])
+            assert [tokens.take(2), tokens.take(2)] == [1, blocks]
+            tokens.hand_over(0, 1)
+            return views["owner"] == actor
+
+    looked: Any = Owners()
+    tokens.owner = looked
+    assert tokens.held(1) == [] and tokens.held(1) == [blocks]
 
 
 def test_a_batch_that_could_deadlock_is_refused() -> None:

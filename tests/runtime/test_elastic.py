@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from equipoise import api
+from equipoise import api, tree
+from equipoise.actors.engine.paged_engine import PagedEngine
+from equipoise.actors.lending import Lending
+from equipoise.clock import Clock
 from equipoise.plans.beginning import Fresh, Resumed
 from equipoise.record.directory import RunDirectory
 from equipoise.run.beginnings import Services
 from equipoise.run.run import Run
-from equipoise.types import Placement, first_learning
+from equipoise.types import Placement, Tick, first_learning
+from equipoise.workers.elastic import Elastic, Writers
 from equipoise.workers.generator import device_of
 from equipoise.workers.together import OwnWeights
 from tests.runtime import growing, switching
@@ -67,6 +71,24 @@ def test_every_sample_is_learned_from_once_however_devices_are_lent(tmp_path: Pa
     summary = finished(run)
     assert summary["lending"]["switches"] >= 8 and summary["lending"]["handed_over"] > 8
     assert summary["balance"]["learner"]["parts"]["decode"] > 0, "the learner drew some of them"
+
+
+def test_a_lent_learner_has_the_budget_of_memory_that_a_generator_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[PagedEngine]()
+
+    class Counted(PagedEngine):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr("equipoise.sources.text.PagedEngine", Counted)
+    settings = [*SMALL["settings"], "source.kv_tokens=48"]
+    run = started(tmp_path / "run", "serial", switching.OFTEN, steps=256, settings=settings)
+    summary = finished(run)
+    assert summary["lending"]["handed_over"] > 8
+    assert [one.kv_size[0] for one in made] == [48, 48]
 
 
 def test_a_run_that_goes_on_is_the_same_to_the_bit_and_its_devices_stay_lent(
@@ -218,6 +240,35 @@ def test_a_generator_has_a_gpu_without_a_learner_if_there_is_one(
     assert placed(2, 2) == ["cuda:0", "cuda:1", "cuda:0"]
     assert placed(1, 1) == ["cuda:0"] * 3
     assert device_of(Placement(device="cpu"), 1) == "cpu"
+
+
+def test_nothing_is_drawn_with_the_weights_of_an_update_that_another_learner_left() -> None:
+    """A lost learner ends an update in its middle; the next tick makes it again, or undoes it."""
+
+    class Learning:
+        version, broken = 3, True
+
+        def tick(self) -> Tick:
+            return Tick.STARVED
+
+    ticks = list[int]()
+
+    class Drawing:
+        reserves = gives = drawing = busy = False
+
+        def tick(self) -> Tick:
+            ticks.append(learner.version)
+            return Tick.WORKED
+
+    writers = Writers(generators=[0], streams=[], own=1, rank=0, places=1, at_once=1)
+    specs = Lending.specs(2)
+    words = Lending(tree.views(specs, bytearray(tree.nbytes(specs))))
+    learner, parts = Learning(), {"decider": None, "give_back": list, "clock": Clock(())}
+    made: Any = Elastic
+    worker = made(learner, Drawing(), words=words, writers=writers, **parts)
+    assert worker.tick() is Tick.WORKED and not ticks
+    learner.broken = False
+    assert worker.tick() is Tick.WORKED and ticks == [3]
 
 
 def test_weights_that_an_update_changes_while_they_are_read_are_not_whole() -> None:

@@ -32,6 +32,11 @@ def write(data: Trajectory, samples: Iterable[Partial]) -> None:
         behaviour["length"][0, i], behaviour["stop"][0, i] = length, int(Stop.OPEN)
 
 
+def count(data: Trajectory) -> int:
+    """The number of samples of a group that have not ended."""
+    return int((data.behaviour["stop"][0] == Stop.OPEN).sum())
+
+
 def ended(data: Trajectory, group: int) -> list[Sampled]:
     """Read the samples of a group that have ended."""
     stops = data.behaviour["stop"][0]

@@ -73,8 +73,6 @@ class _Open:
     slots: Mapping[str, Slot]
     refills: int = 0  # groups that were dropped in its place
     number: int = 0  # of its prompt
-    # of each dropped group, its prompt and the reward of all its samples (nan: none)
-    dropped: list[tuple[int, float]] = field(default_factory=list)
     left: int = 0  # samples that are not done
     samples: list[Sampled] = field(default_factory=list)
     handed: bool = False  # by another generator, with a draft, and not begun here
@@ -245,6 +243,9 @@ class Generator:
         for name, value in context.items():
             data.context[name][:] = value
         data.context["prompt"][:, : len(prompt)] = prompt
+        # the learner keeps pass rates; a generator that goes on with the block leaves these
+        if "dropped" in data.context and one.refills == 0:
+            data.context["dropped"][:], data.context["dropped_reward"][:] = 0, math.nan
         self._begun += one.refills == 0
 
     def _fetch(self, wanted: int) -> bool:
@@ -318,8 +319,11 @@ class Generator:
         worth = set() if isinstance(rewards, str) else {one for one in rewards if one is not None}
         equal = not isinstance(rewards, str) and len(worth) < 2
         if equal and group.refills < self._refills:
+            context = group.slots[self._policy].data.context
+            if "dropped" in context:
+                context["dropped"][:, group.refills] = group.number
+                context["dropped_reward"][:, group.refills] = next(iter(worth), math.nan)
             group.refills += 1
-            group.dropped.append((group.number, next(iter(worth), math.nan)))
             self._again.append(group)
         else:
             self._commit(group, rewards)
@@ -345,11 +349,6 @@ class Generator:
                 )
             # nan: no function graded the sample
             data.reward[0] = [math.nan if one is None else one for one in rewards]
-        if "dropped" in data.context:  # the learner keeps pass rates
-            data.context["dropped"][:], data.context["dropped_reward"][:] = 0, math.nan
-            for at, (number, reward) in enumerate(group.dropped):
-                data.context["dropped"][:, at] = number
-                data.context["dropped_reward"][:, at] = reward
         data.mask[0], data.bootstrap[0], data.first[:] = not lost, False, True
         lengths = np.array([one.drawn for one in group.samples])
         # the numbers of given samples are labels, and no return
@@ -382,8 +381,9 @@ class Generator:
 
     def _hand(self, groups: Collection[int], to: Callable[[], Array]) -> int:
         """Let other generators go on with these groups -> the number of their open samples."""
-        engine, seat, taken = self._engine, self._seat, dict[int, list[Partial]]()
+        engine, seat = self._engine, self._seat
         assert isinstance(engine, HandsOver) and seat is not None
+        taken = dict[int, list[Partial]]()
         for sample in engine.withdraw(groups):
             taken.setdefault(sample.group, []).append(sample)
         moved = 0
@@ -418,7 +418,7 @@ class Generator:
         for slots in seat.blocks.handed(self._streams, known):
             data = slots[self._policy].data
             one = _Open(slots, int(data.context["refills"][0]), handed=True)
-            one.left = self._samples - len(drafts.ended(data, 0))
+            one.left = drafts.count(data)
             self._again.append(one)
 
     def _go_on(self, one: _Open, group: int, prompt: Sequence[int]) -> None:

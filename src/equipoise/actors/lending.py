@@ -6,7 +6,7 @@ word                written by
 ==================  ============================================================================
 lent, switches      the first learner: are the devices lent (0 or 1)? how often did that change?
 wants[group]        the generator of the group: the number of its question for samples, which each
-                    other one answers once; 0: it does not ask
+                    other one answers once; while it does not ask, minus the number of the last one
 handed[group]       the same: its samples that went on in another generator
 sums[group]         the same: sums over its steps (``SUMS``)
 ==================  ============================================================================
@@ -85,7 +85,9 @@ class Seat:
         self.blocks, self._takers = blocks, takers
         self._wants, self._group = words.wants, group
         self._sums, self._handed = words.sums[group], words.handed[group : group + 1]
-        self._asked = int(self._wants[group])  # the number of its last question
+        # the number of its last question; a predecessor may have died while it asked
+        self._asked = abs(int(self._wants[group]))
+        self._wants[group] = -self._asked
         self._answered = dict.fromkeys((one.group for one in takers), 0)
 
     def step(self, samples: int, seconds: float) -> None:
@@ -111,17 +113,18 @@ class Seat:
 
     def ask(self, asks: bool) -> None:
         """Ask the others for samples, or not any more."""
-        if asks != bool(self._wants[self._group]):
+        if asks != (self._wants[self._group] > 0):
             self._asked += asks
-            self._wants[self._group] = self._asked if asks else 0
+            self._wants[self._group] = self._asked if asks else -self._asked
 
     def asked(self) -> Taker | None:
         """A generator whose question is not answered, or None."""
         for one in self._takers:
-            if int(self._wants[one.group]) not in (0, self._answered[one.group]):
+            question = int(self._wants[one.group])
+            if question > 0 and question != self._answered[one.group]:
                 return one
         return None
 
     def answer(self, taker: Taker) -> None:
         """The generator was given samples."""
-        self._answered[taker.group] = int(self._wants[taker.group])
+        self._answered[taker.group] = abs(int(self._wants[taker.group]))

@@ -39,7 +39,7 @@ SENTENCES: Mapping[Cause, tuple[str, str]] = {
     ),
     "KV memory": (
         "a generator draws {live} samples at once, of {room} that it could, since their keys and "
-        "values fill {load} of its memory; {back} of the samples were given back",
+        "values fill {load} of its memory; a sample was given back {back} times in the mean",
         "raise source.kv_tokens, or lower --max-completion-length",
     ),
     "Reward-bound": (
@@ -210,7 +210,7 @@ def _memory_holds(live: float | None, run: TextRun) -> bool:
 
 def _of_memory(run: TextRun) -> dict[str, str]:
     """The numbers of a memory of keys and values, for the sentences."""
-    return {"load": f"{(run.kv_load or 0) * 100:.0f} %", "back": f"{run.given_back * 100:.0f} %"}
+    return {"load": f"{(run.kv_load or 0) * 100:.0f} %", "back": f"{run.given_back:.2f}"}
 
 
 def live_samples(balance: Mapping[str, Shares], run: TextRun) -> float | None:

@@ -141,6 +141,11 @@ class LearnerWorker:
         return self._one.learner.version
 
     @property
+    def broken(self) -> bool:
+        """Is another learner lost? Then the weights may be of no version until the next tick."""
+        return self._meeting.broken
+
+    @property
     def saved(self) -> int:
         """The number of learners that were saved in the checkpoint that it goes on from."""
         return self._shares

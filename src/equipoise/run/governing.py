@@ -64,9 +64,9 @@ def check_on(program: Program, on: On) -> None:
 def _check_lendable(program: Program) -> None:
     """Refuse lending on a machine whose only devices are the learners' own."""
     place = program.placement
-    gpu, least = place.device != "cpu", place.learners + 1
+    gpu = place.device != "cpu"
     # learners share the cores of a machine
-    least, got = (least, torch.cuda.device_count()) if gpu else (2, usable())
+    least, got = (place.learners + 1, torch.cuda.device_count()) if gpu else (2, usable())
     if place.device.startswith("cuda:"):
         raise ValueError(
             "placement.device: must be cuda with placement.text=elastic, whose learners and "

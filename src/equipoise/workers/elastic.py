@@ -47,6 +47,7 @@ from equipoise.sources.text import texts_of
 from equipoise.types import Array, LateSave, StateReader, StateWriter, Tick, Tree
 from equipoise.workers.generator import LOOK_S, GeneratorKind, made_generator
 from equipoise.workers.kind import Job, Queue, Site, SteppingKind, Waits, WritingKind
+from equipoise.workers.kv_memory import kv_tokens, note_chosen
 from equipoise.workers.learner import LearnerKind
 from equipoise.workers.lending import KEY, lending
 from equipoise.workers.together import OwnWeights
@@ -104,7 +105,7 @@ class Decider:
         steps, samples, drawing_s, _, _ = mine[:, :5].sum(0).tolist()
         if not steps:
             return None
-        # an update has too few steps to tell the two parts of their time
+        # one update has too few steps to fit the two parts of a step's time
         self._line = KEEPS * self._line + mine[:, :5].sum(0)
         step_s, sample_s = idle_time.step_line(*self._line.tolist())
         # of each device, mean over its tokens
@@ -167,6 +168,8 @@ class Elastic:
             if self._learner.version != version:
                 self._updated()
             return state
+        if self._learner.broken:
+            return Tick.WORKED
         generator = self._generator
         generator.reserves, generator.gives = self._words.lent, state is Tick.STARVED
         if not generator.reserves and state is Tick.STARVED:
@@ -224,7 +227,7 @@ class Elastic:
 
     def load(self, source: StateReader) -> None:
         """Go on with the generator; the learner was loaded when it was made. The generator of a
-        learner more than there were begins anew.
+        learner that the saved run did not have starts from nothing.
         """
         if self._rank >= self._learner.saved:
             return
@@ -242,8 +245,8 @@ class Elastic:
 
 
 class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
-    """A learner whose device is lent to generation while that pays: to the queue it is a generator
-    more, and its death is a learner's.
+    """A learner whose device is lent to generation while that pays. The queue counts it as one more
+    generator; if it dies, both its samples and its batch are recovered.
     """
 
     side: ClassVar[Side] = "learning"
@@ -276,6 +279,7 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         def engine(text: Text) -> Continuing:
             made = self.drawing(job, text, line.learner)
             gives.append(made.give_back if isinstance(made, TorchEngine) else _nothing)
+            note_chosen(blue, made, site.note)
             return made
 
         generator = made_generator(job, own, site, OwnWeights(line.learner), engine)
@@ -295,8 +299,14 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
 
     def drawing(self, job: Job, text: Text, learner: Learner) -> Continuing:
         """The engine that draws with a learner's weights, on its device."""
-        net, source = lora.copied(learner.net), texts_of(job.blueprint.program)
-        return source.writing_engine(text, learner.algorithm, net, device=str(learner.device))
+        blue, net, device = job.blueprint, lora.copied(learner.net), str(learner.device)
+        return texts_of(blue.program).writing_engine(
+            text,
+            learner.algorithm,
+            net,
+            device=device,
+            kv_tokens=kv_tokens(blue, net, device),
+        )
 
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         WritingKind.lost(self, blue, shared, queues, index)

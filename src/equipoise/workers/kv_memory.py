@@ -24,7 +24,7 @@ def kv_tokens(blue: Blueprint, net: nn.Module, device: str) -> int:
     """The tokens that a generator's samples may have at once together; 0: each has room for the
     longest. ``device``: of the engine.
     """
-    source, place = texts_of(blue.program), blue.program.placement
+    source = texts_of(blue.program)
     wanted = source.settings.kv_tokens
     if wanted != "auto":
         return wanted
@@ -36,8 +36,7 @@ def kv_tokens(blue: Blueprint, net: nn.Module, device: str) -> int:
     most = source.at_once() * length
     if free is None:
         return most
-    generators = max(place.actors if place.text != "together" else place.learners, 1)
-    return max(min(int(SHARE * free) // generators // of_one, most), length)
+    return max(min(int(SHARE * free) // blue.program.actors // of_one, most), length)
 
 
 def note_chosen(blue: Blueprint, engine: object, note: Callable[[str], object]) -> None:

@@ -114,7 +114,7 @@ class Together:
 
     def load(self, source: StateReader) -> None:
         """Go on with the generator; the learner was loaded when it was made. The generator of a
-        learner more than there were begins anew.
+        learner that the saved run did not have starts from nothing.
         """
         if self._rank >= self._learner.saved:
             return

@@ -48,8 +48,7 @@ class Splicer:
         begin = self._begin(mark, hashes)
         if begin is None:
             return None
-        first, last = mark.row.spans[mark.row.marks.index(mark)]
-        drawn = mark.row.token[first:last]
+        drawn = mark.row.token[slice(*mark.row.spans[mark.row.marks.index(mark)])]
         tail = mark.asked.tail[len(mark.asked.tail) - (mark.asked.length - begin) :]
         text = self._decode([*tail, *(one for one in drawn if one not in self._eos)])
         tokens = range(begin, len(prompt))

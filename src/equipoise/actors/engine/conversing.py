@@ -17,6 +17,7 @@ of them together, so that the samples that are drawn side by side do not depend 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class _Open:
     part: list[int] = field(default_factory=list)
     parts: int = 1
     begins: int = 0  # the present part's first token in ``token``
+    given_back: int = 0  # of all turns, as in ``Sampled``
+    kv_load: float = math.nan  # as the last turn ended
 
     def give(self, tokens: Sequence[int], *, part: bool = False) -> None:
         """Add tokens that the policy reads; ``part``: they begin a new part."""
@@ -103,6 +106,8 @@ class _Open:
         self.chosen += [True] * len(turn.token)
         self.turns += 1
         self.stop = turn.stop
+        self.given_back += turn.given_back
+        self.kv_load = turn.kv_load
 
     def _add(self, token: Sequence[int], logp: list[float], version: list[int]) -> None:
         self.part += [self.parts - 1] * len(token)
@@ -333,4 +338,6 @@ class Conversing:
             np.array(one.version, np.int64),
             stop,
             conversation,
+            one.given_back,
+            one.kv_load,
         )

@@ -16,6 +16,7 @@ logits agree to the bit (``source.batch_invariant``).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Required, TypedDict, Unpack
 
@@ -125,9 +126,6 @@ class PagedEngine(TorchEngine):
     def _give_back(self, row: int) -> None:
         """Give a sample back: to the front of the queue, with its tokens."""
         group, index, _, start, place, end, _, seat, prompt = self._rows[:, row].tolist()
-        text = slice(start, place + 1)
-        token, logp = self._text[seat, text].copy(), self._logp[seat, text].copy()
-        version = self._version[seat, text].copy()
         one = _Group(
             group,
             self._text[seat, : place + 1].copy(),
@@ -135,13 +133,19 @@ class PagedEngine(TorchEngine):
             end - place,
             index=index,
             asked=prompt,
-            resumed=Partial(group, index, token, logp, version),
+            resumed=Partial(group, index, *self._tokens(seat, start, place)),
             given_back=True,
         )
         self._queue.appendleft(one)
         self._returned += 1
         self._returns[group, index] += 1
         self._free(np.array([row]))
+
+    def withdraw(self, groups: Collection[int]) -> list[Partial]:
+        found = super().withdraw(groups)
+        for one in found:
+            self._returns.pop((one.group, one.index), None)
+        return found
 
     def _forget_long(self) -> None:
         self._pages.drop(np.array([self._rows.shape[1] - 1]))

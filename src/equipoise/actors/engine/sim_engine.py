@@ -159,9 +159,8 @@ class SimEngine:
             Partial(row.group, row.index, *_drawn(row)) for row in self._rows if row.group in groups
         ]
         found += [sample for sample, _, _ in self._resumed if sample.group in groups]
-        none = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int64)
         found += [
-            Partial(group, index, *none)
+            Partial.waiting(group, index)
             for group, _, samples, _ in self._queue
             for index in range(samples)
             if group in groups

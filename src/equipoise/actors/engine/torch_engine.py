@@ -214,9 +214,7 @@ class TorchEngine:
         mine = np.flatnonzero(np.isin(live[GROUP], list(groups)))
         facts = live[[GROUP, INDEX, START, PLACE, SEAT]][:, mine]
         for group, index, start, place, seat in facts.T.tolist():
-            at = seat, slice(start, place + 1)
-            token, logp, version = self._text[at], self._logp[at], self._version[at]
-            found.append(Partial(group, index, token.copy(), logp.copy(), version.copy()))
+            found.append(Partial(group, index, *self._tokens(seat, start, place)))
         stays = deque[_Group]()
         for one in self._queue:
             if one.group not in groups:
@@ -264,7 +262,8 @@ class TorchEngine:
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
         self._take_next()
-        old = self.live
+        if not (old := self.live) and self._queue:
+            self._now.decoding.have_room()
         hidden = [self._forward(old)] if old else []
         if fresh := self._admitted():
             hidden.append(self._begin(fresh))
@@ -356,6 +355,8 @@ class TorchEngine:
         """Take the next group out of the queue."""
         group = self._queue.popleft()
         self._returned -= group.asked is not None
+        if group is self._long:  # the last row may be a live one from now on
+            self._long, self._computed = None, 0
         return group
 
     def _part(self) -> Tensor | None:
@@ -374,8 +375,6 @@ class TorchEngine:
         """Open rows for all samples of the groups, compute each prompt once; the hidden states
         [rows, hidden] at its end. ``end``: that of a prompt that is in the last row.
         """
-        if not self.live:
-            self._now.decoding.have_room()
         samples = np.array([one.samples for one in groups])
         of = np.repeat(np.arange(len(groups)), samples)  # group of each new row
         first = self.live + np.cumsum(samples) - samples  # first row of each group
@@ -461,7 +460,6 @@ class TorchEngine:
         for row, (group, index, _, start, place, _, token, seat, _) in zip(
             ended, self._rows[:, ended].T.tolist(), strict=True
         ):
-            part = slice(start, place + 1)
             stop = (
                 Stop.EOS
                 if self._ends[token]
@@ -469,13 +467,15 @@ class TorchEngine:
                 if said is not None and said[row]
                 else Stop.LENGTH
             )
-            text = self._text[seat, part]
-            logp = self._logp[seat, part]
-            version = self._version[seat, part]
-            samples.append(Sampled(group, index, text.copy(), logp.copy(), version.copy(), stop))
+            samples.append(Sampled(group, index, *self._tokens(seat, start, place), stop))
             self._close(group)
         self._free(ended)
         return samples
+
+    def _tokens(self, seat: int, start: int, place: int) -> tuple[I64, NDArray[np.float32], I64]:
+        """The tokens of a row so far, their log-probabilities and versions: copies."""
+        at = seat, slice(start, place + 1)
+        return self._text[at].copy(), self._logp[at].copy(), self._version[at].copy()
 
     def _close(self, group: int) -> None:
         """Count one sample of a group as ended."""

@@ -139,6 +139,7 @@ class Tokens:
         """
         words = self.word.copy()  # before the owners, which are written before OPEN
         mine = (words % 4 == OPEN) & (self.owner == actor)
+        mine &= self.word == words  # else the owner may be that of the place's next sequence
         return sorted((words[mine] // 4).tolist())
 
     def free(self, sequences: Sequence[int]) -> None:
