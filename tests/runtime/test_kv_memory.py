@@ -80,3 +80,21 @@ def test_what_cannot_work_is_one_sentence(
     with pytest.raises(ValueError, match=words) as caught:
         api.start("sort", out=tmp_path / "run", **options)
     assert "\n" not in str(caught.value)
+
+
+def test_no_more_memory_is_taken_than_samples_can_use(tmp_path: Path) -> None:
+    huge, none = "source.kv_tokens=9000000000000000", "source.batch_invariant=true"
+    found = trained(tmp_path / "run", huge, none, on="serial", steps=32)
+    assert found["rows"]["sampled"] == 32
+
+
+@pytest.mark.parametrize("kv", [0, 9 * 10**15])
+def test_keys_and_values_that_do_not_fit_are_refused_before_a_worker_begins(
+    kv: int, tmp_path: Path
+) -> None:
+    settings = ["source.samples_at_once=1000000000000", f"source.kv_tokens={kv}"]
+    words = r"source\.samples_at_once: expected a run that fits in .* got 1,000,000,000,000, .*keys"
+    with pytest.raises(ValueError, match=words) as caught:
+        api.start("sort", out=tmp_path / "run", **LONG | {"max_lag": None, "settings": settings})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
