@@ -98,3 +98,13 @@ def test_keys_and_values_that_do_not_fit_are_refused_before_a_worker_begins(
         api.start("sort", out=tmp_path / "run", **LONG | {"max_lag": None, "settings": settings})
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 96), (96, 0)])
+def test_a_resume_neither_begins_nor_ends_a_shared_memory(
+    before: int, now: int, tmp_path: Path
+) -> None:
+    trained(tmp_path / "run", f"source.kv_tokens={before}", on="serial", steps=32)
+    with pytest.raises(ValueError, match=rf"kv_tokens: expected .*, got {now}; for the other"):
+        api.resume(tmp_path / "run", on="serial", settings=[f"source.kv_tokens={now}"])
+    assert (tmp_path / "run" / "summary.json").exists()
