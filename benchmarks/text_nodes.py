@@ -156,6 +156,7 @@ def scale(rounds: int, seconds: float, step_s: float) -> int:
 
 def weights(seconds: float) -> int:
     rows: list[Sequence[Any]] = []
+    one: dict[str, Any] = {}
     sites = {"site 0": ["generator 0"], "site 1": ["generator 1"]}
     with machines(cores=3, nodes=3) as there:
         for name, more in (("whole", []), ("adapters, rank 4", ["source.lora=4"])):
