@@ -156,9 +156,9 @@ def scale(rounds: int, seconds: float, step_s: float) -> int:
 
 def weights(seconds: float) -> int:
     rows: list[Sequence[Any]] = []
-    one: dict[str, Any] = {}
     sites = {"site 0": ["generator 0"], "site 1": ["generator 1"]}
     with machines(cores=3, nodes=3) as there:
+        one = dict[str, float]()
         for name, more in (("whole", []), ("adapters, rank 4", ["source.lora=4"])):
             settings = ["source.samples_at_once=64", *more]
             options = {"actors": 2, "batch": 64, "model": MODEL, "settings": settings}
