@@ -136,11 +136,15 @@ def test_prompts_are_issued_to_other_machines(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": "sft"}, r"source\.curriculum: must be none with SFT, which learns from given"),
-    ({"settings": ["source.curriculum_floor=0"]}, r"curriculum_floor: expected .*more than 0 and"),
-    ({"settings": ["source.curriculum_floor=1.5"]}, r"curriculum_floor: expected .*at most 1"),
+    (
+        {"settings": ["source.curriculum_floor=0.001"]},
+        r"curriculum_floor: expected 0\.01 to 1, got",
+    ),
+    ({"settings": ["source.curriculum_floor=1.5"]}, r"floor: expected 0\.01 to 1, got"),
     ({"settings": ["source.curriculum_decay=1"]}, r"curriculum_decay: expected .*0 to 0\.999"),
     ({"settings": ["source.curriculum=hard"]}, r"source\.curriculum: expected .*pass_rate"),
-    ({"settings": ["source.pass_reward=0"]}, r"pass_reward: expected .*more than 0"),
+    ({"settings": ["source.pass_reward=0"]}, r"pass_reward: expected 1e-09 to 1e\+09, got"),
+    ({"settings": ["source.pass_reward=inf"]}, r"pass_reward: expected 1e-09 to 1e\+09, got"),
     ({"settings": ["source.curriculum=none", "source.curriculum_floor=0.5"]}, "curriculum_floor"),
 ]
 

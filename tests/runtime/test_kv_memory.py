@@ -80,3 +80,31 @@ def test_what_cannot_work_is_one_sentence(
     with pytest.raises(ValueError, match=words) as caught:
         api.start("sort", out=tmp_path / "run", **options)
     assert "\n" not in str(caught.value)
+
+
+def test_no_more_memory_is_taken_than_samples_can_use(tmp_path: Path) -> None:
+    huge, none = "source.kv_tokens=9000000000000000", "source.batch_invariant=true"
+    found = trained(tmp_path / "run", huge, none, on="serial", steps=32)
+    assert found["rows"]["sampled"] == 32
+
+
+@pytest.mark.parametrize("kv", [0, 9 * 10**15])
+def test_keys_and_values_that_do_not_fit_are_refused_before_a_worker_begins(
+    kv: int, tmp_path: Path
+) -> None:
+    settings = ["source.samples_at_once=1000000000000", f"source.kv_tokens={kv}"]
+    words = r"source\.samples_at_once: expected a run that fits in .* got 1,000,000,000,000, .*keys"
+    with pytest.raises(ValueError, match=words) as caught:
+        api.start("sort", out=tmp_path / "run", **LONG | {"max_lag": None, "settings": settings})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 96), (96, 0)])
+def test_a_resume_neither_begins_nor_ends_a_shared_memory(
+    before: int, now: int, tmp_path: Path
+) -> None:
+    trained(tmp_path / "run", f"source.kv_tokens={before}", on="serial", steps=32)
+    with pytest.raises(ValueError, match=rf"kv_tokens: expected .*, got {now}; for the other"):
+        api.resume(tmp_path / "run", on="serial", settings=[f"source.kv_tokens={now}"])
+    assert (tmp_path / "run" / "summary.json").exists()

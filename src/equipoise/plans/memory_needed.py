@@ -34,6 +34,9 @@ from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.learners.encoding import POOL
 from equipoise.programs.fields import alter
 from equipoise.programs.refusals import check
+from equipoise.sources import kv_budget
+from equipoise.sources.source import task_of
+from equipoise.sources.text import texts_of
 from equipoise.types import Algorithm, Policy, Program, RunSpec, Tree, learning
 
 if TYPE_CHECKING:
@@ -184,6 +187,9 @@ def parts(blue: Blueprint, nets: Mapping[str, int]) -> dict[str, int]:
             copies += role.frozen.pool
         found["networks"] += copies * nets[name]
         found["weights"] += 3 * nets[name]
+    if (source := task_of(program)) is not None:
+        rows = texts_of(program).at_once()
+        found["keys and values"] = kv_budget.nbytes(program, source, blue.spec.env, rows)
     return found
 
 
@@ -440,6 +446,14 @@ def _candidates(program: Program) -> Iterator[tuple[str, Size, int, int, Callabl
         1,
         lambda number: everywhere(program, lambda one: replace(one, unroll=number)),
     )
+    if (source := task_of(program)) is not None:
+        yield (
+            "source.samples_at_once",
+            source.samples_at_once,
+            source.samples_at_once,
+            1,
+            lambda number: replace(program, source=replace(source, samples_at_once=number)),
+        )
     # a batch that was not given is one unroll of every stream
     batch, step = policy.batch, 1 if policy.replay else envs
     yield ("batch", batch, batch // max(program.actors, 1), step, partial(with_batch, program))

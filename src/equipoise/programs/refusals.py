@@ -441,5 +441,12 @@ def check_resume(old: Program, new: Program) -> dict[str, list[object]]:
             f"keeps the rows of its actors in its own process, got {new.placement.learners}; a run "
             "that is begun with more replay.shards can change it"
         )
+    before, now = changes.get("source.kv_tokens", (0, 0))
+    if (before == 0) != (now == 0):  # saved samples have columns about a shared memory, or not
+        wanted = "0, as the run began" if before == 0 else f"auto or at least 1, as {before} before"
+        raise ValueError(
+            f"source.kv_tokens: expected {wanted}, got {now}; for the other begin a new run with "
+            "'train --init-from DIR'"
+        )
     check_read(new, changes)
     return changes

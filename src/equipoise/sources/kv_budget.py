@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from equipoise.language import architectures
+from equipoise.nets.decoder import DecoderConfig
 from equipoise.nets.pages import PAGE, pages_of
-from equipoise.types import PROXY, TaskSource, TextSpec
+from equipoise.types import PROXY, Program, TaskSource, TextSpec, learning
 
 NAME = "source.kv_tokens"
 
@@ -43,3 +44,22 @@ def check(source: TaskSource, spec: TextSpec) -> None:
             f"({longest:,} tokens) in pages of {PAGE}, got {source.kv_tokens:,}; a shorter "
             "--max-completion-length needs less"
         )
+
+
+def nbytes(program: Program, source: TaskSource, spec: TextSpec, rows: int) -> int:
+    """Bytes of the keys and values of all generators, in the memory of the machine, at least.
+
+    ``rows``: samples that a generator draws at once. 0 with GPUs, an engine of another kind, a
+    model that another library computes, and algorithms that draw nothing.
+    """
+    place, config = program.placement, architectures.config_of(spec.model)
+    elsewhere = place.device != "cpu" or source.engine != "torch" or source.task.startswith(PROXY)
+    draws = any(policy.algorithm.reads_rewards for policy in learning(program).values())
+    if elsewhere or not draws or not isinstance(config, DecoderConfig):
+        return 0
+    tokens = rows * (spec.prompt + spec.completion)
+    if source.kv_tokens:  # chosen by the memory that is free, or no more than all samples need
+        tokens = 0 if source.kv_tokens == "auto" else min(source.kv_tokens, tokens)
+    width = 2 if "bf16" in (source.weights, place.precision, place.acting_precision) else 4
+    of_one = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * width
+    return program.actors * tokens * of_one

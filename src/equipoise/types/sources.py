@@ -11,7 +11,6 @@ from equipoise.facts import (
     FREE,
     KEPT,
     Flag,
-    Fraction,
     Help,
     NonNegativeFloat,
     NonNegativeInt,
@@ -334,7 +333,8 @@ class TaskSource(SourceSettings):
         ),
     ] = "none"
     curriculum_floor: Annotated[
-        Fraction,
+        float,
+        Range(0.01, 1),  # below, a walk over few prompts that are all solved takes long
         Help(
             "Least chance that a prompt is drawn when its turn comes",
             "A prompt that half of the samples solve is always drawn. 1 is the plain order.",
@@ -348,7 +348,7 @@ class TaskSource(SourceSettings):
         Read("curriculum", "pass_rate"),
     ] = 0.5
     pass_reward: Annotated[
-        PositiveFloat | None,
+        Annotated[float, Range(1e-9, 1e9)] | None,  # as the weights of rewards
         Help(
             "Reward of a sample that passes; none is the full sum",
             "The full sum is that of the rewards' weights. A smaller reward counts in part.",

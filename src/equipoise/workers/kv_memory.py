@@ -24,19 +24,21 @@ def kv_tokens(blue: Blueprint, net: nn.Module, device: str) -> int:
     """The tokens that a generator's samples may have at once together; 0: each has room for the
     longest. ``device``: of the engine.
     """
-    source = texts_of(blue.program)
-    wanted = source.settings.kv_tokens
-    if wanted != "auto":
-        return wanted
-    spec = blue.spec.env
+    source, place = texts_of(blue.program), blue.program.placement
+    wanted, spec = source.settings.kv_tokens, blue.spec.env
     length = pages_of(spec.prompt + spec.completion) * PAGE
+    most = source.at_once() * length  # more can never be in use
+    if wanted != "auto":
+        return min(wanted, most)
     config, width = cast("Decoder", net).config, next(net.parameters()).element_size()
     of_one = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * width
     free = torch.cuda.mem_get_info(device)[0] if device != "cpu" else machine().free
-    most = source.at_once() * length
     if free is None:
         return most
-    return max(min(int(SHARE * free) // blue.program.actors // of_one, most), length)
+    # those in learners have GPUs of their own, but one memory with the others on CPUs
+    elastic = place.text == "elastic" and device != "cpu"
+    generators = max(place.actors if elastic else blue.program.actors, 1)
+    return max(min(int(SHARE * free) // generators // of_one, most), length)
 
 
 def note_chosen(blue: Blueprint, engine: object, note: Callable[[str], object]) -> None:
