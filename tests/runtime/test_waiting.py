@@ -18,8 +18,7 @@ def test_threads_of_workers_sleep_while_they_wait(
         monkeypatch.setenv("OMP_WAIT_POLICY", said)
     found = list[str | None]()
     monkeypatch.setattr(
-        forkserver.forkserver,
-        "ensure_running",
+        "multiprocessing.forkserver.ensure_running",
         lambda: found.append(os.environ.get("OMP_WAIT_POLICY")),
     )
     before = dict(os.environ)
