@@ -109,7 +109,9 @@ def test_conversations_of_texts_are_one_sample_each(
     as a conversation in this process is.
     """
     tokenizer, draw = saved(tmp_path, kind, template), random.Random(3)
-    ring, begun, talks = ringed(tokenizer), 0, list[dict[str, Any]]()
+    # a busy machine may need minutes
+    ring = ringed(tokenizer, reward_s=1e6, group_s=1e6)
+    begun, talks = 0, list[dict[str, Any]]()
     whole, others = Counter[tuple[int, ...]](), 0
     while begun < wanted or talks:
         while len(talks) < 30 and begun < wanted:
