@@ -114,6 +114,7 @@ def summary(**fields: Any) -> dict[str, Any]:
         "refused": {},
         "alarms": [],
         "governor": None,
+        "lending": None,
         "updates_per_s": 0.7,
         "episodes": 1203,
         "return_mean": 215.3,

@@ -79,6 +79,7 @@ def summary(**fields):
         "aborted": {},
         "alarms": [],
         "governor": None,
+        "lending": None,
     }
     return given | fields
 
@@ -283,6 +284,7 @@ def test_the_summary_has_exactly_the_keys_of_the_design(tmp_path):
         "remedies",
         "alarms",
         "governor",
+        "lending",
         "evaluations",
     }
     assert written["evaluation"] == {"mean": 1.0, "std": 0.0, "episodes": 20}

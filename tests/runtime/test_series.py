@@ -118,6 +118,7 @@ SUMMARY = {
     "notes",
     "alarms",
     "governor",
+    "lending",
     "failures",
     "aborted",
     "printed",

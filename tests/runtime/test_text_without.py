@@ -195,8 +195,8 @@ def test_rows_that_are_left_out_are_said(here: Path) -> None:
     summary = trained(task, reward=rw("none"), steps=16)
     said = "\n".join(summary["notes"])
     assert (
-        "have more than 509 tokens and are left out, the first a.jsonl, line 41 of 600 tokens"
-        in said
+        "have more than 509 tokens and are left out, the first " in said
+        and "/a.jsonl, line 41 of 600 tokens" in said
     )
     assert "a.jsonl: 41 rows ask 21 different prompts" in said
     assert (

@@ -300,12 +300,12 @@ def test_an_alias_and_a_run_are_fixed_when_a_run_begins(strange: None) -> None:
     version = Registry("keep").versions("reward")[0][:12]
     asked = small("env+0.5*registry:keep/reward")
     fixed = pinned(asked, Path)
-    assert fixed.reward_models == (f"registry:keep/reward@{version}",)
+    assert fixed.reward_models == (f"registry:{Path('keep').absolute()}/reward@{version}",)
     assert pinned(fixed, Path) == fixed == pinned_like(asked, fixed)
     assert pinned_like(small("env+0.5*registry:keep/reward@abcdef123456"), fixed) != fixed
     kept = Path("my runs/a/reward_models") / ("0" * 12)
     run = pinned(small('run:"my runs/a"'), lambda folder: kept)
-    assert run.reward_models == (f"run:{kept}",)
+    assert run.reward_models == (f"run:{kept.absolute()}",)
     assert pinned_like(small('run:"my runs/a/"'), run) == run
 
 
@@ -320,7 +320,7 @@ def test_a_run_is_the_same_in_processes_and_after_a_kill(tmp_path: Path) -> None
     assert finished(api.start(resume="half", steps=256)) == whole
     said = json.loads(Path("half/run.json").read_text())["reward_models"]
     files = json.loads(Path("my reward/manifest.json").read_text())["files"]
-    assert said == {"run:my reward": files["weights.safetensors"]["sha256"]}
+    assert said == {f"run:{tmp_path}/my reward": files["weights.safetensors"]["sha256"]}
     shutil.rmtree("my reward")
     folder_of(Path("my reward"), seed=1)
     with pytest.raises(ValueError, match="must be the reward model that the run began with"):
