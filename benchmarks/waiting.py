@@ -1,11 +1,11 @@
 """How the threads of a learner should wait for each other next to workers that have the same cores.
 
-    .venv/bin/python benchmarks/waiting.py [--rounds 3] [--cases text,mlp,conv]
+    .venv/bin/python benchmarks/waiting.py [--rounds 3] [--cases text,together,mlp]
 
 Threads of OpenMP that wait for the last of them spin at first, and sleep later. A thread that
 spins has its core, which another worker may need. Each case is a run on processes whose learner has
 two threads, in turns with a spin of a few ms (``GOMP_SPINCOUNT=300000``, OpenMP's own choice), a
-short one, and none (``OMP_WAIT_POLICY=PASSIVE``, which worker processes get). Printed are env steps
+short one, which worker processes get, and none (``OMP_WAIT_POLICY=PASSIVE``). Printed are env steps
 a second, medians of the rounds. Only builds of torch with GNU's OpenMP know a count of spins.
 """
 
@@ -27,12 +27,10 @@ TEXT = ["sort", "--algorithm", "grpo", "--model", LARGE, "--batch", "64", "--max
 CASES = {
     # a learner that takes two thirds of the work, and a generator
     "text": [*TEXT, "--steps", "512"],
+    # one worker alone
+    "together": [*TEXT[:-1], "0", "--placement", "together", "--steps", "512"],
     # networks so small that a thread hardly has work before it waits again
     "mlp": ["CartPole-v1", "--algorithm", "ppo", "--actors", "1", "--steps", "100000"],
-    "conv": [
-        *("atari:breakout", "--algorithm", "ppo", "--actors", "1"),
-        *("--envs-per-actor", "8", "--steps", "12000"),
-    ],
 }
 SPINS = {"300000": "spins", "5000": "short", "0": "sleeps"}
 

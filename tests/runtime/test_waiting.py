@@ -9,18 +9,26 @@ import pytest
 from equipoise.runtime.process import forkserver
 
 
-@pytest.mark.parametrize("said", [None, "ACTIVE"])
-def test_threads_of_workers_sleep_while_they_wait(
-    said: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({}, "5000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+    ],
+)
+def test_threads_of_workers_spin_shortly_while_they_wait(
+    said: dict[str, str], wanted: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    if said is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", said)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
     found = list[str | None]()
     monkeypatch.setattr(
         "multiprocessing.forkserver.ensure_running",
-        lambda: found.append(os.environ.get("OMP_WAIT_POLICY")),
+        lambda: found.append(os.environ.get("GOMP_SPINCOUNT")),
     )
     before = dict(os.environ)
     forkserver.prepare()
-    assert found == [said or "PASSIVE"] and dict(os.environ) == before
+    assert found == [wanted] and dict(os.environ) == before

@@ -31,9 +31,9 @@ PRELOAD = [
 ]
 
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
-# By default the threads of a worker spin while they wait for each other, for which they take the
-# cores from the other workers (``benchmarks/waiting.py``). What the user set stays.
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+# GNU's OpenMP lets threads that wait for each other spin for some ms, for which they take the cores
+# from other workers. A short spin loses nothing alone (``benchmarks/waiting.py``).
+SPINS, POLICY, SHORT = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "5000"
 
 # Linux takes sockets of paths up to 107 characters
 LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
@@ -94,7 +94,8 @@ def _ensure_running(central: bool, torch: bool) -> None:
     # first: a random.py there would take the place of Python's.
     said = dict(os.environ)
     os.environ[SAFE_PATH] = said.get(SAFE_PATH) or OURS
-    os.environ.update({name: said.get(name, value) for name, value in WAITING.items()})
+    if POLICY not in said:
+        os.environ.setdefault(SPINS, SHORT)
     try:
         if torch:
             forkserver.ensure_running()
@@ -110,11 +111,9 @@ def _ensure_running(central: bool, torch: bool) -> None:
             f"{len(place)} characters, expected at most {LONGEST_PLACE}: {place}; set TMPDIR=/tmp"
         ) from error
     finally:
-        for name in (SAFE_PATH, *WAITING):
-            if name in said:
-                os.environ[name] = said[name]
-            else:
-                del os.environ[name]
+        os.environ.update(said)
+        for name in {SAFE_PATH, SPINS} - said.keys():
+            os.environ.pop(name, None)
 
 
 def release() -> None:
