@@ -32,7 +32,7 @@ CASES = {
     # networks so small that a thread hardly has work before it waits again
     "mlp": ["CartPole-v1", "--algorithm", "ppo", "--actors", "1", "--steps", "100000"],
 }
-SPINS = {"300000": "spins", "5000": "short", "0": "sleeps"}
+SPINS = {"300000": "spins", "20000": "short", "0": "sleeps"}
 
 
 def rate(words: list[str], spins: str) -> float:

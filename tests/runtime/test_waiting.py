@@ -12,7 +12,7 @@ from equipoise.runtime.process import forkserver
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        ({}, "5000"),
+        ({}, "20000"),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
         ({"GOMP_SPINCOUNT": "7"}, "7"),
     ],

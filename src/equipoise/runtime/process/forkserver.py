@@ -33,7 +33,7 @@ PRELOAD = [
 SAFE_PATH, OURS = "PYTHONSAFEPATH", "equipoise"
 # GNU's OpenMP lets threads that wait for each other spin for some ms, for which they take the cores
 # from other workers. A short spin loses nothing alone (``benchmarks/waiting.py``).
-SPINS, POLICY, SHORT = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "5000"
+SPINS, POLICY, SHORT = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "20000"
 
 # Linux takes sockets of paths up to 107 characters
 LONGEST_PLACE = 107 - len("/pymp-12345678/listener-12345678")
