@@ -387,8 +387,8 @@ def trl(a: argparse.Namespace) -> dict[str, float]:
 SPEED = {
     "trl": (40, "samples", 2.5, "fp32, 2 threads|fp32, 1 thread"),
     "ragged": (3, "tokens", 5.0, "fp32, 2 threads"),
-    "large": (6, "samples", 1.5, "fp32, 2 threads"),
-    "lora": (6, "samples", 1.5, "fp32, 2 threads"),
+    "large": (12, "samples", 1.5, "fp32, 2 threads"),
+    "lora": (12, "samples", 1.5, "fp32, 2 threads"),
 }
 PUBLISH_MS, HELD_MS, ENGINE = 150.0, 20.0, 2.0
 
