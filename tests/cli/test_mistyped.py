@@ -30,7 +30,7 @@ PPO = {
     "--min-lag": "",
     "--xyzzy": "",
     "--lora-rank": "--lora",
-    "--curriculum": "",
+    "--curriculum": "source.curriculum",
     "--population": "",
     "--tune": "",
     "--sweep": "",
