@@ -1,8 +1,8 @@
 """Drafts: the samples of a group that is handed from one generator to another, in the rows of its
 block.
 
-A sample that has ended stands there as in a complete block. One that has not has the stop ``OPEN``
-and its tokens so far.
+A sample that has ended stands there as in a complete block. An unfinished sample has the stop
+``OPEN`` and its tokens so far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def clear(data: Trajectory) -> None:
 
 
 def write(data: Trajectory, samples: Iterable[Partial]) -> None:
-    """Write the samples of a group that have not ended; those that have ended are written."""
+    """Write the unfinished samples of a group; its ended samples are written already."""
     behaviour = data.behaviour
     for sample in samples:
         i, length = sample.index, len(sample.token)

@@ -36,7 +36,7 @@ class Lending:
 
     @staticmethod
     def specs(groups: int) -> Tree:
-        """The memory of a run with this number of generators, those in learners among them."""
+        """The memory of a run with this number of generators, including the ones in learners."""
         one, each = ArraySpec((1,), "int64"), ArraySpec((groups,), "int64")
         sums = ArraySpec((groups, SUMS), "float64")
         return {"lent": one, "switches": one, "wants": each, "handed": each, "sums": sums}

@@ -217,7 +217,7 @@ def _played(loaded: Loaded, env: EnvFactory, clips: Clips, asked: Asked) -> Iter
 
 
 def _check_fits(env: EnvFactory, made: SyncEnv, spec: EnvSpec) -> None:
-    """ValueError if the env is not the one that the policy was trained with."""
+    """ValueError if the policy was trained with other spaces."""
     place = differ("observation", made.spec.observation, spec.observation) or differ(
         "action", made.spec.action, spec.action
     )

@@ -208,7 +208,7 @@ def _examined(
 
 
 def check_env_fits(program: Program, exam: Evaluator, loaded: Loaded) -> None:
-    """ValueError where the env that was made is not the one that the policies were trained for."""
+    """ValueError if the policies were trained with other spaces than this env has."""
     for name, one in loaded.playable.items():
         made = exam.spec.policies[name]
         if place := differ("observation", made.observation, one.spec.observation) or differ(

@@ -200,7 +200,7 @@ def lineage(here: str | os.PathLike[str], loaded: Loaded, name: str) -> dict[str
 
 
 def _last_evaluation(run: Path | None, step: int) -> Mapping[str, Any]:
-    """The evaluation of a run's last weights; {} if they are not those of this step."""
+    """The evaluation of a run's last weights; {} if the last weights are of another step."""
     if run is None or not (run / SUMMARY).is_file():
         return {}
     said = read_json(run / SUMMARY)

@@ -119,7 +119,7 @@ class Player:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The policies of a checkpoint, with their weights; those that learn come first."""
+    """The policies of a checkpoint, with their weights; learning policies come first."""
 
     playable: Mapping[str, Playable]
     policies: Mapping[str, FixedPolicy]

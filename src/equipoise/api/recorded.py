@@ -146,7 +146,7 @@ def _groups(episodes: Iterator[Recording]) -> Iterable[list[Recording]]:
 
 
 def _side_by_side(playing: Playing, spec: EnvSpec, group: list[Recording]) -> list[Tree]:
-    """The actions of each episode; one that is over repeats its last row."""
+    """The actions of each episode; an ended episode repeats its last row."""
     lengths = [len(tree.leaves(one.obs)[0]) for one in group]
     form, rows = ActionForm(spec.action, len(group)), []
     for t in range(max(lengths)):

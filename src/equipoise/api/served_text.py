@@ -72,7 +72,7 @@ def version_of(place: Path) -> str:
 
 
 def of_run(directory: Path, version: str, name: str, trust: Sequence[str], base: str = "") -> Model:
-    """Return the model of a run on text: its newest kept weights, or those of ``version``.
+    """Return the model of a run on text: its newest kept weights, or ``version``.
     ``base``: the folder of the adapters' model (default: where it was).
     """
     run = RunDirectory.found(directory).path

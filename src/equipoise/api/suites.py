@@ -94,7 +94,7 @@ def _begin(folder: Path, suite: Suite, cells: Sequence[Cell], jobs: int) -> None
 
 
 def _is_over(folder: Path) -> bool:
-    """Is there no study, or one that has ended?"""
+    """Has the study ended, or is there none?"""
     return not (folder / STUDY).is_file() or found(folder).history.end is not None
 
 

@@ -169,8 +169,8 @@ class Annotator:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of a store: queries by purpose, and those that need more answers; answers that count,
-    and undone ones.
+    """Numbers of a store: queries by purpose, queries that need more answers, answers that count,
+    and undone answers.
     """
 
     queries: dict[Purpose, int]

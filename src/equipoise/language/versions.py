@@ -186,7 +186,7 @@ def base_of(folder: Path, weights: str, registry: RegistryReader | None, given: 
 def load(folder: Path, base: Path | None, facts: Facts | None = None) -> Loaded:
     """Load a model, or adapters with their ``base``; ValueError if a file does not fit.
 
-    ``facts``: those that are known (default: nothing but the hash, which is computed).
+    ``facts``: known facts (default: only the hash, which is computed).
     """
     place = folder if base is None else base
     config = architectures.read_config(place)

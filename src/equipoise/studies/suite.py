@@ -127,7 +127,7 @@ class Suite:
 
 
 def cell_name(env: str, algorithm: str, seed: int) -> str:
-    """Return a name that is valid on every file system; one that had to change ends with a hash."""
+    """Return a name that is valid on every file system; a changed name ends with a hash."""
     name = f"{env}.{algorithm}.{seed}"
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")
     if safe == name and len(name) <= LONGEST_NAME:

@@ -190,9 +190,7 @@ class Page:
         return JSONResponse(await self._do(run.told))
 
     async def _curves(self, request: Request) -> Response:
-        """The curves of some runs: for each the names that it has, and points of those that were
-        asked for.
-        """
+        """The curves of some runs: all names of each run, and the points of the requested names."""
         runs = await self._known(request.query_params.getlist("run")[:MOST_CURVES])
         names, axis = request.query_params.getlist("y")[:16], request.query_params.get("x", "steps")
 
@@ -203,7 +201,7 @@ class Page:
         return JSONResponse({run.name: await self._do(partial(read, run)) for run in runs})
 
     async def _clip(self, request: Request) -> Response:
-        """A video of a run, one of those that the page lists."""
+        """A video of a run that the page lists."""
         (run,) = await self._known([request.query_params.get("run", "")])
         name = request.query_params.get("name", "")
         if name not in run.clips:

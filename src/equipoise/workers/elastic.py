@@ -258,7 +258,7 @@ class ElasticKind(LearnerKind, SteppingKind, WritingKind, Waits[Elastic]):
         return blue.learners if blue.program.placement.text == "elastic" else 0
 
     def groups(self, blue: Blueprint, index: int) -> range:
-        """One group, behind those of the generators."""
+        """One group, behind the groups of the generators."""
         return blue.groups(blue.program.placement.actors + index)
 
     def memory(self, blue: Blueprint) -> Tree:

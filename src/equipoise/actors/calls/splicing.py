@@ -1,14 +1,14 @@
 """Splicing: the drawn tokens of an answer in place of the tokens that the chat template writes.
 
-An agent sends back the text of an answer. The tokens of this text are often others than those that
-were drawn, since a text has many tokenizations ("HAV" "ING", "H" "AVING"). So a call that follows
-an answer by its messages begins with the answer's own sample, token by token, and goes on with the
-template's tokens behind the answer. The policy reads these tokens, and they are learned from.
+An agent sends back the text of an answer. Its tokens often differ from the drawn ones, since a text
+has many tokenizations ("HAV" "ING", "H" "AVING"). So a call that follows an answer by its messages
+begins with the answer's own sample, token by token, and goes on with the template's tokens behind
+the answer. The policy reads these tokens, and they are learned from.
 
 That is done only if the template wrote what was read, and nothing else:
 
-1. the tokens up to the answer are those of the answer's own call, up to a boundary before the last
-   few, which may merge with the answer
+1. the tokens before the answer equal the prompt of the answer's own call, up to a boundary before
+   the last few, which may merge with the answer
 2. the template's answer has the text of the drawn tokens, but for white space, and no special token
 3. an end, or at least a token of its own, follows the answer
 

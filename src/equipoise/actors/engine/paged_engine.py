@@ -158,7 +158,7 @@ class PagedEngine(TorchEngine):
 
     def _affords(self) -> bool:
         """Is there memory for a sample of the next group, and pages to spare for samples that grow?
-        If there is memory for some of its samples alone, the others stay in the queue.
+        If the memory is enough for only some of its samples, the others stay in the queue.
         """
         one, rows = self._queue[0], np.arange(self.live)
         shared, own, grows = _needs(one)

@@ -110,8 +110,8 @@ class Draws:
 
 
 def completion(model: str, draws: Draws) -> dict[str, object]:
-    """Return the body of ``/v1/completions``. All settings of sampling are given, since a model's
-    ``generation_config.json`` replaces the ones that are missing.
+    """Return the body of ``/v1/completions``. All settings of sampling are given, since
+    ``generation_config.json`` of the model replaces missing ones.
     """
     body: dict[str, object] = {
         "model": model,

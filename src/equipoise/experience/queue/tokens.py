@@ -134,9 +134,7 @@ class Tokens:
         publish(self.owner, place, actor)
 
     def held(self, actor: int) -> list[int]:
-        """The sequences of the open blocks of an actor (called by it): those that it took, and
-        those that were handed to it.
-        """
+        """The sequences of an actor's open blocks, taken or handed to it (called by the actor)."""
         words = self.word.copy()  # before the owners, which are written before OPEN
         mine = (words % 4 == OPEN) & (self.owner == actor)
         mine &= self.word == words  # else the owner may be that of the place's next sequence

@@ -265,7 +265,7 @@ class Conversation:
         return answer if self._world.chat else _readable(answer), seen.reward
 
     def end(self) -> None:
-        """Give the session back; one that waits for an answer is closed."""
+        """Give the session back; close it if it waits for an answer."""
         with self._lock:
             session, self._session, self._over = self._session, None, True
         if session is not None:

@@ -88,7 +88,7 @@ def halved(
 
 
 def _promotions(trials: Sequence[Trial], rungs: Rungs, reduction: int) -> list[Decision]:
-    """Return the promotions that the scores allow, those from the highest rung first."""
+    """Return the promotions that the scores allow, from the highest rung down."""
     found: list[Decision] = []
     for rung in reversed(rungs[:-1]):
         there = [
