@@ -5,6 +5,7 @@ is taken.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from equipoise.actors.engine.sim_engine import Latency, SimEngine
 from equipoise.balance.placement.choice import forecast
 from equipoise.balance.placement.costs import Costs
 from equipoise.errors import WorkerFailed
+from equipoise.plans.blueprint import Blueprint
+from equipoise.runtime.session import Interrupt
 from equipoise.tree import zeros
 from equipoise.tuning import text_costs, text_placement
 from equipoise.tuning.race import Race
@@ -106,11 +109,13 @@ def test_a_plan_is_forecast_by_the_costs_of_the_run_that_is_like_it(
     monkeypatch.setattr(text_placement, "usable", lambda: 2)
     among = candidates(made(max_lag=1))
     alone = replace(COSTS, reward_s=0.5)
-    beside = replace(COSTS, train=2000, decode={1: 50, 64: 2000})
-    told = {
-        one.name: forecast
-        for one, forecast in forecasts(among, Measured(alone=alone, beside=beside)).items()
-    }
+    half = {1: 50.0, 64: 2000.0}
+    found = Measured(
+        alone=alone,
+        generators=replace(COSTS, decode=half),
+        learners=replace(COSTS, train=2000, decode=half),
+    )
+    told = {one.name: forecast for one, forecast in forecasts(among, found).items()}
     turns, several, overlaps = (
         told[f"apart, {number} at max_lag {lag}"]
         for number, lag in (("1 generator", 0), ("2 generators", 0), ("1 generator", 1))
@@ -121,13 +126,34 @@ def test_a_plan_is_forecast_by_the_costs_of_the_run_that_is_like_it(
     # half as fast, on two devices
     drawing = {name: one.spent["generation"] + one.spent["long tail"] for name, one in told.items()}
     assert drawing["apart, 2 generators at max_lag 0"] >= drawing["apart, 1 generator at max_lag 0"]
+    # several generators that were not measured count as one alone
+    told = {one.name: of for one, of in forecasts(among, replace(found, generators=None)).items()}
+    once = told["apart, 2 generators at max_lag 0"]
+    assert once.seconds < several.seconds
+
+
+def test_a_plan_of_each_company_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_placement, "usable", lambda: 3)
+    among, ran = candidates(made(max_lag=1)), dict[str, Program]()
+
+    def measured(blue: Blueprint, interrupt: Interrupt, *, until: float) -> Costs:
+        place = blue.program.placement
+        name = f"{place.text} {place.actors} {place.max_lag}"
+        ran[name] = blue.program
+        return replace(COSTS, publish_s=float(len(ran)))
+
+    monkeypatch.setattr(text_placement, "measured", measured)
+    with Interrupt() as interrupt:
+        found = text_placement._measured(among, interrupt, time.monotonic() + 60)
+    assert set(ran) == {"together 1 0", "apart 3 0", "apart 2 1"}
+    assert None not in (found.alone, found.generators, found.learners)
 
 
 def test_costs_that_were_not_measured_forecast_nothing() -> None:
     among = candidates(made(max_lag=1))
-    told = forecasts(among, Measured(alone=COSTS, beside=None))
+    told = forecasts(among, Measured(alone=COSTS))
     assert told and all(one.plan.max_lag == 0 for one in told)
-    told = forecasts(among, Measured(alone=None, beside=COSTS))
+    told = forecasts(among, Measured(learners=COSTS))
     assert told and all(one.plan.max_lag == 1 for one in told)
 
 

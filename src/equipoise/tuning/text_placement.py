@@ -1,7 +1,8 @@
 """The placement of generators and learners of a run on text, for ``placement.text=auto``.
 
-1. Two short runs measure the costs (``text_costs.py``): of the first plan, in which workers take
-   turns, and of the last one, in which they share the caches and the memory of the machine.
+1. Short runs measure the costs (``text_costs.py``): a run of a plan whose workers take turns, one
+   of a plan whose generators draw at the same time, and one of a plan that also learns meanwhile.
+   Workers that are busy at the same time share the caches and the memory of the machine.
 2. The forecast of every plan follows from the costs of the run that is like it
    (``balance/placement``).
 3. The plans that are near the best are measured as whole runs in turns.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from equipoise import phases
 from equipoise.balance.placement.choice import forecast
@@ -43,6 +45,9 @@ UNBOUNDED = 2  # the largest lag of a plan if the program sets no limit
 
 Tell = Callable[[str], object]
 KEY = "text"  # of the record of choices
+# who is busy while a generator draws: only one worker of each device, several generators, or
+# generators and learners
+Company = Literal["alone", "generators", "learners"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a program cannot be hashed
@@ -148,46 +153,48 @@ def batch_of(program: Program) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The costs that two runs had; None: there was no time for an update, or the plan failed."""
+    """The costs of each company; None: no such plan, no time for an update, or the plan failed."""
 
-    alone: Costs | None  # of a plan whose workers take turns
-    beside: Costs | None  # of a plan whose workers are at work at the same time
+    alone: Costs | None = None
+    generators: Costs | None = None
+    learners: Costs | None = None
 
     def of(self, plan: Plan) -> Costs | None:
         """The costs of a plan; None if nothing like it was measured."""
-        if self.alone is None or self.beside is None:
-            return self.beside if plan.max_lag else self.alone
-        if plan.max_lag:
-            # only a learner that generates shows how long rewards take
-            return replace(self.beside, reward_s=self.alone.reward_s)
-        if plan.generate <= plan.learn:
+        found: Costs | None = getattr(self, company(plan))
+        if found is None and company(plan) == "generators":
             return self.alone
-        # generators draw beside each other, while the learner waits
-        drawing = self.beside
-        return replace(
-            self.alone, decode=drawing.decode, prefill=drawing.prefill, take_s=drawing.take_s
-        )
+        if found is None or self.alone is None:
+            return found
+        # only a learner that generates shows how long rewards take
+        return replace(found, reward_s=self.alone.reward_s)
+
+
+def company(plan: Plan) -> Company:
+    """Who is busy while a generator of the plan draws."""
+    if plan.max_lag:
+        return "learners"
+    return "generators" if plan.generate > plan.learn else "alone"
 
 
 def _measured(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> Measured:
-    """Measure the first plan and the last one; WorkerFailed if no plan works."""
-    found, failed = list[Costs | None](), list[WorkerFailed]()
-    # the first takes turns; the last has a lag if any may have one, and the most generators
-    wanted = [among[0], among[-1]] if len(among) > 1 else [among[0]]
+    """Measure a plan of each company; WorkerFailed if no plan works."""
+    found, failed = dict[Company, Costs | None](), list[WorkerFailed]()
+    # the last plan of a company has the most generators; alone, a learner that generates is first
+    wanted = {company(one.plan): one for one in among} | {company(among[0].plan): among[0]}
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
-        for number, one in enumerate(wanted):
+        for number, (name, one) in enumerate(wanted.items()):
             # as much for each run
             end = time.monotonic() + (until - time.monotonic()) / (len(wanted) - number)
             try:
-                blue = runs.throwaway(one.program, Path(place) / str(number))
-                found.append(measured(blue, interrupt, until=end))
+                blue = runs.throwaway(one.program, Path(place) / name)
+                found[name] = measured(blue, interrupt, until=end)
             except WorkerFailed as error:
                 interrupt.check()
                 failed.append(error)
-                found.append(None)
     if len(failed) == len(wanted):
         raise failed[0]
-    return Measured(alone=found[0], beside=found[1] if len(found) > 1 else None)
+    return Measured(**found)
 
 
 def forecasts(among: Sequence[Candidate], costs: Measured) -> dict[Candidate, Forecast]:
