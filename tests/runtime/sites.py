@@ -281,11 +281,14 @@ class Machine:
         held: int = 1,
         blocks: type[SiteBlocks] = SiteBlocks,
         weights: type[SiteWeights] = SiteWeights,
+        asked: int = 0,
     ) -> None:
-        """``held``: blocks that an actor writes side by side, and hands in in any order."""
+        """``held``: blocks that an actor writes side by side, and hands in in any order; ``asked``:
+        as of ``Outbound``.
+        """
         self.plan, self.groups, self.way, self.held = plan, groups, way, held
         self.outbound = Outbound(
-            plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups, held))), held
+            plan, groups, Heap("site", tree.nbytes(Outbound.specs(plan, groups, held))), held, asked
         )
         self.store = Store()
         self.counts = {group: np.zeros(8, np.uint8) for group in groups}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from equipoise.runtime.cluster.proxy import Proxy
 from equipoise.runtime.cluster.site import SiteEnd
 from equipoise.runtime.cluster.wire import PIECE, parse
 from equipoise.types import stream_ids
+from equipoise.workers.caller import CallerKind
+from equipoise.workers.generator import GeneratorKind
 from tests.experience.alone import POLICY
 from tests.experience.hammer import BLOCK, UNROLL
+from tests.runtime.machines import blue_of
 from tests.runtime.sites import ROW, SILENT, Clock, Home, Machine, Way
 
 
@@ -171,7 +175,51 @@ def test_nothing_is_lost_where_an_actor_writes_blocks_side_by_side(
     seed: int, max_lag: int | None
 ) -> None:
     """As generators of text do: a block that was begun later may be complete earlier."""
-    schedule(seed, max_lag, held=3)
+    schedule(seed, max_lag, held=3, asked=seed % 4)
+
+
+def test_an_actor_takes_no_more_places_than_it_begins_and_one_ahead() -> None:
+    """A place that waits for a busy actor is one that an idle actor does not get."""
+    machine = Machine(
+        "site 0", 1, plan(), range(1), Way(Clock(), random.Random(0), 0.0), held=8, asked=2
+    )
+    outbound, streams = machine.outbound, stream_ids(0, BLOCK)
+    words = outbound.words
+    assert outbound.reserve(streams) is None and words["want"][0] == 2
+    outbound.grant(0, [4, 6])
+    first, second = outbound.reserve(streams), outbound.reserve(streams)
+    assert first is not None and second is not None and words["want"][0] == 3
+    assert outbound.reserve(streams) is None and words["want"][0] == 3
+    outbound.grant(0, [8])
+    assert outbound.reserve(streams) is not None and words["want"][0] == 4
+    outbound.commit(first)
+    assert words["want"][0] == 4, "one is asked for already"
+    for _ in range(20):  # never more than there are slots to write
+        if words["want"][0] > words["granted"][0]:
+            outbound.grant(0, [int(words["granted"][0])])
+        outbound.reserve(streams)
+    assert words["want"][0] == words["full"][0] + 8
+
+
+def test_a_generator_asks_for_the_groups_that_it_draws_at_once(tmp_path: Path) -> None:
+    options: Any = {"envs_per_actor": 8, "actors": 2, "batch": 64, "unroll": 1, "max_lag": 2}
+    settings = ["source.samples_at_once=32"]
+    blue = blue_of(tmp_path, "sort", "grpo", recipe=True, settings=settings, **options)
+    assert GeneratorKind().held(blue) == 12 and GeneratorKind().asks(blue) == 4
+    assert CallerKind().asks(blue) == CallerKind().held(blue) == 24, "one writes them all"
+
+
+def test_actors_on_two_machines_get_alike_many_places() -> None:
+    """The first one that asks does not take all places of the queue."""
+    world = World(0, 4, delay=0.5, held=8, asked=1)
+    for machine in world.sites:
+        machine.groups = range(0)  # they write nothing
+    blocks, most = world.plan.blocks, dict[int, int]()
+    for number in (0, 2):
+        world.sites[number // 2].outbound.reserve(stream_ids(number, BLOCK))
+        world.tick(50)
+        most[number] = int(world.sites[number // 2].outbound.words["granted"][0])
+    assert most == {0: 1, 2: 1} and blocks > 2
 
 
 def test_an_actor_sees_all_places_at_once_that_home_gave_at_once() -> None:

@@ -41,6 +41,7 @@ from equipoise.workers.kind import (
     Member,
     OwnsMemory,
     Torchless,
+    asked_at_once,
     crew,
     held_at_once,
     written,
@@ -96,9 +97,11 @@ def lay_out(
         )
 
     queues = {rank: arena.reserve(plan.specs, queue) for rank in ranks}
-    held = held_at_once(blue, site or ())
+    held, asked = held_at_once(blue, site or ()), asked_at_once(blue, site or ())
     outbound = [
-        arena.reserve(Outbound.specs(plan, mine, held), partial(Outbound, plan, mine, held=held))
+        arena.reserve(
+            Outbound.specs(plan, mine, held), partial(Outbound, plan, mine, held=held, asked=asked)
+        )
         for mine in outgoing
     ]
     plans = {

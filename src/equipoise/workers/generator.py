@@ -89,6 +89,11 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         plan = queue_plan(blue)
         return -(-plan.blocks // plan.actors)
 
+    def asks(self, blue: Blueprint) -> int:
+        """The groups that it draws at once if all their samples are as long as possible."""
+        most = texts_of(blue.program).at_once() // blue.program.placement.group_envs
+        return min(max(most, 1), self.held(blue))
+
 
 def device_of(place: Placement, index: int) -> str:
     """The device of a generator: with ``cuda`` one that has no learner, if there are any."""

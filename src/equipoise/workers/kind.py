@@ -164,6 +164,12 @@ class WritingKind(SamplingKind):
         """The most blocks of the queue that a worker writes side by side for one group of envs."""
         return 1
 
+    def asks(self, blue: Blueprint) -> int:
+        """The places that a worker without an open block asks for at once, on a machine without the
+        queue. What it asks for early, no other worker gets.
+        """
+        return self.held(blue)
+
     def lost(self, blue: Blueprint, shared: Shared, queues: Sequence[Queue], index: int) -> str:
         for group in self.groups(blue, index):
             queues[blue.learner_of(group)].cancel(blue.streams(group))
@@ -365,6 +371,12 @@ def held_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
     """The most blocks that any of these workers writes side by side for one group of envs."""
     kinds = (one.kind for one in members)
     return max((kind.held(blue) for kind in kinds if isinstance(kind, WritingKind)), default=1)
+
+
+def asked_at_once(blue: Blueprint, members: Iterable[Member]) -> int:
+    """The most places that any of these workers asks for at once."""
+    kinds = (one.kind for one in members)
+    return max((kind.asks(blue) for kind in kinds if isinstance(kind, WritingKind)), default=1)
 
 
 def crew(blue: Blueprint, kinds: Sequence[Kind]) -> tuple[Member, ...]:

@@ -47,16 +47,18 @@ class Outbound:
     their actors.
     """
 
-    def __init__(self, plan: Plan, groups: Sequence[int], memory: Memory, held: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, groups: Sequence[int], memory: Memory, held: int = 1, asked: int = 0
+    ) -> None:
         """``plan``: the plan of the queue that the rows are for; ``groups``: the groups that write
         here.
 
-        ``held``: slots of a group that its actor writes at a time. A further block is sent
-        meanwhile.
+        ``held``: the most slots of a group that its actor writes at a time. A further block is sent
+        meanwhile. ``asked``: the slots that an actor without one asks for at once (0: ``held``).
         """
-        self._parts = plan, tuple(groups), memory, held
+        self._parts = plan, tuple(groups), memory, held, asked
         self.plan, self.groups, self.slots = plan, tuple(groups), held + 1
-        self._held = held
+        self._held, self._asked = held, asked or held
         self._at = {group: at for at, group in enumerate(self.groups)}
         views = tree.views(self.specs(plan, groups, held), memory.buffer)
         self.words: dict[str, Array] = views["words"]
@@ -94,14 +96,19 @@ class Outbound:
     # ----------------------------------------------------------------------------- the actor's side
 
     def reserve(self, streams: Array) -> Mapping[str, Slot] | None:
-        """A slot for each policy of one actor, or None while there is no block for it. The first
-        call asks for one.
+        """A slot for each policy of one actor, or None while there is no block for it. The next one
+        is asked for, so that it travels meanwhile.
 
         The keys have the sequence of the block, like the queue's keys.
         """
         at, words = self._of(streams), self.words
-        if words["want"][at] < (most := words["full"][at] + self._held):
-            publish(words["want"], at, most)
+        slots = self._take(at)
+        taken, full = int(words["taken"][at]), int(words["full"][at])
+        self._want(at, max(full + self._asked, min(taken + 1, full + self._held)))
+        return slots
+
+    def _take(self, at: int) -> Mapping[str, Slot] | None:
+        words = self.words
         while (n := int(words["taken"][at])) < words["granted"][at]:
             sequence = int(self._sequence[at, n % self.slots])
             publish(words["taken"], at, n + 1)
@@ -113,6 +120,10 @@ class Outbound:
             return slots
         return None
 
+    def _want(self, at: int, count: int) -> None:
+        if self.words["want"][at] < count:
+            publish(self.words["want"], at, count)
+
     def commit(self, slots: Mapping[str, Slot]) -> None:
         """Hand in complete slots, and ask for the next one before: the two travel in this order, so
         that no time is lost.
@@ -123,7 +134,7 @@ class Outbound:
 
     def _hand_in(self, at: int, n: int) -> None:
         full = int(self.words["full"][at]) + 1
-        publish(self.words["want"], at, full + self._held)
+        self._want(at, full + self._asked)
         self._done[at, n % self.slots] = n + 1
         publish(self.words["full"], at, full)
 
