@@ -164,6 +164,13 @@ def test_a_scorer_is_a_cell_and_may_have_machines_of_its_own(tmp_path: Path) -> 
     assert {at[f"generator {n}"] for n in range(3)} == {"n0", "n1"} and at["scorer 1"] == "n2"
     mixed = deal(run, 1, there, Cluster(home_actors=0))
     assert sum(len(titles) for titles in mixed.sites.values()) == 5
+    # the others leave it to them, whatever the names of the machines are
+    for name in ("a", "z"):
+        three = [replace(one, cores=2, labels={}) for one in there[1:3]]
+        three += [there[0], Node(name=name, cores=2, labels={"does": "score"})]
+        apart = deal(run, 1, three, Cluster(scorer_labels={"does": "score"}, home_actors=0))
+        at = {title: apart.nodes[site] for site, titles in apart.sites.items() for title in titles}
+        assert at["scorer 0"] == at["scorer 1"] == name and len(at) == 5
 
 
 @pytest.mark.parametrize(

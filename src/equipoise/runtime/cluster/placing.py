@@ -223,7 +223,8 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
     free = {node.name: node.free for node in (*others, *fit[True])}
     sites, places = dict[str, tuple[str, ...]](), dict[str, str]()
     waiting = dict[str, tuple[str, ...]]()
-    for cells, there in ((here[kept:], others), (away, fit[True])):
+    # scorers first: they have fewer machines to choose from
+    for cells, there in ((away, fit[True]), (here[kept:], others)):
         dealt: dict[str, list[str]] = {}
         left: list[Cell] = []
         for cell in cells:
