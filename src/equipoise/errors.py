@@ -35,6 +35,9 @@ SPEAKING = (
     "PartnersFailed",
     "DifferentPrompts",
     "EngineFailed",
+    "CannotResume",
+    "Damaged",
+    "Faulty",
 )
 
 

@@ -152,6 +152,15 @@ def test_a_file_in_place_of_a_run_is_called_a_file(tmp_path: Path) -> None:
         assert "got a file" in refused(*words, str(tmp_path / "file"), *more)
 
 
+def test_a_dry_run_refuses_what_cannot_run_there() -> None:
+    words = ("sort", "--algorithm", "grpo", "--steps", "64", "--on", "ray", "--dry-run")
+    for kind, lag in (("together", "0"), ("elastic", "1")):
+        code, said = typed("train", *words, "--placement", kind, "--max-lag", lag)
+        assert code == 2 and "try --placement apart" in said, said
+    code, said = typed("train", *words[:-3], "--dry-run", "--set", "algorithm.temperature=inf")
+    assert code == 2 and "algorithm.temperature: expected more than 0 and at most 100" in said
+
+
 def test_counts_are_read_before_anything_is_measured() -> None:
     for option in ("--seeds", "--jobs"):
         code, said = typed("train", "CartPole-v1", option, "0")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 import json
 import struct
 import warnings
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
+from equipoise.errors import SPEAKING, Final
 from equipoise.files import parse_json, read_json
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
@@ -544,3 +546,16 @@ def refused(run: Path, file: str, path: str, value: Any, said: str) -> None:
     assert [one for one in before[0] if "summary" not in one and "events" not in one] == [
         one for one in after[0] if "summary" not in one and "events" not in one
     ]
+
+
+def test_each_error_that_ends_a_run_is_told_in_its_own_sentence() -> None:
+    """A replacement would fail in the same way, so its message is for the user."""
+    own = {"NoNumber", "EnvFailed", "WrongValue"}  # ``cli/show.py`` tells these
+    kinds, found = [Final], set[str]()
+    for name in ("workers.kinds", "experience.recorded.dataset", "language.tasks"):
+        importlib.import_module(f"equipoise.{name}")
+    while kinds:
+        below = kinds.pop().__subclasses__()
+        kinds += below
+        found |= {one.__name__ for one in below if one.__module__.startswith("equipoise.")}
+    assert {"CannotResume", "EngineFailed", "Faulty"} <= found and found - own <= set(SPEAKING)

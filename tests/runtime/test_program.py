@@ -678,7 +678,11 @@ BAD: Any = {
     ),
     "learners, between": (
         {"learners": 3, "actors": 8, "batch": 128},
-        "got 3; 2 and 4 would work, or --actors 9",
+        r"got 3; 2 and 4 would work$",  # more actors alone are not enough
+    ),
+    "learners, one part": (
+        {"learners": 3, "actors": 8, "batch": 96, "max_lag": 2},
+        "got 3; 2 would work, or --actors 9",
     ),
     "learners on one device": (
         {"learners": 2, "actors": 2, "batch": 32, "device": "cuda:1"},

@@ -47,6 +47,7 @@ from equipoise.types import (
     Pool,
     PositiveFloat,
     PositiveInt,
+    Range,
     Stop,
     TextSpec,
     Trajectory,
@@ -71,7 +72,7 @@ class TextLearns(Learns):
         Help("Most tokens per micro-batch; 0 takes all at once"),
     ] = 0
     temperature: Annotated[
-        PositiveFloat,
+        Annotated[float, Range(0, 100, above=True)],
         Help(
             "Sampling temperature of tokens",
             "The loss takes all probabilities at this temperature.",

@@ -14,7 +14,7 @@ from equipoise.experience.replay import codec
 from equipoise.experience.replay.plan import ReplayPlan
 from equipoise.plans import begin
 from equipoise.plans import memory_needed as memory
-from equipoise.plans.beginning import FRESH, Beginning
+from equipoise.plans.beginning import FRESH, Beginning, Resumed
 from equipoise.plans.blueprint import Blueprint
 from equipoise.plans.replays import codecs_of, pace_of, replays_of, room, too_small
 from equipoise.plans.roles import learns_first, network, role_of, teacher
@@ -37,6 +37,8 @@ def plan_run(program: Program, beginning: Beginning = FRESH) -> Blueprint:
     source = source_of(program)
     dataset = source.dataset()
     spec = source.spec(dataset)
+    if isinstance(beginning, Resumed):  # before its weights, whose shapes may follow from the task
+        source.check_same(beginning.directory.run, dataset, spec)
     memory.check_memory(program, lambda one: memory.networks(one, spec, partial(_count, one, spec)))
     phases.say("initialising the networks")
     nets = {

@@ -218,7 +218,7 @@ def _learners_problems(program: Program) -> list[str]:
     near = sorted({below, min((n for n in fits if n > learners), default=below)})
     more = (
         f", or --actors {-(-place.actors // learners) * learners}"
-        if program.groups % learners
+        if program.groups % learners and len(wrong) == 1
         else ""
     )
     return [

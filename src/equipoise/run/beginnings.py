@@ -17,7 +17,6 @@ from equipoise.plans.blueprint import Blueprint
 from equipoise.programs.program import differences
 from equipoise.record.directory import CLUSTER, CLUSTER_PROOF, RunDirectory
 from equipoise.record.report import step_of
-from equipoise.sources.source import source_of
 from equipoise.tuning import choice
 from equipoise.tuning.forward import forwards
 from equipoise.types import On
@@ -86,7 +85,6 @@ def _made(blue: Blueprint, out: Path | None, services: Services) -> Opened:
 
 def _gone_on(blue: Blueprint, beginning: Resumed, services: Services) -> Opened:
     files, program = beginning.directory, blue.program
-    source_of(program).check_same(files.run, blue.dataset, blue.spec)
     spec.check_reward_models(files.run, program)
     changes = differences(files.program, program)
     known = choice.kept(files.run.get(choice.KEY, {}), changes)

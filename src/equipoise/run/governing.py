@@ -33,24 +33,15 @@ def check_on(program: Program, on: On) -> None:
     """Refuse what cannot run there: worlds over a cluster, a governor if there is nothing that it
     could balance.
     """
-    if on == "ray" and program.outside:
-        raise ValueError(
-            f"on: expected serial or process with {program.env.target}, since worlds need one "
-            "machine, got ray"
-        )
+    if on == "ray":
+        check_on_ray(program)
     if on == "process" and multiprocessing.current_process().daemon:
         raise ValueError(
             "on: must be serial in a daemonic process, such as a worker of multiprocessing.Pool, "
             "since it can have no processes of its own, got process; try on='serial', or "
             "concurrent.futures.ProcessPoolExecutor"
         )
-    text = program.placement.text
-    if on == "ray" and text != "apart":
-        raise ValueError(
-            f"on: must be process or serial with placement.text={text}, whose learners generate "
-            "at home, got ray; try --placement apart"
-        )
-    if text == "elastic" and on == "process":
+    if program.placement.text == "elastic" and on == "process":
         _check_lendable(program)
     check_order(on)
     check_shard_on(program, on)
@@ -58,6 +49,20 @@ def check_on(program: Program, on: On) -> None:
         raise ValueError(
             "balance: expected off with on=serial, since actors and learner take turns anyway, got "
             "auto"
+        )
+
+
+def check_on_ray(program: Program) -> None:
+    """Refuse worlds, and learners that generate, over a cluster."""
+    if program.outside:
+        raise ValueError(
+            f"on: expected serial or process with {program.env.target}, since worlds need one "
+            "machine, got ray"
+        )
+    if (text := program.placement.text) != "apart":
+        raise ValueError(
+            f"on: must be process or serial with placement.text={text}, whose learners generate "
+            "at home, got ray; try --placement apart"
         )
 
 
