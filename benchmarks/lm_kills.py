@@ -446,7 +446,9 @@ class Ours:
         if scenario.evaluated:
             given["--evaluate-every"] = samples * scenario.evaluated
         settings = [f"algorithm.num_generations={scenario.group}", "optimizer.learning_rate=1e-3"]
-        if not scenario.turns:
+        if scenario.turns:
+            settings += ["source.turn_tokens=2"]  # so that each conversation has all its turns
+        else:
             given["--reward"] = "lm_kills_task:reward"
             settings += [f"source.arguments=held_out={place / HELD_OUT}.jsonl"]
         task = "lm_kills_task:Count" if scenario.turns else str(place / "prompts.jsonl")

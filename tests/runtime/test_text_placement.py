@@ -132,7 +132,7 @@ def test_a_plan_is_forecast_by_the_costs_of_the_run_that_is_like_it(
     assert once.seconds < several.seconds
 
 
-def test_a_plan_of_each_company_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_for_each_kind_of_neighbours_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_placement, "usable", lambda: 3)
     among, ran = candidates(made(max_lag=1)), dict[str, Program]()
 

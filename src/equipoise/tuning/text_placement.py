@@ -45,9 +45,8 @@ UNBOUNDED = 2  # the largest lag of a plan if the program sets no limit
 
 Tell = Callable[[str], object]
 KEY = "text"  # of the record of choices
-# who is busy while a generator draws: only one worker of each device, several generators, or
-# generators and learners
-Company = Literal["alone", "generators", "learners"]
+# the workers that share the machine with a generator that draws: none, or others of these kinds
+Neighbours = Literal["alone", "generators", "learners"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a program cannot be hashed
@@ -153,7 +152,7 @@ def batch_of(program: Program) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The costs of each company; None: no such plan, no time for an update, or the plan failed."""
+    """The costs by the neighbours; None: no such plan, no time for an update, or it failed."""
 
     alone: Costs | None = None
     generators: Costs | None = None
@@ -161,8 +160,8 @@ class Measured:
 
     def of(self, plan: Plan) -> Costs | None:
         """The costs of a plan; None if nothing like it was measured."""
-        found: Costs | None = getattr(self, company(plan))
-        if found is None and company(plan) == "generators":
+        found: Costs | None = getattr(self, neighbours(plan))
+        if found is None and neighbours(plan) == "generators":
             return self.alone
         if found is None or self.alone is None:
             return found
@@ -170,7 +169,7 @@ class Measured:
         return replace(found, reward_s=self.alone.reward_s)
 
 
-def company(plan: Plan) -> Company:
+def neighbours(plan: Plan) -> Neighbours:
     """Who is busy while a generator of the plan draws."""
     if plan.max_lag:
         return "learners"
@@ -178,10 +177,10 @@ def company(plan: Plan) -> Company:
 
 
 def _measured(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> Measured:
-    """Measure a plan of each company; WorkerFailed if no plan works."""
-    found, failed = dict[Company, Costs | None](), list[WorkerFailed]()
-    # the last plan of a company has the most generators; alone, a learner that generates is first
-    wanted = {company(one.plan): one for one in among} | {company(among[0].plan): among[0]}
+    """Measure a plan for each kind of neighbours; WorkerFailed if no plan works."""
+    found, failed = dict[Neighbours, Costs | None](), list[WorkerFailed]()
+    # the last plan of a kind has the most generators; alone, a learner that generates is first
+    wanted = {neighbours(one.plan): one for one in among} | {neighbours(among[0].plan): among[0]}
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         for number, (name, one) in enumerate(wanted.items()):
             # as much for each run
