@@ -447,7 +447,7 @@ class Ours:
             given["--evaluate-every"] = samples * scenario.evaluated
         settings = [f"algorithm.num_generations={scenario.group}", "optimizer.learning_rate=1e-3"]
         if scenario.turns:
-            settings += ["source.turn_tokens=2"]  # so that each conversation has all its turns
+            settings += ["source.turn_tokens=2"]  # leaves tokens for three turns
         else:
             given["--reward"] = "lm_kills_task:reward"
             settings += [f"source.arguments=held_out={place / HELD_OUT}.jsonl"]

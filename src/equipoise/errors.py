@@ -86,7 +86,9 @@ class WorkerFailed(RuntimeError):
         found = [
             one.end()
             for one in re.finditer(
-                rf"^(?:\w+\.)*(?:{'|'.join(SPEAKING)}): ", self.traceback_text, re.MULTILINE
+                rf"^equipoise\.(?:\w+\.)*(?:{'|'.join(SPEAKING)}): ",
+                self.traceback_text,
+                re.MULTILINE,
             )
         ]
         return self.traceback_text[found[-1] :].strip() if found else ""
@@ -98,7 +100,9 @@ def spoken(error: Exception) -> str:
     """
     if isinstance(error, WorkerFailed):
         return error.sentence
-    return str(error) if type(error).__name__ in SPEAKING else ""
+    kind = type(error)
+    ours = kind.__module__.startswith("equipoise.")  # an env may have errors of the same name
+    return str(error) if ours and kind.__name__ in SPEAKING else ""
 
 
 def not_finite(error: Exception) -> str:

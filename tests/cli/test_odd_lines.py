@@ -157,6 +157,9 @@ def test_a_dry_run_refuses_what_cannot_run_there() -> None:
     for kind, lag in (("together", "0"), ("elastic", "1")):
         code, said = typed("train", *words, "--placement", kind, "--max-lag", lag)
         assert code == 2 and "try --placement apart" in said, said
+    serial = ("train", "CartPole-v1", "--on", "serial", "--balance", "auto", "--dry-run")
+    code, said = typed(*serial, "--max-lag", "2")
+    assert code == 2 and "balance: expected off with on=serial" in said, said
     code, said = typed("train", *words[:-3], "--dry-run", "--set", "algorithm.temperature=inf")
     assert code == 2 and "algorithm.temperature: expected more than 0 and at most 100" in said
 

@@ -284,7 +284,7 @@ class Machine:
         asked: int = 0,
     ) -> None:
         """``held``: blocks that an actor writes side by side, and hands in in any order; ``asked``:
-        as of ``Outbound``.
+        see ``Outbound``.
         """
         self.plan, self.groups, self.way, self.held = plan, groups, way, held
         self.outbound = Outbound(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.errors import SPEAKING, Final
+from equipoise.errors import SPEAKING, Final, WorkerFailed, spoken
 from equipoise.files import parse_json, read_json
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
@@ -559,3 +559,13 @@ def test_each_error_that_ends_a_run_is_told_in_its_own_sentence() -> None:
         kinds += below
         found |= {one.__name__ for one in below if one.__module__.startswith("equipoise.")}
     assert {"CannotResume", "EngineFailed", "Faulty"} <= found and found - own <= set(SPEAKING)
+
+
+def test_an_error_of_an_env_with_the_name_of_one_of_ours_is_the_env_s() -> None:
+    class Damaged(Exception): ...
+
+    told = "Traceback ...\nmy_env.Damaged: hull gone\n\nequipoise.errors.EnvFailed: step"
+    assert spoken(Damaged("hull gone")) == ""
+    assert spoken(WorkerFailed("actor 0", "raised", told)) == ""
+    told = "Traceback ...\nequipoise.errors.Damaged: a file; remove it"
+    assert spoken(WorkerFailed("actor 0", "raised", told)) == "a file; remove it"

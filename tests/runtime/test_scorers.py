@@ -144,6 +144,9 @@ def test_a_site_s_learner_goes_on_with_its_own_queue(tmp_path: Path) -> None:
     assert begun.tolist() == [16, 17, 18, 19]  # four updates of four blocks each
 
 
+LABELLED = [("a", {"gpu": "1"}), ("b", dict[str, str]())]
+
+
 def test_a_scorer_is_a_cell_and_may_have_machines_of_its_own(tmp_path: Path) -> None:
     made = scored(tmp_path, actors=3)
     run = cells(made, crew(made, KINDS))
@@ -171,6 +174,13 @@ def test_a_scorer_is_a_cell_and_may_have_machines_of_its_own(tmp_path: Path) -> 
         apart = deal(run, 1, three, Cluster(scorer_labels={"does": "score"}, home_actors=0))
         at = {title: apart.nodes[site] for site, titles in apart.sites.items() for title in titles}
         assert at["scorer 0"] == at["scorer 1"] == name and len(at) == 5
+    # and scorers leave the machines of generators to them
+    two = [Node(name=name, cores=2, labels={"cpu": "1"} | more) for name, more in LABELLED]
+    wanted = Cluster(labels={"gpu": "1"}, scorer_labels={"cpu": "1"}, home_actors=0)
+    made = scored(tmp_path / "two", actors=2)
+    apart = deal(cells(made, crew(made, KINDS)), 1, [there[0], *two], wanted)
+    at = {title: apart.nodes[site] for site, titles in apart.sites.items() for title in titles}
+    assert at["generator 0"] == at["generator 1"] == "a" and at["scorer 0"] == at["scorer 1"] == "b"
 
 
 @pytest.mark.parametrize(

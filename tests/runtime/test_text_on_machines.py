@@ -28,7 +28,7 @@ TEXT: dict[str, Any] = {
     "batch": 64,
     "steps": STEPS,
     "recipe": True,
-    "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=64"],
+    "settings": ["optimizer.learning_rate=1e-3", "source.samples_at_once=16"],  # below a share
 }
 AWAY = {"site 0": ["generator 1"], "site 1": ["generator 2"]}
 

@@ -146,7 +146,26 @@ def test_a_plan_for_each_kind_of_neighbours_is_measured(monkeypatch: pytest.Monk
     with Interrupt() as interrupt:
         found = text_placement._measured(among, interrupt, time.monotonic() + 60)
     assert set(ran) == {"together 1 0", "apart 3 0", "apart 2 1"}
-    assert None not in (found.alone, found.generators, found.learners)
+    order = [found.alone, found.generators, found.learners]
+    assert [one.publish_s if one else None for one in order] == [1.0, 2.0, 3.0]
+
+
+def test_several_generators_that_failed_have_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one alone they would be the fastest plan, and fail in the run."""
+    monkeypatch.setattr(text_placement, "usable", lambda: 4)
+    among = candidates(made(max_lag=1))
+
+    def measured(blue: Blueprint, interrupt: Interrupt, *, until: float) -> Costs:
+        if blue.program.placement.actors > 1 and blue.program.placement.max_lag == 0:
+            raise WorkerFailed("generator 3", "raised")
+        return COSTS
+
+    monkeypatch.setattr(text_placement, "measured", measured)
+    with Interrupt() as interrupt:
+        found = text_placement._measured(among, interrupt, time.monotonic() + 60)
+    told = [one.name for one in forecasts(among, found)]
+    assert "together" in told and "apart, 3 generators at max_lag 1" in told
+    assert not any("generators at max_lag 0" in name for name in told)
 
 
 def test_costs_that_were_not_measured_forecast_nothing() -> None:

@@ -203,7 +203,7 @@ def train(
             from equipoise.console.terminal import View
             from equipoise.record.paths import check_vacant
             from equipoise.record.prometheus import Endpoint, read_address
-            from equipoise.run.governing import check_on_ray
+            from equipoise.run.governing import check_anywhere
             from equipoise.studies.settings import StudySettings
 
             all_settings = (*(settings or ()), *more)
@@ -245,8 +245,7 @@ def train(
                 if out is not None and not is_url(out) and not or_resume:
                     check_vacant(Path(out).expanduser())
                 made_callbacks(callbacks or ())
-                if where == "ray":
-                    check_on_ray(program)
+                check_anywhere(program, where)
                 print_plan(program, out)
                 return
             if save_config is not None:

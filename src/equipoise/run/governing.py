@@ -33,8 +33,7 @@ def check_on(program: Program, on: On) -> None:
     """Refuse what cannot run there: worlds over a cluster, a governor if there is nothing that it
     could balance.
     """
-    if on == "ray":
-        check_on_ray(program)
+    check_anywhere(program, on)
     if on == "process" and multiprocessing.current_process().daemon:
         raise ValueError(
             "on: must be serial in a daemonic process, such as a worker of multiprocessing.Pool, "
@@ -44,25 +43,25 @@ def check_on(program: Program, on: On) -> None:
     if program.placement.text == "elastic" and on == "process":
         _check_lendable(program)
     check_order(on)
+
+
+def check_anywhere(program: Program, on: On) -> None:
+    """Refuse what can run there on no machine, such as worlds over a cluster."""
+    if on == "ray" and program.outside:
+        raise ValueError(
+            f"on: expected serial or process with {program.env.target}, since worlds need one "
+            "machine, got ray"
+        )
+    if on == "ray" and (text := program.placement.text) != "apart":
+        raise ValueError(
+            f"on: must be process or serial with placement.text={text}, whose learners generate "
+            "at home, got ray; try --placement apart"
+        )
     check_shard_on(program, on)
     if program.placement.balance == "auto" and on == "serial":
         raise ValueError(
             "balance: expected off with on=serial, since actors and learner take turns anyway, got "
             "auto"
-        )
-
-
-def check_on_ray(program: Program) -> None:
-    """Refuse worlds, and learners that generate, over a cluster."""
-    if program.outside:
-        raise ValueError(
-            f"on: expected serial or process with {program.env.target}, since worlds need one "
-            "machine, got ray"
-        )
-    if (text := program.placement.text) != "apart":
-        raise ValueError(
-            f"on: must be process or serial with placement.text={text}, whose learners generate "
-            "at home, got ray; try --placement apart"
         )
 
 

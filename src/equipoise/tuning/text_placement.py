@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -45,7 +45,8 @@ UNBOUNDED = 2  # the largest lag of a plan if the program sets no limit
 
 Tell = Callable[[str], object]
 KEY = "text"  # of the record of choices
-# the workers that share the machine with a generator that draws: none, or others of these kinds
+# the other workers that are busy while a generator draws; alone: there is one generator for each
+# learner, and the two take turns
 Neighbours = Literal["alone", "generators", "learners"]
 
 
@@ -157,11 +158,13 @@ class Measured:
     alone: Costs | None = None
     generators: Costs | None = None
     learners: Costs | None = None
+    failed: Collection[Neighbours] = ()
 
     def of(self, plan: Plan) -> Costs | None:
         """The costs of a plan; None if nothing like it was measured."""
-        found: Costs | None = getattr(self, neighbours(plan))
-        if found is None and neighbours(plan) == "generators":
+        kind = neighbours(plan)
+        found: Costs | None = getattr(self, kind)
+        if found is None and kind == "generators" and kind not in self.failed:
             return self.alone
         if found is None or self.alone is None:
             return found
@@ -170,7 +173,7 @@ class Measured:
 
 
 def neighbours(plan: Plan) -> Neighbours:
-    """Who is busy while a generator of the plan draws."""
+    """The other workers that are busy while a generator of the plan draws."""
     if plan.max_lag:
         return "learners"
     return "generators" if plan.generate > plan.learn else "alone"
@@ -178,9 +181,10 @@ def neighbours(plan: Plan) -> Neighbours:
 
 def _measured(among: Sequence[Candidate], interrupt: Interrupt, until: float) -> Measured:
     """Measure a plan for each kind of neighbours; WorkerFailed if no plan works."""
-    found, failed = dict[Neighbours, Costs | None](), list[WorkerFailed]()
-    # the last plan of a kind has the most generators; alone, a learner that generates is first
-    wanted = {neighbours(one.plan): one for one in among} | {neighbours(among[0].plan): among[0]}
+    found, failed = dict[Neighbours, Costs | None](), dict[Neighbours, WorkerFailed]()
+    wanted = {neighbours(one.plan): one for one in among}  # the last one has the most generators
+    if "alone" in wanted:  # the first one, a learner that generates, shows how long rewards take
+        wanted["alone"] = next(one for one in among if neighbours(one.plan) == "alone")
     with tempfile.TemporaryDirectory(prefix="equipoise-measure-") as place:
         for number, (name, one) in enumerate(wanted.items()):
             # as much for each run
@@ -190,10 +194,10 @@ def _measured(among: Sequence[Candidate], interrupt: Interrupt, until: float) ->
                 found[name] = measured(blue, interrupt, until=end)
             except WorkerFailed as error:
                 interrupt.check()
-                failed.append(error)
+                failed[name] = error
     if len(failed) == len(wanted):
-        raise failed[0]
-    return Measured(**found)
+        raise next(iter(failed.values()))
+    return Measured(**found, failed=tuple(failed))
 
 
 def forecasts(among: Sequence[Candidate], costs: Measured) -> dict[Candidate, Forecast]:

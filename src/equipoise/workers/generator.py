@@ -90,7 +90,11 @@ class GeneratorKind(SteppingKind, WritingKind, Waits[Generator]):
         return -(-plan.blocks // plan.actors)
 
     def asks(self, blue: Blueprint) -> int:
-        """The groups that it draws at once if all their samples are as long as possible."""
+        """The groups whose samples it draws side by side. In lockstep it asks for its whole share
+        of a batch at once, so that the bits do not depend on when messages come.
+        """
+        if blue.program.placement.max_lag == 0:
+            return self.held(blue)
         most = texts_of(blue.program).at_once() // blue.program.placement.group_envs
         return min(max(most, 1), self.held(blue))
 

@@ -166,7 +166,7 @@ class WritingKind(SamplingKind):
 
     def asks(self, blue: Blueprint) -> int:
         """The places that a worker without an open block asks for at once, on a machine without the
-        queue. What it asks for early, no other worker gets.
+        queue. No other worker gets a place that this one asks for early.
         """
         return self.held(blue)
 

@@ -54,7 +54,8 @@ class Outbound:
         here.
 
         ``held``: the most slots of a group that its actor writes at a time. A further block is sent
-        meanwhile. ``asked``: the slots that an actor without one asks for at once (0: ``held``).
+        meanwhile. ``asked``: the slots that an actor without an open slot asks for at once (0:
+        ``held``).
         """
         self._parts = plan, tuple(groups), memory, held, asked
         self.plan, self.groups, self.slots = plan, tuple(groups), held + 1

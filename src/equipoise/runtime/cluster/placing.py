@@ -223,8 +223,10 @@ def deal(run: Sequence[Cell], learners: int, nodes: Sequence[Node], cluster: Clu
     free = {node.name: node.free for node in (*others, *fit[True])}
     sites, places = dict[str, tuple[str, ...]](), dict[str, str]()
     waiting = dict[str, tuple[str, ...]]()
-    # scorers first: they have fewer machines to choose from
-    for cells, there in ((away, fit[True]), (here[kept:], others)):
+    # the workers with fewer machines to choose from come first
+    for cells, there in sorted(
+        ((away, fit[True]), (here[kept:], others)), key=lambda one: len(one[1])
+    ):
         dealt: dict[str, list[str]] = {}
         left: list[Cell] = []
         for cell in cells:
