@@ -1,9 +1,9 @@
 """Splicing: the drawn tokens of an answer in place of the tokens that the chat template writes.
 
-An agent sends back the text of an answer. Its tokens often differ from the drawn ones, since a text
-has many tokenizations ("HAV" "ING", "H" "AVING"). So a call that follows an answer by its messages
-begins with the answer's own sample, token by token, and goes on with the template's tokens behind
-the answer. The policy reads these tokens, and they are learned from.
+An agent sends back the text of an answer. The tokens of this text often differ from the drawn ones,
+since a text has many tokenizations ("HAV" "ING", "H" "AVING"). So a call that follows an answer by
+its messages begins with the answer's own sample, token by token, and goes on with the template's
+tokens behind the answer. The policy reads these tokens, and they are learned from.
 
 That is done only if the template wrote what was read, and nothing else:
 
