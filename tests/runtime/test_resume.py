@@ -4,6 +4,7 @@ killed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,11 +21,12 @@ from typing import Any
 import pytest
 
 from equipoise import api
-from equipoise.errors import WorkerFailed
+from equipoise.errors import CannotStart, WorkerFailed
 from equipoise.learners.learner import Learner
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
+from equipoise.run.run import Run
 from equipoise.workers.env import env_seed
 from tests.conftest import descendants
 from tests.runtime.doomed import kill_at
@@ -321,6 +323,32 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot change algorithm.hidden \(\(?.64, 64"):
         api.start(resume=tmp_path / "run", steps=4096, settings=["algorithm.hidden=8"])
     assert sorted((p, p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    names = ("metrics.jsonl", "summary.json", "run.json")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("ends", ["closed", "cannot start", "damaged"])
+def test_a_resume_that_comes_to_nothing_leaves_reports_and_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    whole = train(program(), tmp_path / "run")
+    before = files_of(tmp_path / "run")
+    run = api.start(resume=tmp_path / "run", steps=4096)
+    if ends == "closed":
+        run.close()
+    else:
+        error = OSError(errno.ENOMEM, "none") if ends == "cannot start" else ValueError("torn")
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_begin", lambda *_: (_ for _ in ()).throw(error))
+            with pytest.raises((CannotStart, ValueError)):
+                next(run)
+    run.close()
+    assert files_of(tmp_path / "run") == before
+    assert go_on(tmp_path / "run", steps=4096)["env_steps"] == 4096
+    assert RunDirectory.open(tmp_path / "run").summary() != whole
 
 
 def test_a_run_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:

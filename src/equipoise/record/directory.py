@@ -72,6 +72,8 @@ class RunDirectory:
         self._live: Live | None = None
         self._lock: int | None = None
         self._unconfirmed = False
+        # files as they were before going on, to be written again if it comes to nothing
+        self._before: dict[str, bytes] = {}
         self.mirror: Mirror | None = None  # at a URL
 
     @classmethod
@@ -138,13 +140,16 @@ class RunDirectory:
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
-        """Write into this directory again from ``step`` on: later reports are cut off.
+        """Write into this directory again from ``step`` on: later reports are cut off. If it is
+        closed before anything is reported, reports and summary are as before.
 
         ``extra``, ``spec``, ``mirror``: as for ``create``. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
             told = self.readable_metrics()
+            files = [self.path / name for name in (METRICS, SUMMARY)]
+            self._before = {file.name: file.read_bytes() for file in files if file.is_file()}
             self._begin_trackers(reported=max(map(step_of, told), default=-1))
             self.rewind(step, source, told)
             resumed = {
@@ -184,7 +189,7 @@ class RunDirectory:
     def confirm(self) -> None:
         """Write run.json as it was changed by going on, once the run works."""
         if self._unconfirmed:
-            self._unconfirmed = False
+            self._unconfirmed, self._before = False, {}
             write_atomic(self.path / RUN, json_bytes(self.run))
 
     def rewind(
@@ -345,6 +350,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, object]) -> Summary:
         """Write summary.json -> what was written."""
+        self._before = {}
         return write_summary(self.path, summary)
 
     def summary(self) -> Summary | None:
@@ -352,9 +358,17 @@ class RunDirectory:
         return read_summary(self.path)
 
     def close(self) -> None:
+        lost = self.lost()
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+        before, self._before = self._before, {}
+        for name, data in before.items() if not lost else ():
+            try:
+                write_atomic(self.path / name, data)
+            except OSError as error:
+                text = f"{self.path / name} is not as it was before the resume: {error}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._close_events()
         if self._trackers is not None:
             failed = (self.summary() or {}).get("status") == "failed"
