@@ -6,6 +6,10 @@ input lie side by side, so that one product computes queries, keys and values; t
 since a product with few rows reads them so in half the time on a CPU; keys and values lie by place,
 so that one copy stores both; and texts are the first rows of the cache, so that attention reads it
 where it lies. ``Decoder.decode`` explains it at length.
+
+In bf16 the products are bfloat16, as the learner's are, and what lies between the layers is
+float32. On a CPU keys, values and attention are float32 too: torch's attention for one query takes
+two to five times as long in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from equipoise.nets.cache import BySlot, Written
 from equipoise.nets.decoder import Decoder, Layer
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.pages import PAGE, Pages
+from equipoise.nets.precision import autocast, backward, round_products
+from equipoise.types import Precision
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
 CHECKED = 48  # tokens that a check computes twice
@@ -43,11 +49,14 @@ class ByPlace(BySlot):
 
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
         """Keys and values [B, K, D] of new tokens."""
-        self._flat[layer].index_copy_(0, places, torch.cat([key, value], 1))
+        both = torch.cat([key, value], 1)
+        self._flat[layer].index_copy_(0, places, both.to(self._flat.dtype))
 
 
 class Room:
-    """Room for the keys and values of ``slots`` texts of at most ``length`` tokens."""
+    """Room for the keys and values of ``slots`` texts of at most ``length`` tokens, and the passes
+    that write them.
+    """
 
     def __init__(
         self,
@@ -57,17 +66,22 @@ class Room:
         *,
         pages: int = 0,
         other: Room | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         """``pages``: of all texts together; 0: each text has room for ``length`` tokens. ``other``:
-        the room of other weights, whose texts go on.
+        the room of other weights, whose texts go on. ``precision``: of the products; in bf16 and
+        fp16 the weights of ``net`` are rounded in place.
         """
-        c, weight = net.config, net.head
+        c, device = net.config, net.head.device
         self._net, self._slots, self._length = net, slots, length
+        self._precision = precision
+        self._autocast, self._exactness = autocast(precision, device), backward(precision, device)
+        round_products(net, net.head, precision)
         self._kv = c.num_key_value_heads
         texts = (pages, PAGE) if pages else (slots, length)
         shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
         self._store: Tensor = (
-            torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+            torch.zeros(shape, dtype=kv_dtype(net), device=device)
             if other is None
             else other._store
         )
@@ -81,7 +95,22 @@ class Room:
 
     def twin(self, net: Decoder) -> Self:
         """The same texts under the weights of another network."""
-        return type(self)(net, self._slots, self._length, other=self)
+        return type(self)(net, self._slots, self._length, other=self, precision=self._precision)
+
+    def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
+        """As ``Decoder.prefill``."""
+        with self._autocast:
+            return self._net.prefill(token, lengths, self.cache, slots)
+
+    def extend(self, token: Tensor, begin: int, slot: int) -> Tensor:
+        """As ``Decoder.extend``."""
+        with self._autocast:
+            return self._net.extend(token, begin, self.cache, slot)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As ``Decoder.logits``."""
+        with self._autocast:
+            return self._net.logits(hidden)
 
     def give_back(self) -> None:
         """Free the memory of keys and values until ``have_room``; there must be no texts."""
@@ -98,6 +127,12 @@ class Room:
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """The first ``length`` places of texts ``source`` [B] into texts ``target`` [B]."""
         self._store[:, target, :length] = self._store[:, source, :length]
+
+
+def kv_dtype(net: Decoder) -> torch.dtype:
+    """The format of a network's keys and values."""
+    on_cpu = net.head.device.type == "cpu"
+    return net.model.norm.weight.dtype if on_cpu else net.head.dtype
 
 
 class Exact(Room):
@@ -148,10 +183,13 @@ class Decoding(Room):
         *,
         pages: int = 0,
         other: Room | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         """As ``Room``."""
-        super().__init__(net, slots, length, pages=pages, other=other)
-        c, weight = net.config, net.head
+        super().__init__(net, slots, length, pages=pages, other=other, precision=precision)
+        c, weight = net.config, net.model.norm.weight
+        # the format of products, if it is another than that of what lies between them
+        self._low = None if net.head.dtype == weight.dtype else net.head.dtype
         self._heads, self._size = c.num_attention_heads, c.head_dim
         # the place of each text in a layer's store
         self._numbers = torch.arange(slots, device=weight.device)
@@ -173,6 +211,10 @@ class Decoding(Room):
 
         ``shortest``, ``longest``: the lowest and the highest of the positions.
         """
+        with self._exactness:
+            return self._decode(token, position, shortest, longest)
+
+    def _decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
         n, heads, kv, size = len(token), self._heads, self._kv, self._size
         cos, sin = self._cos.index_select(0, position), self._sin.index_select(0, position)
         pages = self.pages
@@ -182,17 +224,22 @@ class Decoding(Room):
             if pages is None
             else pages.places(self._numbers[:n], position)
         )
+        low, kept = self._low, self._store.dtype
         x = F.embedding(token, self._net.model.embed_tokens.weight)
+        if low is not None:
+            x = x.to(self._cos.dtype)
         mask = None
         if shortest < longest:
             hidden = self._places[: longest + 1] > position.unsqueeze(1)
-            mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill_(
+            mask = torch.zeros(hidden.shape, dtype=kept, device=x.device).masked_fill_(
                 hidden, -torch.inf
             )
             mask = mask[:, None, None].expand(-1, -1, heads // kv, -1)
         for layer in self._layers:
-            y = self._norm(x, layer.before)
+            y = self._input(x, layer.before)
             qkv = y @ layer.qkv if layer.bias is None else torch.addmm(layer.bias, y, layer.qkv)
+            if low is not None:
+                qkv = qkv.to(x.dtype)
             qkv = qkv.view(n, heads + 2 * kv, size)
             turned = qkv[:, : heads + kv]
             if layer.norms is not None:
@@ -201,6 +248,8 @@ class Decoding(Room):
                 ):
                     part.copy_(self._norm(part, weight))
             torch.addcmul(turned * cos, turned.roll(size // 2, -1), sin, out=turned)
+            if qkv.dtype != kept:
+                qkv = qkv.to(kept)
             layer.flat.index_copy_(0, where, qkv[:, heads:])
             past = (
                 layer.store[:n, : longest + 1].transpose(1, 2)
@@ -210,12 +259,21 @@ class Decoding(Room):
             # the queries that share a key head are queries of one head
             q = qkv[:, :heads].view(n, kv, -1, size)
             out = F.scaled_dot_product_attention(q, past[:, :kv], past[:, kv:], mask).reshape(n, -1)
-            x = torch.addmm(x, out, layer.out)
+            x = self._added(x, out, layer.out)
             if layer.out_bias is not None:
                 x += layer.out_bias
-            gate, up = (self._norm(x, layer.after) @ layer.gate_up).chunk(2, 1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+            gate, up = (self._input(x, layer.after) @ layer.gate_up).chunk(2, 1)
+            x = self._added(x, F.silu(gate).mul_(up), layer.down)
         return self._norm(x, self._net.model.norm.weight)
+
+    def _input(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The input of a product: ``x`` after a norm."""
+        y = self._norm(x, weight)
+        return y if self._low is None else y.to(self._low)
+
+    def _added(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """x + y @ weight."""
+        return torch.addmm(x, y, weight) if self._low is None else x + y.to(self._low) @ weight
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         if self._eps is None:

@@ -27,7 +27,9 @@ from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
+from equipoise.nets.precision import autocast, round_products
 from equipoise.private.transformers import has_class, layers
+from equipoise.types import Precision
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -185,8 +187,8 @@ class HubDecoder(Decoder, Layered):
         hidden: Tensor = out.last_hidden_state
         return hidden
 
-    def decoding(self, slots: int, length: int) -> HubDecoding:
-        return HubDecoding(self, make_slots(slots, length))
+    def decoding(self, slots: int, length: int, precision: Precision = "fp32") -> HubDecoding:
+        return HubDecoding(self, make_slots(slots, length), precision)
 
     @torch.no_grad()
     def prefill(self, token: Tensor, lengths: Tensor, cache: Foreign, slots: Tensor) -> Tensor:
@@ -234,8 +236,8 @@ class HubDecoder(Decoder, Layered):
             wanted = self.whole(token).float()
             decoding = self.decoding(3, 6)
             one, two = (torch.tensor([n], device=token.device) for n in (1, 2))
-            self.prefill(token[:, :1], one, decoding.cache, two)
-            first = self.extend(token[0, 1:3], 1, decoding.cache, 2)
+            decoding.prefill(token[:, :1], one, two)
+            first = decoding.extend(token[0, 1:3], 1, 2)
             decoding.copy(two, one, 3)
             decoding.copy(two, one - 1, 3)
             steps = [
@@ -490,31 +492,50 @@ def make_slots(slots: int, length: int) -> Foreign:
 class HubDecoding:
     """One token of many texts at a time, as ``Decoding``."""
 
-    def __init__(self, net: HubDecoder, cache: Foreign) -> None:
-        self._net, self.cache = net, cache
+    def __init__(self, net: HubDecoder, cache: Foreign, precision: Precision = "fp32") -> None:
+        """``precision``: as for ``Decoding``."""
+        self._net, self._cache, self._precision = net, cache, precision
+        self._autocast = autocast(precision, net.head.device)
+        round_products(net, net.head, precision)
+
+    def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
+        """As ``Decoder.prefill``."""
+        with self._autocast:
+            return self._net.prefill(token, lengths, self._cache, slots)
+
+    def extend(self, token: Tensor, begin: int, slot: int) -> Tensor:
+        """As ``Decoder.extend``."""
+        with self._autocast:
+            return self._net.extend(token, begin, self._cache, slot)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As ``Decoder.logits``."""
+        with self._autocast:
+            return self._net.logits(hidden)
 
     def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
         """As ``Decoding.decode``."""
         unseen = torch.arange(longest + 1, device=token.device) > position[:, None]
         mask = torch.zeros(unseen.shape, dtype=self._net.head.dtype, device=token.device)
         mask = mask.masked_fill_(unseen, -torch.inf)[:, None, None]
-        self.cache.go_on(position, longest)
-        return self._net.run(token[:, None], position[:, None], mask, self.cache)[:, 0]
+        self._cache.go_on(position, longest)
+        with self._autocast:
+            return self._net.run(token[:, None], position[:, None], mask, self._cache)[:, 0]
 
     def twin(self, net: Decoder) -> HubDecoding:
         """Return the decoding of the same texts by another network of this kind."""
         assert isinstance(net, HubDecoder)
-        return HubDecoding(net, self.cache)
+        return HubDecoding(net, self._cache, self._precision)
 
     def give_back(self) -> None:
         """As ``Decoding.give_back``."""
-        self.cache.stored.clear()
+        self._cache.stored.clear()
 
     def have_room(self) -> None:
         """The first pass allocates memory again."""
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """As ``Decoding.copy``."""
-        for stored in self.cache.stored.values():
+        for stored in self._cache.stored.values():
             for x in stored:
                 x[target, :, :length] = x[source, :, :length]

@@ -112,7 +112,8 @@ class Pages:
 
     def write(self, layer: int, places: Tensor, key: Tensor, value: Tensor) -> None:
         """Keys and values [B, K, D] of new tokens."""
-        self._flat[layer].index_copy_(0, places, torch.cat([key, value], 1))
+        both = torch.cat([key, value], 1)
+        self._flat[layer].index_copy_(0, places, both.to(self._flat.dtype))
 
     def read_text(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """The first ``length`` keys and values [K, length, D] of a text."""

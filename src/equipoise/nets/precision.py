@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from equipoise.types import PRECISIONS, Precision
 
@@ -106,13 +107,29 @@ FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 EXACTNESS = {"medium": "medium", "tf32": "high"}  # of what is float32; else "highest"
 
 
+def low_dtype(precision: Precision, device: str | torch.device = "cpu") -> torch.dtype | None:
+    """The format that a network's products have instead of float32, if they have one."""
+    return FLOATS.get(precision) if precision in PRECISIONS[torch.device(device).type] else None
+
+
+def round_products(net: nn.Module, head: Tensor, precision: Precision) -> None:
+    """Round the weights of linear layers and of the head to the products' format, in place, so that
+    they are not rounded in each pass.
+    """
+    if (dtype := low_dtype(precision, head.device)) is None:
+        return
+    layers = (layer for layer in net.modules() if isinstance(layer, nn.Linear))
+    for weight in (head, *(x for layer in layers for x in layer.parameters())):
+        weight.data = weight.data.to(dtype)
+
+
 def autocast(
     precision: Precision, device: str | torch.device = "cpu"
 ) -> AbstractContextManager[object]:
     """A reusable context in which a network computes in this precision."""
     kind = torch.device(device).type
-    if precision in FLOATS and precision in PRECISIONS[kind]:
-        return torch.autocast(kind, FLOATS[precision])
+    if (dtype := low_dtype(precision, device)) is not None:
+        return torch.autocast(kind, dtype)
     return backward(precision, kind)
 
 

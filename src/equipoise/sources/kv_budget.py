@@ -8,6 +8,7 @@ from equipoise.nets.pages import PAGE, pages_of
 from equipoise.types import PROXY, Program, TaskSource, TextSpec, learning
 
 NAME = "source.kv_tokens"
+FLOAT32 = 4  # bytes of a number on a CPU
 
 
 def problems(source: TaskSource, *, draws: bool) -> list[str]:
@@ -60,6 +61,5 @@ def nbytes(program: Program, source: TaskSource, spec: TextSpec, rows: int) -> i
     tokens = rows * (spec.prompt + spec.completion)
     if source.kv_tokens:  # chosen by the memory that is free, or no more than all samples need
         tokens = 0 if source.kv_tokens == "auto" else min(source.kv_tokens, tokens)
-    width = 2 if "bf16" in (source.weights, place.precision, place.acting_precision) else 4
-    of_one = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * width
+    of_one = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * FLOAT32
     return program.actors * tokens * of_one

@@ -346,6 +346,7 @@ class Texts(Source):
             temperature=foreign.attribute(algorithm, "temperature", 1.0),
             greedy=greedy,
             on_update=self.settings.on_update,
+            precision=self.program.placement.precision,
         )
 
     def writing_engine(

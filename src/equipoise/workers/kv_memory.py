@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from equipoise.actors.engine.paged_engine import PagedEngine
+from equipoise.nets import lora
 from equipoise.nets.pages import PAGE, pages_of
+from equipoise.nets.precision import low_dtype
 from equipoise.plans.memory_needed import machine, size
 from equipoise.sources.text import texts_of
 
@@ -30,7 +32,10 @@ def kv_tokens(blue: Blueprint, net: nn.Module, device: str) -> int:
     most = source.at_once() * length  # more can never be in use
     if wanted != "auto":
         return min(wanted, most)
-    config, width = cast("Decoder", net).config, next(net.parameters()).element_size()
+    config = cast("Decoder", net).config
+    rounds = device != "cpu" and not lora.layers_of(net)
+    dtype = low_dtype(place.precision, device) if rounds else None
+    width = (dtype or torch.float32).itemsize
     of_one = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * width
     free = torch.cuda.mem_get_info(device)[0] if device != "cpu" else machine().free
     if free is None:

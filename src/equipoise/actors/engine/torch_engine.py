@@ -24,8 +24,10 @@ from equipoise.actors.engine.drawing import I64, draw, sample_keys, torch_log_so
 from equipoise.actors.engine.engine import Continuation, OnUpdate, Partial, Sampled
 from equipoise.nets import invariant, lora
 from equipoise.nets.decoder import Decoder
-from equipoise.nets.decoding import Decoding, Exact, pieces
-from equipoise.nets.hub_decoder import HubDecoder, HubDecoding
+from equipoise.nets.decoding import pieces
+from equipoise.nets.precision import FLOATS
+from equipoise.nets.room import AnyRoom, make_room
+from equipoise.types import Precision
 from equipoise.types.packed import Stop
 
 
@@ -68,7 +70,7 @@ class _Weights:
     """A version's network, joined for decoding."""
 
     net: Decoder
-    decoding: Decoding | Exact | HubDecoding
+    decoding: AnyRoom
 
     @property
     def params(self) -> Mapping[str, Tensor]:
@@ -86,17 +88,6 @@ class Ends:
     decode: Callable[[Sequence[int]], str] | None = None
 
 
-def room(net: Decoder, rows: int, length: int, *, pages: int = 0) -> Decoding | Exact | HubDecoding:
-    """The decoding of ``rows`` texts by a network; ``pages`` as in ``decoding.Room``."""
-    if isinstance(net, HubDecoder):
-        return net.decoding(rows, length)
-    if net.batch_invariant:
-        exact = Exact(net, rows, length, pages=pages)
-        exact.check()
-        return exact
-    return Decoding(net, rows, length, pages=pages)
-
-
 class TorchEngine:
     """``Engine`` on a ``Decoder``."""
 
@@ -111,13 +102,15 @@ class TorchEngine:
         temperature: float = 1.0,
         greedy: bool = False,
         on_update: OnUpdate = "keep",
+        precision: Precision = "fp32",
     ) -> None:
         """``net``: the engine's own, updated in place. ``rows``: at most this number of samples is
         drawn at a time; ``length``: the most tokens of a prompt and its sample together.
         ``greedy``: take the likeliest token. ``on_update``: the fate of a running sample's keys and
         values when weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of
         the sample is drawn from exactly the new weights; or ``finish`` running samples before the
-        new weights are taken.
+        new weights are taken. ``precision``: of the products; bf16 and fp16 do not hold for a
+        network with adapters, since they would round small ones away.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
@@ -149,8 +142,9 @@ class TorchEngine:
         # A network with adapters draws merged, from a copy; its adapters are merged again with each
         # new version.
         self._adapted, self._layers = net, lora.layers_of(net)
+        precision = "fp32" if self._layers and precision in FLOATS else precision
         net = lora.merged(net)
-        self._now = _Weights(net, self._decoding(net, rows, length))
+        self._now = _Weights(net, self._room(net, rows, length, precision))
         self._log_softmax = invariant.log_softmax if net.batch_invariant else torch_log_softmax
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
@@ -281,8 +275,8 @@ class TorchEngine:
 
     # --------------------------------------------- memory, of which each row has its own by default
 
-    def _decoding(self, net: Decoder, rows: int, length: int) -> Decoding | Exact | HubDecoding:
-        return room(net, rows, length)
+    def _room(self, net: Decoder, rows: int, length: int, precision: Precision) -> AnyRoom:
+        return make_room(net, rows, length, precision)
 
     def _grow(self, rows: I64, tokens: I64) -> None:
         """Give rows memory for ``tokens`` [n] tokens each."""
@@ -410,7 +404,7 @@ class TorchEngine:
     def _drawn(self, hidden: Tensor) -> list[Sampled]:
         """Draw a token of each live row and stamp it; return the samples that it ends."""
         rows = self._rows[:, : self.live]
-        drawn, logp = self._draw(self._now.net.logits(hidden))
+        drawn, logp = self._draw(self._now.decoding.logits(hidden))
         token = rows[TOKEN]
         token[:] = drawn.cpu().numpy()
         rows[PLACE] += 1
@@ -585,13 +579,10 @@ class TorchEngine:
             self._prefill(self._text[seat[some], :longest], place[some], some)
 
     def _prefill(self, text: I64, lengths: I64, rows: I64) -> Tensor:
-        return self._now.net.prefill(
-            self._tensor(text), self._tensor(lengths), self._now.decoding.cache, self._tensor(rows)
-        )
+        return self._now.decoding.prefill(*map(self._tensor, (text, lengths, rows)))
 
     def _extend(self, text: I64, begin: int, row: int) -> Tensor:
-        cache = self._now.decoding.cache
-        return self._now.net.extend(self._tensor(text), begin, cache, row)
+        return self._now.decoding.extend(self._tensor(text), begin, row)
 
     def _copy(self, source: I64, target: I64, length: int) -> None:
         self._now.decoding.copy(self._tensor(source), self._tensor(target), length)
