@@ -225,9 +225,14 @@ def run_for_json(
 
 
 def recorded(run: Path) -> tuple[list[dict[str, Any]], float]:
-    """The records of a run by steps, and its env steps/s between the first and the last of them."""
+    """The records of a run by steps, and its env steps/s between the first and the last of them.
+
+    The last report of a run is none if no step came before it: it has the time that the end took.
+    """
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [one for one in map(json.loads, lines) if not one.get("timed")]
+    if len(records) > 2 and records[-1]["env_steps"] == records[-2]["env_steps"]:
+        records.pop()
     first, last = records[0], records[-1]
     return records, (last["env_steps"] - first["env_steps"]) / (last["wall_s"] - first["wall_s"])
 

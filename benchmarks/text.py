@@ -5,7 +5,8 @@ beside one, and TRL.
     .venv/bin/python benchmarks/text.py serial [--turns 3]
     .venv/bin/python benchmarks/text.py trl [--turns 2] [--updates 40] [--settings 'fp32, 1 thread']
     .venv/bin/python benchmarks/text.py ragged --updates 4
-    .venv/bin/python benchmarks/text.py large|lora --updates 6
+    .venv/bin/python benchmarks/text.py large|lora --updates 12
+    .venv/bin/python benchmarks/text.py large --precision bf16 --settings "bf16, 2 threads" --updates 12
     .venv/bin/python benchmarks/text.py publish
     .venv/bin/python benchmarks/text.py speed
     .venv/bin/python benchmarks/text.py reverse_add [--seeds 1-2]
@@ -335,6 +336,7 @@ def trl(a: argparse.Namespace) -> dict[str, float]:
             "--max-lag": 0 if case.together else 1,
             "--placement": "together" if case.together else "apart",
             "--threads": case.threads,
+            "--precision": a.precision,
         }
         words = [str(word) for option in given.items() for word in option]
         words += ["--set=algorithm.entropy=0", f"--set=optimizer.learning_rate={case.rate}"]
@@ -533,6 +535,7 @@ def main() -> int:
     parser.add_argument(
         "--steps", type=int, default=800_000, help="samples after supervised learning"
     )
+    parser.add_argument("--precision", default="fp32", help="of our side")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--entropy", type=float, default=0.01)
     parser.add_argument("--page", type=Path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -143,3 +144,20 @@ def until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
 
 def test_markdown() -> None:
     assert harness.markdown(["a", "b"], [["x|y", 1]]) == "| a | b |\n|---|--:|\n| x\\|y | 1 |"
+
+
+def test_the_time_that_a_run_takes_to_end_is_in_no_rate(tmp_path: Path) -> None:
+    lines = [
+        {"env_steps": 64, "wall_s": 1.0, "timed": False},
+        {"env_steps": 128, "wall_s": 1.5, "timed": False},
+        {"env_steps": 128, "wall_s": 1.7, "timed": True},
+        {"env_steps": 192, "wall_s": 2.0, "timed": False},
+    ]
+
+    def rate(*more: dict[str, Any]) -> float:
+        text = "".join(json.dumps(one) + "\n" for one in (*lines, *more))
+        (tmp_path / "metrics.jsonl").write_text(text)
+        return harness.recorded(tmp_path)[1]
+
+    assert rate({"env_steps": 192, "wall_s": 9.0, "timed": False}) == rate() == 128.0
+    assert rate({"env_steps": 256, "wall_s": 4.0, "timed": False}) == 64.0  # it has steps

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from equipoise.nets import precision
+from equipoise.nets.attention import packed_attention
+from equipoise.nets.layout import Layout
+from equipoise.nets.packing import packed_texts
 from equipoise.nets.precision import autocast, backward, exact
 
 CPU = torch.device("cpu")
@@ -75,3 +78,24 @@ def test_without_the_instructions_a_run_is_warned(
     assert not precision.emulated("fp32", "fp32", "cpu") + precision.emulated(
         "bf16", "fp32", "cuda"
     )
+
+
+@pytest.mark.parametrize("keys", [2, 4])
+def test_short_groups_are_attended_to_in_float32_on_a_cpu(keys: int) -> None:
+    data = packed_texts([([1, 2, 3], [[4, 5], [6, 7, 8, 9]]), ([2], [[1, 1, 1]])])
+    layout, count = Layout.of(data), len(data.token)
+    assert layout.short
+    torch.manual_seed(0)
+    heads = (4, keys, keys)
+    q, k, v = (torch.randn(count, n, 8, dtype=torch.bfloat16).requires_grad_() for n in heads)
+    wide_q, wide_k, wide_v = (x.detach().float().requires_grad_() for x in (q, k, v))
+    with autocast("bf16"):
+        found = packed_attention(q, k, v, layout)
+    wanted = packed_attention(wide_q, wide_k, wide_v, layout)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, wanted.to(torch.bfloat16))
+    slope = torch.randn(found.shape).to(torch.bfloat16)
+    found.backward(slope)
+    wanted.backward(slope.float())
+    for one, other in zip((q, k, v), (wide_q, wide_k, wide_v), strict=True):
+        assert one.grad is not None and other.grad is not None
+        assert torch.equal(one.grad, other.grad.to(torch.bfloat16))

@@ -71,8 +71,11 @@ class LoraLinear(nn.Linear):
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))  # as peft
 
     def forward(self, x: Tensor) -> Tensor:
-        update = F.linear(F.linear(x, self.lora_A), self.lora_B)
-        return F.linear(x, self.weight, self.bias) + update * self.scale
+        return F.linear(x, self.weight, self.bias) + self._update(x)
+
+    def _update(self, x: Tensor) -> Tensor:
+        # the scale is with the few numbers between the products
+        return F.linear(F.linear(x, self.lora_A) * self.scale, self.lora_B)
 
     def merged(self, piece: slice = slice(None)) -> Tensor:
         """Return rows of W + alpha / rank B A."""
@@ -104,8 +107,7 @@ class LoraConv1D(LoraLinear):
         self._kind = type(base)
 
     def forward(self, x: Tensor) -> Tensor:
-        update = F.linear(F.linear(x, self.lora_A), self.lora_B)
-        return F.linear(x, self.weight.T, self.bias) + update * self.scale
+        return F.linear(x, self.weight.T, self.bias) + self._update(x)
 
     def merged(self, piece: slice = slice(None)) -> Tensor:
         return torch.addmm(
