@@ -10,7 +10,8 @@ bf16      convolutions, products of matrices and what lies between them are bflo
 fp16      NVIDIA GPUs: the same in float16, with a scaled loss (``learners/scaling.py``)
 ========  ==========================================================================================================
 
-Weights, gradients and the optimiser's memory are always float32. If a run learns in tf32 or fp16 on
+The learner's weights, gradients and the optimiser's memory are always float32. An engine that draws
+text rounds the weights of its products once, when it gets them. If a run learns in tf32 or fp16 on
 a GPU, workers that act on a CPU, which lacks both, compute in fp32.
 """  # noqa: E501
 
