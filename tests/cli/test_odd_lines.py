@@ -160,8 +160,10 @@ def test_a_dry_run_refuses_what_cannot_run_there() -> None:
     serial = ("train", "CartPole-v1", "--on", "serial", "--balance", "auto", "--dry-run")
     code, said = typed(*serial, "--max-lag", "2")
     assert code == 2 and "balance: expected off with on=serial" in said, said
-    code, said = typed("train", *words[:-3], "--dry-run", "--set", "algorithm.temperature=inf")
-    assert code == 2 and "algorithm.temperature: expected more than 0 and at most 100" in said
+    for heat in ("inf", "1e-320", "0"):
+        setting = f"algorithm.temperature={heat}"
+        code, said = typed("train", *words[:-3], "--dry-run", "--set", setting)
+        assert code == 2 and "algorithm.temperature: expected 0.001 to 100" in said, said
 
 
 def test_counts_are_read_before_anything_is_measured() -> None:

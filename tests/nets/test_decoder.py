@@ -1,16 +1,21 @@
 """The decoder against a slow twin that knows no packing, no cache and no batches."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from equipoise.nets import attention, cache
 from equipoise.nets import token_logp as head
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.layout import Layout
-from equipoise.nets.pieces import neighbours, put_together
+from equipoise.nets.pieces import neighbours, put_together, together
+from equipoise.nets.precision import autocast
 from equipoise.nets.token_logp import token_logp
 from equipoise.types.packed import Packed
 
@@ -384,3 +389,27 @@ def test_the_weights_of_a_fresh_decoder_lie_together():
     net = Decoder(DecoderConfig(**SHAPE))
     mlp = net.model.layers[1].mlp
     assert neighbours([mlp.gate_proj.weight, mlp.up_proj.weight]) is not None
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_neighbours_give_what_their_copy_gives(bias: bool, precision: Any) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(12, size, bias) for size in (8, 4, 4)]
+    put_together(*layers)
+    assert neighbours([one.weight for one in layers]) is not None
+    x = torch.randn(6, 12, requires_grad=True)
+    given = [x, *(weight for one in layers for weight in one.parameters())]
+    slope = torch.randn(6, 16)
+
+    def grads(joined: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with autocast(precision):
+            out = joined()
+        return out, *torch.autograd.grad(out, given, slope.to(out.dtype))
+
+    def copied() -> torch.Tensor:
+        biases = torch.cat([one.bias for one in layers]) if bias else None
+        return F.linear(x, torch.cat([one.weight for one in layers]), biases)
+
+    for one, other in zip(grads(lambda: together(x, *layers)), grads(copied), strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)

@@ -72,7 +72,7 @@ class TextLearns(Learns):
         Help("Most tokens per micro-batch; 0 takes all at once"),
     ] = 0
     temperature: Annotated[
-        Annotated[float, Range(0, 100, above=True)],
+        Annotated[float, Range(1e-3, 100)],
         Help(
             "Sampling temperature of tokens",
             "The loss takes all probabilities at this temperature.",

@@ -100,12 +100,39 @@ def together(x: Tensor, *layers: nn.Linear, linear: Linear | None = None) -> Ten
     weights = [layer.weight for layer in layers]
     biases: list[Tensor | None] = [layer.bias for layer in layers]
     bias = torch.cat([one for one in biases if one is not None]) if biases[0] is not None else None
+    weight = neighbours([one.detach() for one in weights])
     if torch.is_grad_enabled():
-        return F.linear(x, torch.cat(weights), bias)
-    weight = neighbours(weights)
+        if weight is None or x.dim() != 2:
+            return F.linear(x, torch.cat(weights), bias)
+        return _Neighbours.apply(x, weight, bias, *weights)  # type: ignore[no-any-return,no-untyped-call]
     if weight is None:  # to copy them would cost more than products
         return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in layers], -1)
     return F.linear(x, weight, bias)
+
+
+class _Neighbours(torch.autograd.Function):
+    """A linear layer whose weight is several ones' that lie one behind the other, not copied."""
+
+    @staticmethod
+    def forward(
+        ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None, *parts: Tensor
+    ) -> Tensor:
+        kind = x.device.type
+        ctx.formats = x.dtype, weight.dtype
+        ctx.rows = [len(part) for part in parts]
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = ctx.formats
+        dx = (grad @ weight).to(of_x) if ctx.needs_input_grad[0] else None
+        db = grad.sum(0).to(of_weight) if ctx.needs_input_grad[2] else None
+        return dx, None, db, *torch.split((grad.T @ x).to(of_weight), ctx.rows)
 
 
 def neighbours(weights: Sequence[Tensor]) -> Tensor | None:

@@ -19,7 +19,7 @@ def problems(source: TaskSource, place: Placement, *, draws: bool) -> list[str]:
         ("source.lora", source.lora, None, "generators draw with merged adapters"),
         ("source.adapter", source.adapter, "", "generators draw with merged adapters"),
         ("source.weights", source.weights, "fp32", "generators would draw with rounded weights"),
-        ("placement.precision", place.precision, "fp32", "generators compute in fp32"),
+        ("placement.precision", place.precision, "fp32", "its sums are those of fp32"),
         ("placement.device", place.device, "cpu", "its sums are fixed on CPUs alone"),
     ]
     found = [
