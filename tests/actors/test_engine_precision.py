@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+import equipoise as eq
 from equipoise.actors.engine.engine import OnUpdate, Sampled
 from equipoise.actors.engine.paged_engine import PagedEngine
 from equipoise.actors.engine.torch_engine import Ends, TorchEngine
@@ -26,6 +28,7 @@ from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.precision import autocast
 from equipoise.nets.token_logp import token_logp
+from equipoise.record.checkpoint import params_sha256
 from equipoise.sources.text import texts_of
 from equipoise.types import Placement, Policy, Program, TaskSource
 
@@ -64,7 +67,7 @@ def prompt(group: int) -> list[int]:
 
 def engine_of(net: Decoder, name: str = "a row each", **how: Any) -> TorchEngine:
     given: dict[str, Any] = {"rows": 24, "length": 40, "ends": Ends((0,)), "seed": 3}
-    return ENGINES[name](copy.deepcopy(net), **given | {"precision": "bf16"} | how)
+    return ENGINES[name](net, **given | {"precision": "bf16"} | how)
 
 
 def drawn(
@@ -136,7 +139,11 @@ def test_products_are_rounded_and_nothing_else(family: str) -> None:
                 LOW if type(module) is nn.Linear or weight is head else torch.float32
             )
     assert engine._now.decoding._store.dtype == torch.float32  # type: ignore[union-attr]
-    assert all(x.dtype == torch.float32 for x in net.parameters())
+    # evaluations draw with a network that is saved afterwards
+    assert all(
+        x.dtype == torch.float32 and torch.equal(x, other)
+        for x, other in zip(net.parameters(), decoder(family).parameters(), strict=True)
+    )
 
 
 def test_a_long_prompt_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +165,8 @@ def test_adapters_are_not_rounded_away(precision: Any) -> None:
     with torch.no_grad():
         for layer in lora.layers_of(net).values():
             layer.lora_B.normal_(std=1e-3)
-    rounded, exact = engine_of(net, precision=precision), engine_of(net, precision="fp32")
+    rounded = engine_of(copy.deepcopy(net), precision=precision)
+    exact = engine_of(net, precision="fp32")
     for one, other in zip(drawn(rounded), drawn(exact), strict=True):
         assert one.token.tolist() == other.token.tolist()
         np.testing.assert_allclose(one.logp, other.logp, atol=1e-5 if precision == "bf16" else 0.1)
@@ -168,14 +176,14 @@ def test_adapters_are_not_rounded_away(precision: Any) -> None:
 def test_a_format_that_a_cpu_lacks_changes_nothing(precision: Any) -> None:
     net = decoder("llama")
     for one, other in zip(
-        drawn(engine_of(net, precision=precision)),
+        drawn(engine_of(decoder("llama"), precision=precision)),
         drawn(engine_of(net, precision="fp32")),
         strict=True,
     ):
         assert one.logp.tolist() == other.logp.tolist()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral"])
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "mixtral", "cohere"])
 def test_a_model_that_transformers_computes(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from tests.language.test_architectures import model_in
@@ -187,7 +195,7 @@ def test_a_model_that_transformers_computes(kind: str, tmp_path: Path) -> None:
     def text(group: int) -> list[int]:
         return [0, 1, 2, 3][: 1 + group]
 
-    assert 0 < gap(net, drawn(engine, range(4), text, 20), text) < 0.05
+    assert 0 < gap(net, drawn(engine, range(4), text, 20), text) < 0.005
     weights = [x for x in engine._now.net.parameters() if x.dtype == LOW]
     assert weights
 
@@ -208,3 +216,15 @@ def test_generators_and_evaluations_compute_in_the_runs_precision(
         net = architectures.build(text.spec.model, text.spec.weights)
         engine = source.engine(text, algorithm, net, greedy=greedy)
         assert engine._now.net.head.dtype == dtype
+
+
+def test_what_is_saved_of_a_run_in_bf16_is_float32(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": "tiny", "batch": 32, "steps": 64, "actors": 1, "max_lag": 0}
+    given |= {"evaluate_episodes": 4, "evaluate_every": 32, "on": "serial", "precision": "bf16"}
+    done = eq.train("sort", "grpo", out=tmp_path / "run", tensorboard=False, **given)
+    files = [*(tmp_path / "run/checkpoints").rglob("weights.safetensors")]
+    assert {file.parent.parent.name for file in files} == {"best", "checkpoints"}
+    for file in files:
+        assert {x.dtype for x in load_file(file).values()} == {torch.float32}
+    last = load_file(tmp_path / "run/checkpoints/step_64/weights.safetensors")
+    assert done.summary["params_sha256"] == params_sha256(last)

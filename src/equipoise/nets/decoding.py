@@ -26,7 +26,7 @@ from equipoise.nets.cache import BySlot, Written
 from equipoise.nets.decoder import Decoder, Layer
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.pages import PAGE, Pages
-from equipoise.nets.precision import autocast, backward, round_products
+from equipoise.nets.precision import autocast, backward
 from equipoise.types import Precision
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
@@ -69,14 +69,13 @@ class Room:
         precision: Precision = "fp32",
     ) -> None:
         """``pages``: of all texts together; 0: each text has room for ``length`` tokens. ``other``:
-        the room of other weights, whose texts go on. ``precision``: of the products; in bf16 and
-        fp16 the weights of ``net`` are rounded in place.
+        the room of other weights, whose texts go on. ``precision``: of the products, whose weights
+        are rounded already (``precision.rounded_products``).
         """
         c, device = net.config, net.head.device
         self._net, self._slots, self._length = net, slots, length
         self._precision = precision
         self._autocast, self._exactness = autocast(precision, device), backward(precision, device)
-        round_products(net, net.head, precision)
         self._kv = c.num_key_value_heads
         texts = (pages, PAGE) if pages else (slots, length)
         shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)

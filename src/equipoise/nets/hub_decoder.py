@@ -27,7 +27,7 @@ from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
-from equipoise.nets.precision import autocast, round_products
+from equipoise.nets.precision import autocast, low_dtype
 from equipoise.private.transformers import has_class, layers
 from equipoise.types import Precision
 from equipoise.types.packed import Fields, Packed
@@ -489,6 +489,10 @@ def make_slots(slots: int, length: int) -> Foreign:
     return Slots()
 
 
+def _widened(layer: nn.Module, given: object, out: Tensor) -> Tensor:
+    return out.float()
+
+
 class HubDecoding:
     """One token of many texts at a time, as ``Decoding``."""
 
@@ -496,7 +500,9 @@ class HubDecoding:
         """``precision``: as for ``Decoding``."""
         self._net, self._cache, self._precision = net, cache, precision
         self._autocast = autocast(precision, net.head.device)
-        round_products(net, net.head, precision)
+        if low_dtype(precision, net.head.device) is not None:
+            # a head that is tied to it is rounded, and what lies between products is float32
+            net.module.get_input_embeddings().register_forward_hook(_widened)
 
     def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
         """As ``Decoder.prefill``."""

@@ -17,10 +17,12 @@ a GPU, workers that act on a CPU, which lacks both, compute in fp32.
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +50,8 @@ class Products:
         exactness, torch.backends.cudnn.allow_tf32 = self._before.pop()
         torch.set_float32_matmul_precision(exactness)
 
+
+Net = TypeVar("Net", bound=nn.Module)
 
 PLAIN = nullcontext()
 WITH_BF16 = (
@@ -113,15 +117,18 @@ def low_dtype(precision: Precision, device: str | torch.device = "cpu") -> torch
     return FLOATS.get(precision) if precision in PRECISIONS[torch.device(device).type] else None
 
 
-def round_products(net: nn.Module, head: Tensor, precision: Precision) -> None:
-    """Round the weights of linear layers and of the head to the products' format, in place, so that
-    they are not rounded in each pass.
+def rounded_products(net: Net, head: Tensor, precision: Precision) -> Net:
+    """A copy of a network whose linear layers and head have weights in the products' format, so
+    that they are not rounded in each pass; it shares all else. ``net`` itself in other formats.
     """
     if (dtype := low_dtype(precision, head.device)) is None:
-        return
+        return net
     layers = (layer for layer in net.modules() if isinstance(layer, nn.Linear))
-    for weight in (head, *(x for layer in layers for x in layer.parameters())):
-        weight.data = weight.data.to(dtype)
+    products = {id(x): x for layer in layers for x in layer.parameters()} | {id(head): head}
+    with torch.no_grad():
+        copies: dict[int, Tensor] = {id(x): x for x in (*net.parameters(), *net.buffers())}
+        copies |= {key: nn.Parameter(x.to(dtype), False) for key, x in products.items()}
+    return copy.deepcopy(net, copies)
 
 
 def autocast(

@@ -25,7 +25,7 @@ from equipoise.actors.engine.engine import Continuation, OnUpdate, Partial, Samp
 from equipoise.nets import invariant, lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import pieces
-from equipoise.nets.precision import FLOATS
+from equipoise.nets.precision import FLOATS, rounded_products
 from equipoise.nets.room import AnyRoom, make_room
 from equipoise.types import Precision
 from equipoise.types.packed import Stop
@@ -139,11 +139,13 @@ class TorchEngine:
         self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
+        self._layers = lora.layers_of(net)
+        if self._layers and precision in FLOATS:
+            precision = "fp32"
+        net = rounded_products(net, net.head, precision)
         # A network with adapters draws merged, from a copy; its adapters are merged again with each
         # new version.
-        self._adapted, self._layers = net, lora.layers_of(net)
-        precision = "fp32" if self._layers and precision in FLOATS else precision
-        net = lora.merged(net)
+        self._adapted, net = net, lora.merged(net)
         self._now = _Weights(net, self._room(net, rows, length, precision))
         self._log_softmax = invariant.log_softmax if net.batch_invariant else torch_log_softmax
         # memory for the next version's parts while this one draws
