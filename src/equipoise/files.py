@@ -250,8 +250,10 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
                 os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp's 0600 would hide a run from the people it is shared with
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if synced:
         sync_directory(path.parent)

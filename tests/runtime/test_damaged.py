@@ -8,7 +8,9 @@ import gc
 import hashlib
 import importlib
 import json
+import shutil
 import struct
+import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,8 @@ from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
 from equipoise.schema import Anything, Each, Items, Maybe, Number, Row, Text, check
-from tests.runtime.test_resume import go_on, program, train
+from tests.runtime.resuming import command
+from tests.runtime.test_resume import files_of, go_on, program, train
 
 pytestmark = pytest.mark.few(2)  # all cases: make test-all
 
@@ -569,3 +572,20 @@ def test_an_error_of_an_env_with_the_name_of_one_of_ours_is_the_env_s() -> None:
     assert spoken(WorkerFailed("actor 0", "raised", told)) == ""
     told = "Traceback ...\nequipoise.errors.Damaged: a file; remove it"
     assert spoken(WorkerFailed("actor 0", "raised", told)) == "a file; remove it"
+
+
+@pytest.mark.thorough
+def test_a_worker_that_cannot_go_on_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    train(program(), tmp_path / "run", "process")
+    place = next((tmp_path / "run/checkpoints").glob("step_2048"))
+    rewrite(place, "learner.safetensors", (place / "learner.safetensors").read_bytes()[:4000])
+    for other in (tmp_path / "run/checkpoints").glob("step_*"):
+        if other != place:
+            shutil.rmtree(other)
+    before = files_of(tmp_path / "run")
+    words = command("resume", str(tmp_path / "run"), "--steps", "4096")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and "nothing was changed" in said, said
+    assert "Traceback" not in said and "weights up to here are saved" not in said, said
+    assert files_of(tmp_path / "run") == before

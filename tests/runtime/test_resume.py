@@ -26,6 +26,7 @@ from equipoise.learners.learner import Learner
 from equipoise.record import checkpoint, statefile
 from equipoise.record.checkpoint import load as load_checkpoint
 from equipoise.record.directory import RunDirectory
+from equipoise.run.outside import Worlds
 from equipoise.run.run import Run
 from equipoise.workers.env import env_seed
 from tests.conftest import descendants
@@ -326,25 +327,30 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    names = ("metrics.jsonl", "summary.json", "run.json")
+    names = ("metrics.jsonl", "summary.json", "run.json", "spec.json")
     return {name: (run / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("ends", ["closed", "cannot start", "damaged"])
-def test_a_resume_that_comes_to_nothing_leaves_reports_and_summary(
+@pytest.mark.parametrize("ends", ["closed", "cannot start", "damaged", "interrupted", "killed"])
+def test_a_resume_that_comes_to_nothing_leaves_the_run_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     whole = train(program(), tmp_path / "run")
     before = files_of(tmp_path / "run")
     run = api.start(resume=tmp_path / "run", steps=4096)
-    if ends == "closed":
-        run.close()
-    else:
+    assert files_of(tmp_path / "run") == before  # for a SIGKILL
+    if ends in ("cannot start", "damaged"):
         error = OSError(errno.ENOMEM, "none") if ends == "cannot start" else ValueError("torn")
         with monkeypatch.context() as patch:
             patch.setattr(Run, "_begin", lambda *_: (_ for _ in ()).throw(error))
             with pytest.raises((CannotStart, ValueError)):
                 next(run)
+    elif ends in ("interrupted", "killed"):
+        raised = KeyboardInterrupt() if ends == "interrupted" else WorkerFailed("learner", "died")
+        with monkeypatch.context() as patch:
+            patch.setattr(Worlds, "tell", lambda *_: (_ for _ in ()).throw(raised))
+            with pytest.raises(type(raised)):
+                list(run)
     run.close()
     assert files_of(tmp_path / "run") == before
     assert go_on(tmp_path / "run", steps=4096)["env_steps"] == 4096

@@ -80,6 +80,8 @@ def show(
     if run.summary is not None:
         view.summarise(run.summary, run.directory)
         interrupted = interrupted or run.summary["status"] == "interrupted"
+    elif interrupted and command == "resume":
+        print(f"equipoise {command}: interrupted, and the run is as it was", file=sys.stderr)
     if said:
         fail(said, f"equipoise {command}", code=1)
     if failed is not None:

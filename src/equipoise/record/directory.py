@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +30,7 @@ from equipoise.record.checkpoint import Entry, Source, params_sha256
 from equipoise.record.completions import write_completions
 from equipoise.record.events import Events, scalars
 from equipoise.record.live import Live
-from equipoise.record.mirror import Mirror
+from equipoise.record.mirror import Mirror, Store
 from equipoise.record.origin import commit, host, versions
 from equipoise.record.paths import CAPSULES, RUN, VIDEOS
 from equipoise.record.report import (
@@ -59,6 +60,15 @@ BEST = "best"  # within checkpoints/: the weights of the best evaluation
 KEPT = 3  # whole checkpoints
 
 
+@dataclass(frozen=True, slots=True)
+class _GoingOn:
+    """A run that goes on, and has not written anything yet."""
+
+    step: int
+    told: Sequence[Mapping[str, object]]  # the reports that are there
+    mirror: str | None  # a URL
+
+
 class RunDirectory:
     """One run's directory, made by ``create`` (which writes) or found by ``open`` (which reads)."""
 
@@ -71,9 +81,7 @@ class RunDirectory:
         self._metrics: FileIO | None = None
         self._live: Live | None = None
         self._lock: int | None = None
-        self._unconfirmed = False
-        # files as they were before going on, to be written again if it comes to nothing
-        self._before: dict[str, bytes] = {}
+        self._going_on: _GoingOn | None = None  # until something is written
         self.mirror: Mirror | None = None  # at a URL
 
     @classmethod
@@ -140,18 +148,19 @@ class RunDirectory:
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
-        """Write into this directory again from ``step`` on: later reports are cut off. If it is
-        closed before anything is reported, reports and summary are as before.
+        """Write into this directory again from ``step`` on. Later reports are cut off, and the
+        summary is removed, once there is something to write (``confirm``).
 
         ``extra``, ``spec``, ``mirror``: as for ``create``. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
             told = self.readable_metrics()
-            files = [self.path / name for name in (METRICS, SUMMARY)]
-            self._before = {file.name: file.read_bytes() for file in files if file.is_file()}
             self._begin_trackers(reported=max(map(step_of, told), default=-1))
-            self.rewind(step, source, told)
+            if mirror is not None:
+                Store(mirror)  # a wrong URL is refused now
+            self._going_on = _GoingOn(step, told, mirror)
+            self.rewind(step, source)
             resumed = {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "step": step,
@@ -168,17 +177,13 @@ class RunDirectory:
             }
             self.run |= plain(extra or {})
             self.run["resumed"] = [*self.run.get("resumed", []), resumed]
-            self._program = program
-            self._unconfirmed = True
-            self._write_spec(spec)
-            (self.path / SUMMARY).unlink(missing_ok=True)
-            self._begin_mirror(mirror)
+            self._program, self._spec = program, spec
         except BaseException:
             self.close()
             raise
 
     def _begin_mirror(self, url: str | None) -> None:
-        """The last step of a beginning, so that no failed beginning is copied."""
+        """Copy to the URL from now on. Nothing of a beginning that fails is copied."""
         self.mirror = None if url is None else Mirror(self.path, url)
 
     def _write_spec(self, spec: Mapping[str, object] | None) -> None:
@@ -186,32 +191,44 @@ class RunDirectory:
         if spec is not None:
             write_atomic(self.path / checkpoint.SPEC, json_bytes(spec))
 
-    def confirm(self) -> None:
-        """Write run.json as it was changed by going on, once the run works."""
-        if self._unconfirmed:
-            self._unconfirmed, self._before = False, {}
-            write_atomic(self.path / RUN, json_bytes(self.run))
+    @property
+    def going_on(self) -> bool:
+        """Has the run gone on, and nothing been written since?"""
+        return self._going_on is not None
 
-    def rewind(
-        self,
-        step: int,
-        source: Source | None = None,
-        told: Sequence[Mapping[str, object]] | None = None,
-    ) -> None:
+    def confirm(self) -> None:
+        """Write what going on changes, before the first that is written."""
+        if self._going_on is None:
+            return
+        now = self._going_on
+        self._cut(now.step, now.told)
+        self._write_spec(self._spec)
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        write_atomic(self.path / RUN, json_bytes(self.run))
+        self._going_on = None
+        self._begin_mirror(now.mirror)
+
+    def rewind(self, step: int, source: Source | None = None) -> None:
         """Cut off reports and checkpoints after a step, and the last report of the run.
 
-        ``source``: the checkpoint of that step; ``told``: the reports, if they are read already.
+        ``source``: the checkpoint of that step.
         """
-        told = self.readable_metrics() if told is None else told
+        if self._going_on is None:
+            self._cut(step, self.readable_metrics())
+        else:
+            self._going_on = replace(self._going_on, step=step)
+        self._close_events()
+        self._purge_step = step + 1
+        checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
+
+    def _cut(self, step: int, told: Sequence[Mapping[str, object]]) -> None:
+        """Cut off reports after a step, of all that are ``told``."""
         write_atomic(self.path / METRICS, kept_lines(told, step))
         assert self._metrics is not None
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)
-        self._close_events()
-        self._purge_step = step + 1
         if self._trackers is not None:
             self._trackers.rewind()
-        checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
     def _begin_writing(self) -> None:
         self._lock = paths.lock(self.path)
@@ -350,7 +367,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, object]) -> Summary:
         """Write summary.json -> what was written."""
-        self._before = {}
+        self.confirm()
         return write_summary(self.path, summary)
 
     def summary(self) -> Summary | None:
@@ -358,17 +375,9 @@ class RunDirectory:
         return read_summary(self.path)
 
     def close(self) -> None:
-        lost = self.lost()
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        before, self._before = self._before, {}
-        for name, data in before.items() if not lost else ():
-            try:
-                write_atomic(self.path / name, data)
-            except OSError as error:
-                text = f"{self.path / name} is not as it was before the resume: {error}"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._close_events()
         if self._trackers is not None:
             failed = (self.summary() or {}).get("status") == "failed"
@@ -404,10 +413,12 @@ class RunDirectory:
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
         """checkpoints/step_N, of weights alone: complete or not there at all."""
+        self.confirm()
         return checkpoint.save(self.checkpoints, step, params, meta, self._spec)
 
     def keep_completions(self, step: int, samples: Sequence[Mapping[str, object]]) -> None:
         """Write the completions of an evaluation over the last ones, and send them to trackers."""
+        self.confirm()
         write_completions(self.path, step, samples)
         if self._trackers is not None:
             self._trackers.completions(samples, step)
@@ -416,6 +427,7 @@ class RunDirectory:
         self, step: int, params: Mapping[str, Tensor], meta: Mapping[str, object]
     ) -> Path:
         """checkpoints/best/step_N: the best weights, in place of those before."""
+        self.confirm()
         saved = checkpoint.save(self.checkpoints / BEST, step, params, meta, self._spec)
         for other in saved.parent.glob("step_*"):
             if other != saved:
@@ -450,6 +462,7 @@ class RunDirectory:
         meta: Mapping[str, object],
     ) -> Path:
         """Add the driver's state to the checkpoint aside, name it, remove old ones."""
+        self.confirm()
         self.sync_metrics()
         place = checkpoint.aside(self.checkpoints, step)
         files = files | checkpoint.add(place, checkpoint.DRIVER, json_bytes(driver))

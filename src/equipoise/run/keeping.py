@@ -202,9 +202,11 @@ class Checkpointing:
         evaluation = evaluations.advance(until)
         reporter.evaluated(evaluation, evaluations.solved)
         if evaluation is not None and evaluations.answers:
-            self._files.keep_completions(
-                evaluation.step, [asdict(one) for one in evaluations.answers]
-            )
+            answers = [asdict(one) for one in evaluations.answers]
+            try:
+                self._files.keep_completions(evaluation.step, answers)
+            except OSError as error:
+                reporter.note(f"warning: the completions were not written: {error}")
         if evaluation is not None and evaluation.mean > self._files.best_mean():
             meta = self.meta(evaluation.version) | {"status": "best"}
             self.weights(

@@ -370,24 +370,39 @@ class Run:
             yield from self._noted(attempt)
             raise
         finally:
-            whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
-            # the records end here: use what exists
-            if status in ("alarmed", "interrupted", "failed"):
-                self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
-            attempt.reporter.settle()
-            attempt.evaluations.close()
-            if status != "solved":
-                attempt.evaluations.snapshot()
-            attempt.runtime.stop()
-            if status != "completed" and (said := attempt.evaluations.missing()):
-                attempt.reporter.note(said)
-            whole = whole or self._keeping.version == attempt.evaluations.version
-            self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=whole)
+            if status in ("interrupted", "failed") and self._came_to_nothing(attempt):
+                attempt.evaluations.close()
+                attempt.runtime.stop()
+                self._files.close()
+            else:
+                self._finish(attempt, status)
         if status == "completed" and self.program.evaluation.episodes:
             yield from self._last_evaluation(attempt, interrupt)
         last = self._keeping.recorded(attempt.reporter.report(final=True), attempt.reporter)
         self._files.close()
         yield last
+
+    def _came_to_nothing(self, attempt: Attempt) -> bool:
+        """Has a run that goes on neither learned nor written anything? Its files stay as they
+        were.
+        """
+        return self._files.going_on and attempt.runtime.stats().version == self._keeping.version
+
+    def _finish(self, attempt: Attempt, status: str) -> None:
+        """Save what is still to be saved, and sum the run up."""
+        whole = status in ("interrupted", "solved", "alarmed") and self._last_cut(attempt)
+        # the records end here: use what exists
+        if status in ("alarmed", "interrupted", "failed"):
+            self._keeping.recorded(attempt.reporter.report(timed=True), attempt.reporter)
+        attempt.reporter.settle()
+        attempt.evaluations.close()
+        if status != "solved":
+            attempt.evaluations.snapshot()
+        attempt.runtime.stop()
+        if status != "completed" and (said := attempt.evaluations.missing()):
+            attempt.reporter.note(said)
+        whole = whole or self._keeping.version == attempt.evaluations.version
+        self._keeping.ended(status, attempt.reporter, attempt.evaluations, whole=whole)
 
     def _handle(self, message: Message, attempt: Attempt) -> Report | None:
         """A record becomes a report, a cut a checkpoint, a note is reported."""
