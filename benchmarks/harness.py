@@ -227,7 +227,7 @@ def run_for_json(
 def recorded(run: Path) -> tuple[list[dict[str, Any]], float]:
     """The records of a run by steps, and its env steps/s between the first and the last of them.
 
-    The last report of a run is none if no step came before it: it has the time that the end took.
+    A final report without new steps is left out, since its time includes the end of the run.
     """
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [one for one in map(json.loads, lines) if not one.get("timed")]

@@ -413,3 +413,10 @@ def test_neighbours_give_what_their_copy_gives(bias: bool, precision: Any) -> No
 
     for one, other in zip(grads(lambda: together(x, *layers)), grads(copied), strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other)
+    assert type(together(x, *layers).grad_fn).__name__ == "_NeighboursBackward"
+    for layer in layers:
+        layer.requires_grad_(False)
+    assert torch.equal(
+        torch.autograd.grad(together(x, *layers), x, slope)[0],
+        torch.autograd.grad(copied(), x, slope)[0],
+    )

@@ -327,8 +327,12 @@ def test_changes_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    names = ("metrics.jsonl", "summary.json", "run.json", "spec.json")
-    return {name: (run / name).read_bytes() for name in names}
+    """All but what a start writes for those who watch."""
+    return {
+        str(file.relative_to(run)): file.read_bytes()
+        for file in run.rglob("*")
+        if file.is_file() and file.parent.name != "logs" and file.name != "live.json"
+    }
 
 
 @pytest.mark.parametrize("ends", ["closed", "cannot start", "damaged", "interrupted", "killed"])
@@ -336,6 +340,9 @@ def test_a_resume_that_comes_to_nothing_leaves_the_run_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     whole = train(program(), tmp_path / "run")
+    params, meta = load_checkpoint(tmp_path / "run/checkpoints/step_2048")
+    # later ones, of weights alone
+    checkpoint.save(tmp_path / "run/checkpoints", 2560, params, meta, None)
     before = files_of(tmp_path / "run")
     run = api.start(resume=tmp_path / "run", steps=4096)
     assert files_of(tmp_path / "run") == before  # for a SIGKILL

@@ -376,7 +376,8 @@ class Decoder(nn.Module):
         self, token: Tensor, position: Tensor, attention: Attend, linear: Linear | None = None
     ) -> Tensor:
         cos, sin = self._rotation(position)
-        x = F.embedding(token, self.model.embed_tokens.weight)
+        # tied to a head that an engine rounds, it is rounded too
+        x = F.embedding(token, self.model.embed_tokens.weight).to(self.model.norm.weight.dtype)
         for i, layer in enumerate(self.model.layers):
             x = layer(x, cos, sin, partial(attention, i), linear)
         return rms_norm(x, self.model.norm.weight, self.config.rms_norm_eps)

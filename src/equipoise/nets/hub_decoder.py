@@ -188,6 +188,10 @@ class HubDecoder(Decoder, Layered):
         return hidden
 
     def decoding(self, slots: int, length: int, precision: Precision = "fp32") -> HubDecoding:
+        if low_dtype(precision, self.head.device) is not None:
+            # An embedding that is tied to the head is rounded. What lies between the products is
+            # float32.
+            self.module.get_input_embeddings().register_forward_hook(_widened)
         return HubDecoding(self, make_slots(slots, length), precision)
 
     @torch.no_grad()
@@ -500,9 +504,6 @@ class HubDecoding:
         """``precision``: as for ``Decoding``."""
         self._net, self._cache, self._precision = net, cache, precision
         self._autocast = autocast(precision, net.head.device)
-        if low_dtype(precision, net.head.device) is not None:
-            # a head that is tied to it is rounded, and what lies between products is float32
-            net.module.get_input_embeddings().register_forward_hook(_widened)
 
     def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
         """As ``Decoder.prefill``."""

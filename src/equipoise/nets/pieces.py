@@ -111,7 +111,7 @@ def together(x: Tensor, *layers: nn.Linear, linear: Linear | None = None) -> Ten
 
 
 class _Neighbours(torch.autograd.Function):
-    """A linear layer whose weight is several ones' that lie one behind the other, not copied."""
+    """A linear layer over several neighbouring weights, without a copy of them."""
 
     @staticmethod
     def forward(
@@ -132,6 +132,8 @@ class _Neighbours(torch.autograd.Function):
         of_x, of_weight = ctx.formats
         dx = (grad @ weight).to(of_x) if ctx.needs_input_grad[0] else None
         db = grad.sum(0).to(of_weight) if ctx.needs_input_grad[2] else None
+        if not any(ctx.needs_input_grad[3:]):  # frozen
+            return dx, None, db, *[None] * len(ctx.rows)
         return dx, None, db, *torch.split((grad.T @ x).to(of_weight), ctx.rows)
 
 

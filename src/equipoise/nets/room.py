@@ -1,4 +1,4 @@
-"""The room of texts that an engine draws, by the kind of its network."""
+"""Make the memory and the passes that fit an engine's network."""
 
 from __future__ import annotations
 

@@ -189,12 +189,9 @@ def retain(
 
     Not while a replay's rows are written. ``known``: a checkpoint whose manifest was read already.
     """
-    found = steps(directory)
-    beyond = [entry for entry in found if upto is not None and entry[0] > upto]
-    for step, path in beyond:
-        pin_of(directory, step).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-    for step, path in [entry for entry in found if entry not in beyond][last:]:
+    if upto is not None:
+        cut(directory, upto)
+    for step, path in steps(directory)[last:]:
         _remove_unpinned(path, pin_of(directory, step))
     rows = [file for file in (directory / SEGMENTS).rglob("*") if file.is_file()]
     named: set[str] = set()
@@ -209,6 +206,14 @@ def retain(
         name = file.relative_to(directory / SEGMENTS).as_posix()
         if SEGMENT.fullmatch(name) and name not in named:
             file.unlink(missing_ok=True)
+
+
+def cut(directory: Path, upto: int) -> None:
+    """Remove the checkpoints after step ``upto``. ``retain`` removes what only they named."""
+    for step, path in steps(directory):
+        if step > upto:
+            pin_of(directory, step).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def pin_of(directory: Path, step: int) -> Path:

@@ -65,7 +65,7 @@ class _GoingOn:
     """A run that goes on, and has not written anything yet."""
 
     step: int
-    told: Sequence[Mapping[str, object]]  # the reports that are there
+    reports: Sequence[Mapping[str, object]]  # of the file
     mirror: str | None  # a URL
 
 
@@ -148,18 +148,18 @@ class RunDirectory:
         source: Source | None = None,
         mirror: str | None = None,
     ) -> None:
-        """Write into this directory again from ``step`` on. Later reports are cut off, and the
-        summary is removed, once there is something to write (``confirm``).
+        """Write into this directory again from ``step`` on. Later reports and checkpoints are cut
+        off, and the summary is removed, once there is something to write (``confirm``).
 
         ``extra``, ``spec``, ``mirror``: as for ``create``. ``source``: the checkpoint.
         """
         self._begin_writing()
         try:
-            told = self.readable_metrics()
-            self._begin_trackers(reported=max(map(step_of, told), default=-1))
+            reports = self.readable_metrics()
+            self._begin_trackers(reported=max(map(step_of, reports), default=-1))
             if mirror is not None:
                 Store(mirror)  # a wrong URL is refused now
-            self._going_on = _GoingOn(step, told, mirror)
+            self._going_on = _GoingOn(step, reports, mirror)
             self.rewind(step, source)
             resumed = {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -193,37 +193,38 @@ class RunDirectory:
 
     @property
     def going_on(self) -> bool:
-        """Has the run gone on, and nothing been written since?"""
+        """Is the resume still without a write?"""
         return self._going_on is not None
 
     def confirm(self) -> None:
-        """Write what going on changes, before the first that is written."""
+        """Write what a resume changes, before its first write."""
         if self._going_on is None:
             return
         now = self._going_on
-        self._cut(now.step, now.told)
+        self._cut(now.step, now.reports)
+        checkpoint.cut(self.checkpoints, now.step)
         self._write_spec(self._spec)
         (self.path / SUMMARY).unlink(missing_ok=True)
         write_atomic(self.path / RUN, json_bytes(self.run))
-        self._going_on = None
         self._begin_mirror(now.mirror)
+        self._going_on = None
 
     def rewind(self, step: int, source: Source | None = None) -> None:
         """Cut off reports and checkpoints after a step, and the last report of the run.
 
         ``source``: the checkpoint of that step.
         """
-        if self._going_on is None:
-            self._cut(step, self.readable_metrics())
-        else:
-            self._going_on = replace(self._going_on, step=step)
         self._close_events()
         self._purge_step = step + 1
+        if self._going_on is not None:
+            self._going_on = replace(self._going_on, step=step)
+            return
+        self._cut(step, self.readable_metrics())
         checkpoint.retain(self.checkpoints, KEPT, upto=step, known=source)
 
-    def _cut(self, step: int, told: Sequence[Mapping[str, object]]) -> None:
-        """Cut off reports after a step, of all that are ``told``."""
-        write_atomic(self.path / METRICS, kept_lines(told, step))
+    def _cut(self, step: int, reports: Sequence[Mapping[str, object]]) -> None:
+        """Leave the ``reports`` up to a step in the file."""
+        write_atomic(self.path / METRICS, kept_lines(reports, step))
         assert self._metrics is not None
         self._metrics.close()
         self._metrics = (self.path / METRICS).open("ab", buffering=0)

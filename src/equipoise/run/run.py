@@ -306,7 +306,7 @@ class Run:
         self._files.rewind(step_of(self._source.meta), self._source)
 
     def _train(self, interrupt: Interrupt) -> Generator[Report]:
-        status, interrupt.eager = "failed", True
+        status, nothing, interrupt.eager = "failed", False, True
         try:
             runtime, reporter, evaluations = self._begin(time.monotonic())
         except (OSError, MemoryError) as error:
@@ -362,15 +362,19 @@ class Run:
                 status = "solved"
             else:
                 status = "completed" if attempt.runtime.done else "alarmed"
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:
             status = "interrupted"
             raise
+        except KeyboardInterrupt:
+            status, nothing = "interrupted", self._came_to_nothing(attempt)
+            raise
         except Exception as error:
+            nothing = self._came_to_nothing(attempt)
             attempt.reporter.failed(error)
             yield from self._noted(attempt)
             raise
         finally:
-            if status in ("interrupted", "failed") and self._came_to_nothing(attempt):
+            if nothing:
                 attempt.evaluations.close()
                 attempt.runtime.stop()
                 self._files.close()

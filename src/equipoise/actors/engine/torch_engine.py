@@ -104,13 +104,13 @@ class TorchEngine:
         on_update: OnUpdate = "keep",
         precision: Precision = "fp32",
     ) -> None:
-        """``net``: the engine's own, updated in place. ``rows``: at most this number of samples is
-        drawn at a time; ``length``: the most tokens of a prompt and its sample together.
+        """``net``: the engine's own from now on. ``rows``: at most this number of samples is drawn
+        at a time; ``length``: the most tokens of a prompt and its sample together.
         ``greedy``: take the likeliest token. ``on_update``: the fate of a running sample's keys and
         values when weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of
         the sample is drawn from exactly the new weights; or ``finish`` running samples before the
-        new weights are taken. ``precision``: of the products; bf16 and fp16 do not hold for a
-        network with adapters, since they would round small ones away.
+        new weights are taken. ``precision``: the number format of matrix products; bf16
+        and fp16 are fp32 for a network with adapters, since they would round small ones away.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
@@ -140,7 +140,7 @@ class TorchEngine:
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
         self._layers = lora.layers_of(net)
-        if self._layers and precision in FLOATS:
+        if precision in FLOATS and (self._layers or net.batch_invariant):
             precision = "fp32"
         net = rounded_products(net, net.head, precision)
         # A network with adapters draws merged, from a copy; its adapters are merged again with each
