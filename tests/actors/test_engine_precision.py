@@ -27,6 +27,7 @@ from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder, DecoderConfig
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.precision import autocast
+from equipoise.nets.room import rounded
 from equipoise.nets.token_logp import token_logp
 from equipoise.record.checkpoint import params_sha256
 from equipoise.sources.text import texts_of
@@ -67,7 +68,7 @@ def prompt(group: int) -> list[int]:
 
 def engine_of(net: Decoder, name: str = "a row each", **how: Any) -> TorchEngine:
     given: dict[str, Any] = {"rows": 24, "length": 40, "ends": Ends((0,)), "seed": 3}
-    return ENGINES[name](net, **given | {"precision": "bf16"} | how)
+    return ENGINES[name](rounded(net, how.pop("precision", "bf16")), **given | how)
 
 
 def drawn(

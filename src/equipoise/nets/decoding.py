@@ -26,8 +26,7 @@ from equipoise.nets.cache import BySlot, Written
 from equipoise.nets.decoder import Decoder, Layer
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.pages import PAGE, Pages
-from equipoise.nets.precision import autocast, backward
-from equipoise.types import Precision
+from equipoise.nets.precision import products
 
 OUTPUTS = 64  # of a weight matrix that are copied at once
 CHECKED = 48  # tokens that a check computes twice
@@ -66,16 +65,14 @@ class Room:
         *,
         pages: int = 0,
         other: Room | None = None,
-        precision: Precision = "fp32",
     ) -> None:
-        """``pages``: of all texts together; 0: each text has room for ``length`` tokens. ``other``:
-        the room of other weights, whose texts go on. ``precision``: of the products, whose weights
-        are rounded already (``precision.rounded_products``).
+        """``net``: its products may be rounded (``room.rounded``). ``pages``: of all texts
+        together; 0: each text has room for ``length`` tokens. ``other``: the room of other weights,
+        whose texts go on.
         """
         c, device = net.config, net.head.device
         self._net, self._slots, self._length = net, slots, length
-        self._precision = precision
-        self._autocast, self._exactness = autocast(precision, device), backward(precision, device)
+        self._autocast = products(net.head)
         self._kv = c.num_key_value_heads
         texts = (pages, PAGE) if pages else (slots, length)
         shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
@@ -94,7 +91,7 @@ class Room:
 
     def twin(self, net: Decoder) -> Self:
         """The same texts under the weights of another network."""
-        return type(self)(net, self._slots, self._length, other=self, precision=self._precision)
+        return type(self)(net, self._slots, self._length, other=self)
 
     def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
         """As ``Decoder.prefill``."""
@@ -182,10 +179,9 @@ class Decoding(Room):
         *,
         pages: int = 0,
         other: Room | None = None,
-        precision: Precision = "fp32",
     ) -> None:
         """As ``Room``."""
-        super().__init__(net, slots, length, pages=pages, other=other, precision=precision)
+        super().__init__(net, slots, length, pages=pages, other=other)
         c, weight = net.config, net.model.norm.weight
         # the format of products, if it is another than that of what lies between them
         self._low = None if net.head.dtype == weight.dtype else net.head.dtype
@@ -210,10 +206,6 @@ class Decoding(Room):
 
         ``shortest``, ``longest``: the lowest and the highest of the positions.
         """
-        with self._exactness:
-            return self._decode(token, position, shortest, longest)
-
-    def _decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
         n, heads, kv, size = len(token), self._heads, self._kv, self._size
         cos, sin = self._cos.index_select(0, position), self._sin.index_select(0, position)
         pages = self.pages

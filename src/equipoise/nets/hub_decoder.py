@@ -27,9 +27,8 @@ from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
-from equipoise.nets.precision import autocast, low_dtype
+from equipoise.nets.precision import products
 from equipoise.private.transformers import has_class, layers
-from equipoise.types import Precision
 from equipoise.types.packed import Fields, Packed
 
 FAMILY: Literal["transformers"] = "transformers"
@@ -187,12 +186,12 @@ class HubDecoder(Decoder, Layered):
         hidden: Tensor = out.last_hidden_state
         return hidden
 
-    def decoding(self, slots: int, length: int, precision: Precision = "fp32") -> HubDecoding:
-        if low_dtype(precision, self.head.device) is not None:
+    def decoding(self, slots: int, length: int) -> HubDecoding:
+        if self.head.dtype != torch.float32:
             # An embedding that is tied to the head is rounded. What lies between the products is
             # float32.
             self.module.get_input_embeddings().register_forward_hook(_widened)
-        return HubDecoding(self, make_slots(slots, length), precision)
+        return HubDecoding(self, make_slots(slots, length))
 
     @torch.no_grad()
     def prefill(self, token: Tensor, lengths: Tensor, cache: Foreign, slots: Tensor) -> Tensor:
@@ -500,10 +499,8 @@ def _widened(layer: nn.Module, given: object, out: Tensor) -> Tensor:
 class HubDecoding:
     """One token of many texts at a time, as ``Decoding``."""
 
-    def __init__(self, net: HubDecoder, cache: Foreign, precision: Precision = "fp32") -> None:
-        """``precision``: as for ``Decoding``."""
-        self._net, self._cache, self._precision = net, cache, precision
-        self._autocast = autocast(precision, net.head.device)
+    def __init__(self, net: HubDecoder, cache: Foreign) -> None:
+        self._net, self._cache, self._autocast = net, cache, products(net.head)
 
     def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
         """As ``Decoder.prefill``."""
@@ -532,7 +529,7 @@ class HubDecoding:
     def twin(self, net: Decoder) -> HubDecoding:
         """Return the decoding of the same texts by another network of this kind."""
         assert isinstance(net, HubDecoder)
-        return HubDecoding(net, self._cache, self._precision)
+        return HubDecoding(net, self._cache)
 
     def give_back(self) -> None:
         """As ``Decoding.give_back``."""

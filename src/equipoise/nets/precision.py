@@ -131,6 +131,13 @@ def rounded_products(net: Net, head: Tensor, precision: Precision) -> Net:
     return copy.deepcopy(net, copies)
 
 
+def products(head: Tensor) -> AbstractContextManager[object]:
+    """The context of a network whose products were rounded; a plain one for others."""
+    if head.dtype not in FLOATS.values():
+        return PLAIN
+    return torch.autocast(head.device.type, head.dtype)
+
+
 def autocast(
     precision: Precision, device: str | torch.device = "cpu"
 ) -> AbstractContextManager[object]:

@@ -387,8 +387,8 @@ class Run:
         yield last
 
     def _came_to_nothing(self, attempt: Attempt) -> bool:
-        """Has a run that goes on neither learned nor written anything? Its files stay as they
-        were.
+        """Has a run that goes on neither learned nor written anything? Then nothing of it
+        changes.
         """
         return self._files.going_on and attempt.runtime.stats().version == self._keeping.version
 

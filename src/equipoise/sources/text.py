@@ -33,6 +33,7 @@ from equipoise.language.scoring.scorer import HereScorer
 from equipoise.language.turns import capsules as turn_capsules
 from equipoise.language.turns import partner
 from equipoise.nets.decoder import Decoder
+from equipoise.nets.room import rounded
 from equipoise.seeds import derive_seed
 from equipoise.sources import curricula, engines, invariance, kv_budget, scored
 from equipoise.sources.graders import ConversationGrader, Grader, Ungraded
@@ -338,7 +339,7 @@ class Texts(Source):
         """
         made = partial(PagedEngine, kv_tokens=kv_tokens) if kv_tokens else TorchEngine
         return made(
-            net.to(device),
+            rounded(net.to(device), self.program.placement.precision),
             rows=rows or self.at_once(),
             length=length or text.spec.prompt + text.spec.completion,
             ends=Ends(text.spec.eos, self.settings.stop, text.tokenizer.decode),
@@ -346,7 +347,6 @@ class Texts(Source):
             temperature=foreign.attribute(algorithm, "temperature", 1.0),
             greedy=greedy,
             on_update=self.settings.on_update,
-            precision=self.program.placement.precision,
         )
 
     def writing_engine(

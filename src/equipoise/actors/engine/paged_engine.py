@@ -40,7 +40,6 @@ from equipoise.nets.decoder import Decoder
 from equipoise.nets.hub_decoder import HubDecoder, HubDecoding
 from equipoise.nets.pages import PAGE, Pages, pages_of
 from equipoise.nets.room import AnyRoom, make_room
-from equipoise.types import Precision
 
 SPARE = 4
 
@@ -53,7 +52,6 @@ class Settings(TypedDict, total=False):
     temperature: float
     greedy: bool
     on_update: OnUpdate
-    precision: Precision
 
 
 class PagedEngine(TorchEngine):
@@ -81,8 +79,8 @@ class PagedEngine(TorchEngine):
         self._returns = Counter[tuple[int, int]]()  # by (group, index), of open samples
         super().__init__(net, rows=rows, length=length, **settings)
 
-    def _room(self, net: Decoder, rows: int, length: int, precision: Precision) -> AnyRoom:
-        return make_room(net, rows, length, precision, pages=self._total)
+    def _room(self, net: Decoder, rows: int, length: int) -> AnyRoom:
+        return make_room(net, rows, length, pages=self._total)
 
     @property
     def _pages(self) -> Pages:

@@ -25,9 +25,7 @@ from equipoise.actors.engine.engine import Continuation, OnUpdate, Partial, Samp
 from equipoise.nets import invariant, lora
 from equipoise.nets.decoder import Decoder
 from equipoise.nets.decoding import pieces
-from equipoise.nets.precision import FLOATS, rounded_products
 from equipoise.nets.room import AnyRoom, make_room
-from equipoise.types import Precision
 from equipoise.types.packed import Stop
 
 
@@ -102,15 +100,13 @@ class TorchEngine:
         temperature: float = 1.0,
         greedy: bool = False,
         on_update: OnUpdate = "keep",
-        precision: Precision = "fp32",
     ) -> None:
         """``net``: the engine's own from now on. ``rows``: at most this number of samples is drawn
         at a time; ``length``: the most tokens of a prompt and its sample together.
         ``greedy``: take the likeliest token. ``on_update``: the fate of a running sample's keys and
         values when weights change: ``keep`` the old ones; ``recompute`` them, so that the rest of
         the sample is drawn from exactly the new weights; or ``finish`` running samples before the
-        new weights are taken. ``precision``: the number format of matrix products; bf16
-        and fp16 are fp32 for a network with adapters, since they would round small ones away.
+        new weights are taken.
         """
         size = net.config.vocab_size
         if not 0 < temperature < float("inf"):
@@ -139,14 +135,11 @@ class TorchEngine:
         self._stop, self._decode = tuple(ends.stop), ends.decode
         net = net.eval().requires_grad_(False)
         self._device = net.head.device
-        self._layers = lora.layers_of(net)
-        if precision in FLOATS and (self._layers or net.batch_invariant):
-            precision = "fp32"
-        net = rounded_products(net, net.head, precision)
         # A network with adapters draws merged, from a copy; its adapters are merged again with each
         # new version.
-        self._adapted, net = net, lora.merged(net)
-        self._now = _Weights(net, self._room(net, rows, length, precision))
+        self._adapted, self._layers = net, lora.layers_of(net)
+        net = lora.merged(net)
+        self._now = _Weights(net, self._room(net, rows, length))
         self._log_softmax = invariant.log_softmax if net.batch_invariant else torch_log_softmax
         # memory for the next version's parts while this one draws
         self._spare: _Weights | None = None
@@ -277,8 +270,8 @@ class TorchEngine:
 
     # --------------------------------------------- memory, of which each row has its own by default
 
-    def _room(self, net: Decoder, rows: int, length: int, precision: Precision) -> AnyRoom:
-        return make_room(net, rows, length, precision)
+    def _room(self, net: Decoder, rows: int, length: int) -> AnyRoom:
+        return make_room(net, rows, length)
 
     def _grow(self, rows: I64, tokens: I64) -> None:
         """Give rows memory for ``tokens`` [n] tokens each."""
