@@ -193,12 +193,12 @@ def test_a_model_that_transformers_computes(kind: str, tmp_path: Path) -> None:
 
     model_in(tmp_path, kind)
     net: Decoder = architectures.build(asdict(models.find(str(tmp_path)).config), str(tmp_path))
-    engine = engine_of(net)
+    engine = engine_of(net, length=14)  # gemma2's window is 16
 
     def text(group: int) -> list[int]:
         return [0, 1, 2, 3][: 1 + group]
 
-    assert 0 < gap(net, drawn(engine, range(4), text, 20), text) < 0.005
+    assert 0 < gap(net, drawn(engine, range(4), text, 8), text) < 0.01
     weights = [x for x in engine._now.net.parameters() if x.dtype == LOW]
     assert weights
 
