@@ -25,6 +25,7 @@ from equipoise.algorithms.grpo import GRPO
 from equipoise.language import architectures, models
 from equipoise.nets import lora
 from equipoise.nets.decoder import Decoder, DecoderConfig
+from equipoise.nets.decoding import Decoding
 from equipoise.nets.packing import packed_texts
 from equipoise.nets.precision import autocast
 from equipoise.nets.room import rounded
@@ -139,7 +140,8 @@ def test_products_are_rounded_and_nothing_else(family: str) -> None:
             assert weight.dtype == (
                 LOW if type(module) is nn.Linear or weight is head else torch.float32
             )
-    assert engine._now.decoding._store.dtype == torch.float32  # type: ignore[union-attr]
+    room = engine._now.decoding
+    assert isinstance(room, Decoding) and room._store.dtype == torch.float32
     token = torch.tensor([[3, 5, 7], [4, 5, 0]])
     hidden = engine._now.decoding.prefill(token, torch.tensor([3, 2]), torch.tensor([0, 1]))
     assert hidden.dtype == torch.float32  # also where the embedding is the head

@@ -52,46 +52,11 @@ class ByPlace(BySlot):
         self._flat[layer].index_copy_(0, places, both.to(self._flat.dtype))
 
 
-class Room:
-    """Room for the keys and values of ``slots`` texts of at most ``length`` tokens, and the passes
-    that write them.
-    """
+class Passes:
+    """Passes of a network whose products may be rounded, with its keys and values."""
 
-    def __init__(
-        self,
-        net: Decoder,
-        slots: int,
-        length: int,
-        *,
-        pages: int = 0,
-        other: Room | None = None,
-    ) -> None:
-        """``net``: its products may be rounded (``room.rounded``). ``pages``: of all texts
-        together; 0: each text has room for ``length`` tokens. ``other``: the room of other weights,
-        whose texts go on.
-        """
-        c, device = net.config, net.head.device
-        self._net, self._slots, self._length = net, slots, length
-        self._autocast = products(net.head)
-        self._kv = c.num_key_value_heads
-        texts = (pages, PAGE) if pages else (slots, length)
-        shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
-        self._store: Tensor = (
-            torch.zeros(shape, dtype=kv_dtype(net), device=device)
-            if other is None
-            else other._store
-        )
-        # None: each text has its own room
-        self.pages: Pages | None = None
-        if other is not None:
-            self.pages = other.pages
-        elif pages:
-            self.pages = Pages(self._store, slots, length)
-        self.cache: Written = self.pages or ByPlace(self._store, self._kv)
-
-    def twin(self, net: Decoder) -> Self:
-        """The same texts under the weights of another network."""
-        return type(self)(net, self._slots, self._length, other=self)
+    def __init__(self, net: Decoder, cache: Written) -> None:
+        self._net, self.cache, self._autocast = net, cache, products(net.head)
 
     def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
         """As ``Decoder.prefill``."""
@@ -107,6 +72,45 @@ class Room:
         """As ``Decoder.logits``."""
         with self._autocast:
             return self._net.logits(hidden)
+
+
+class Room(Passes):
+    """Room for the keys and values of ``slots`` texts of at most ``length`` tokens."""
+
+    def __init__(
+        self,
+        net: Decoder,
+        slots: int,
+        length: int,
+        *,
+        pages: int = 0,
+        other: Room | None = None,
+    ) -> None:
+        """``net``: its products may be rounded (``room.rounded``). ``pages``: of all texts
+        together; 0: each text has room for ``length`` tokens. ``other``: the room of other weights,
+        whose texts go on.
+        """
+        c, device = net.config, net.head.device
+        self._slots, self._length = slots, length
+        self._kv = c.num_key_value_heads
+        texts = (pages, PAGE) if pages else (slots, length)
+        shape = (c.num_hidden_layers, *texts, 2 * self._kv, c.head_dim)
+        self._store: Tensor = (
+            torch.zeros(shape, dtype=kv_dtype(net), device=device)
+            if other is None
+            else other._store
+        )
+        # None: each text has its own room
+        self.pages: Pages | None = None
+        if other is not None:
+            self.pages = other.pages
+        elif pages:
+            self.pages = Pages(self._store, slots, length)
+        super().__init__(net, self.pages or ByPlace(self._store, self._kv))
+
+    def twin(self, net: Decoder) -> Self:
+        """The same texts under the weights of another network."""
+        return type(self)(net, self._slots, self._length, other=self)
 
     def give_back(self) -> None:
         """Free the memory of keys and values until ``have_room``; there must be no texts."""

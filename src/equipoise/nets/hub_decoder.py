@@ -25,9 +25,9 @@ from equipoise.foreign import Foreign
 from equipoise.hints import said, shortened
 from equipoise.nets.block import Layered
 from equipoise.nets.decoder import Decoder
+from equipoise.nets.decoding import Passes
 from equipoise.nets.layout import SHORT, Layout, alike
 from equipoise.nets.packing import packed_texts
-from equipoise.nets.precision import products
 from equipoise.private.transformers import has_class, layers
 from equipoise.types.packed import Fields, Packed
 
@@ -496,50 +496,35 @@ def _widened(layer: nn.Module, given: object, out: Tensor) -> Tensor:
     return out.float()
 
 
-class HubDecoding:
+class HubDecoding(Passes):
     """One token of many texts at a time, as ``Decoding``."""
 
-    def __init__(self, net: HubDecoder, cache: Foreign) -> None:
-        self._net, self._cache, self._autocast = net, cache, products(net.head)
-
-    def prefill(self, token: Tensor, lengths: Tensor, slots: Tensor) -> Tensor:
-        """As ``Decoder.prefill``."""
-        with self._autocast:
-            return self._net.prefill(token, lengths, self._cache, slots)
-
-    def extend(self, token: Tensor, begin: int, slot: int) -> Tensor:
-        """As ``Decoder.extend``."""
-        with self._autocast:
-            return self._net.extend(token, begin, self._cache, slot)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """As ``Decoder.logits``."""
-        with self._autocast:
-            return self._net.logits(hidden)
+    _net: HubDecoder
+    cache: Foreign
 
     def decode(self, token: Tensor, position: Tensor, shortest: int, longest: int) -> Tensor:
         """As ``Decoding.decode``."""
         unseen = torch.arange(longest + 1, device=token.device) > position[:, None]
         mask = torch.zeros(unseen.shape, dtype=self._net.head.dtype, device=token.device)
         mask = mask.masked_fill_(unseen, -torch.inf)[:, None, None]
-        self._cache.go_on(position, longest)
+        self.cache.go_on(position, longest)
         with self._autocast:
-            return self._net.run(token[:, None], position[:, None], mask, self._cache)[:, 0]
+            return self._net.run(token[:, None], position[:, None], mask, self.cache)[:, 0]
 
     def twin(self, net: Decoder) -> HubDecoding:
         """Return the decoding of the same texts by another network of this kind."""
         assert isinstance(net, HubDecoder)
-        return HubDecoding(net, self._cache)
+        return HubDecoding(net, self.cache)
 
     def give_back(self) -> None:
         """As ``Decoding.give_back``."""
-        self._cache.stored.clear()
+        self.cache.stored.clear()
 
     def have_room(self) -> None:
         """The first pass allocates memory again."""
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """As ``Decoding.copy``."""
-        for stored in self._cache.stored.values():
+        for stored in self.cache.stored.values():
             for x in stored:
                 x[target, :, :length] = x[source, :, :length]
